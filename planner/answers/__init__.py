@@ -1,2 +1,2 @@
-"""Answers that need many searches, such as the best plan for an objective, frontiers, scaling curves, offers
-of clusters, largest models."""
+"""Answers that need many searches: best plans for an objective, frontiers, scaling curves, offers of
+clusters, largest models."""

@@ -56,8 +56,8 @@ far is used."""
 
 
 def lean_limits(limits: Restrictions) -> Restrictions:
-    """Copy of the restrictions for questions of memory alone, with extreme microbatch sizes and without other axis
-    orders or shard groups, which need no less memory."""
+    """Copy of the restrictions for questions about memory alone: only the smallest and largest microbatch
+    sizes, default axis order and no shard groups, as other values need no less memory."""
     unused = limits.unused | ({"order", "shard"} - limits.only.keys() - limits.never.keys())
     return replace(limits, extreme_mbs=True, unused=frozenset(unused))
 
@@ -85,8 +85,8 @@ class LargestSize:
 
 
 def offload_choices(question: Question) -> tuple[tuple[str, ...], ...]:
-    """Sets of data (residencies, such as optimizer states) that a search may offload to host memory. They are
-    none, each residency of the stack alone, then all together, also with states on the drive."""
+    """Sets of data (residencies, such as optimizer states) that a search may offload to host memory: none,
+    each residency of the stack alone, then all together, also with states on the drive."""
     cluster = question.cluster
     usable = cluster.gpu.kind != "cpu" and cluster.host_memory is not None
     parts = [part for part in Offload._fields if cluster.drive is not None or part != "drive"]
@@ -127,7 +127,8 @@ class _SizeSearch:
     """Whether every tried size was either found to fit or proved not to; False if time ran out on one."""
 
     def largest(self, sure: int, guess: int) -> LargestSize:
-        """Find the largest size (blocks, width or tokens) that fits, starting from `guess`; `sure` is known to fit.
+        """Find the largest size (blocks, width or tokens) that fits, starting from `guess`; `sure` is known
+        to fit.
 
         A size above the last that fits may fit too, if other degrees divide it; none does if the first of
         every kind above does not fit.
@@ -161,8 +162,8 @@ class _SizeSearch:
         )
 
     def _count_fitting(self, sizes: Ints, sure: int, guess: int) -> int:
-        """Count the leading `sizes`, in rising order, that fit; the first `sure` sizes are known to fit.
-        Found by doubling steps, then by bisection."""
+        """Count how many of the `sizes`, in rising order, fit before the first that does not, by doubling
+        steps and bisection; the first `sure` sizes are known to fit."""
 
         def fits(number: int) -> bool:
             return self._fits(int(sizes[number - 1]))
@@ -214,8 +215,8 @@ _HOST_DOUBLINGS = 4
 def with_remedies(
     question: Question, limits: Restrictions, sizes: Sequence[int] = (), whole_nodes: AnyCluster | None = None
 ) -> Iterator[None]:
-    """Context manager that adds remedies (changes after which a plan fits) to a DoesNotFitError raised
-    inside. With several numbers of GPUs (`sizes`) the largest is changed.
+    """Add remedies (changes after which a plan fits) to any DoesNotFitError that is raised within a `with`
+    block. With several numbers of GPUs (`sizes`) the largest is changed.
 
     `whole_nodes` is the cluster with complete nodes, if the question has only part of a node.
     """
@@ -232,7 +233,7 @@ def with_remedies(
 
 
 class Change(NamedTuple):
-    """Change of a question or of its restrictions, with the command-line words for it."""
+    """Change of a question or of its restrictions, with the command-line arguments for it."""
 
     words: str
     question: Question
@@ -241,7 +242,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedies:
-    """Changes after which a question's model fits in memory, tried until the time is spent."""
+    """Search for changes of a question after which its model fits in memory, until the time is spent."""
 
     question: Question
     on_nodes: Question
@@ -294,7 +295,8 @@ class Remedies:
                     yield plan
 
     def _complete_question(self, cluster: ClusterSpec, stack: StackSpec) -> Question:
-        """Copy of the question on the given cluster and software stack, with the default profile."""
+        """Question with the same model and training on another cluster and software stack, with the default
+        profile."""
         completed = complete_question(self.question.model, cluster, self.question.training, stack=stack)
         return replace(completed, confidence=self.question.confidence)
 
@@ -323,10 +325,9 @@ class Remedies:
         return changes
 
     def on_the_same_machine(self) -> Iterator[Alternative]:
-        """Yield plans that fit on the same cluster, with other axes, more host memory or other software
-        stacks. First each axis that the search excludes by default, such as offload; then more host memory
-        than the machine has, the least first; then other stacks, the fastest first, which offload if they
-        must."""
+        """Yield plans that fit on the same cluster: with each axis that the search excludes by default, such
+        as offload; with more host memory than the machine has, the least first; with other stacks, the
+        fastest plan first, which offload if they must."""
         question, limits, until = self.question, self.limits, self._seconds_until(MACHINE_SHARE)
         opened = (
             Change(f"--allow {name}", question, replace(limits, allowed=limits.allowed | {name}))
@@ -344,7 +345,7 @@ class Remedies:
 
     def _other_stacks(self) -> Iterator[Change]:
         """Yield changes to the software stacks of other trainers and of this project's executor, with offload
-        if they have it. None if the user keeps to one trainer or the cluster has several pools."""
+        if they have it. Yields nothing if the user keeps to one trainer or the cluster has several pools."""
         question, limits = self.question, self.limits
         if limits.trainer is not None or question.has_pools:
             return
@@ -380,12 +381,13 @@ class Remedies:
                 yield self._training_change(f"--sequence {length // part}", sequence_length=length // part)
 
     def _training_change(self, words: str, **fields: Any) -> Change:
+        """Change of fields of the training spec, with the command-line arguments for it."""
         return Change(words, self.question.updated("training", **fields), self.limits)
 
     def more_gpus(self) -> Iterator[Alternative]:
         """Yield the plan that fits on the fewest GPUs above the question's number, if one is found. Every
-        number is tried; once that takes too long, doublings of the number, or of the number needed for the
-        states."""
+        number is tried in turn; once that takes too long, doublings of the number, or of the number needed
+        for the states."""
         gpus, device = self.question.cluster.num_gpus, self.question.cluster.gpu.memory
         per_node, until = self.on_nodes.cluster.gpus_per_node, self._seconds_until(0.5)
         first_nodes = -(-max(gpus + 1, per_node + 1) // per_node) * per_node
@@ -412,7 +414,7 @@ class Remedies:
         return Change(f"--gpus {gpus}", resized(self.on_nodes, gpus), self.limits)
 
     def _larger_gpus(self) -> Iterator[Change]:
-        """Yield changes to catalogue clusters of the same machine class with equally many GPUs, of more
+        """Yield changes to catalogue clusters of the same machine class with equally many GPUs of more
         memory, the smallest first."""
         question, cluster, gpus = self.question, self.question.cluster, self.question.cluster.num_gpus
         offered = [catalog.load_cluster(name) for name in catalog.names("clusters") if name != LOCAL]
@@ -426,8 +428,8 @@ class Remedies:
                 yield Change(f"{offer.name} --gpus {gpus}", completed, self.limits)
 
     def _fewer_layers(self) -> Iterator[Alternative]:
-        """Yield the plan for the largest number of blocks that fits, by bisection, on at most one node, as
-        for experiments. None if the model's file would need further changes."""
+        """Yield the plan for the largest number of blocks that fits, by bisection, for experiments on at most
+        one node. Yields nothing if the model's file would need further changes."""
         model, best = self.question.model, None
         if self.question.cluster.num_gpus > self.on_nodes.cluster.gpus_per_node:
             return
@@ -448,15 +450,15 @@ class Remedies:
 
 
 def _machine_class(cluster: ClusterSpec) -> tuple[str, bool]:
-    """Machine class of a cluster, as (kind of GPU, whether links within a node are PCIe). Machines of a class
-    have the same software and kind of links: PCIe boxes, NVLink servers, servers of AMD."""
+    """Kind of GPU of a cluster, and whether links within a node are PCIe. Machines that agree in both have
+    the same software and kind of links."""
     return cluster.gpu.kind, cluster.links.intra_node.kind == "pcie"
 
 
 def larger_hosts(question: Question, limits: Restrictions, state_bytes: float) -> Iterator[Change]:
-    """Yield a change of `--host-memory` for each larger size of host memory to try. Sizes are powers of two,
-    from the bytes of the `state_bytes` that do not fit in the devices; none over several pools, or if devices
-    are their own hosts."""
+    """Yield a change of `--host-memory` for each larger size to try: powers of two, from the bytes of the
+    `state_bytes` that do not fit in the devices. Yields nothing over several pools, or if devices are their
+    own hosts."""
     if question.has_pools or is_own_host(question.cluster):
         return
     cluster, now = question.cluster, question.cluster.host_memory or 0.0

@@ -1,5 +1,5 @@
-"""Data frames for charts of many searches or prices, over two objectives, numbers of GPUs, pairs of degrees,
-link bandwidths or techniques.
+"""Data frames for charts that need many searches or prices: over two objectives, numbers of GPUs, pairs of
+degrees, link bandwidths or techniques.
 
 A point is on the Pareto frontier of two objectives if no covered plan is better in one without being worse in
 the other. On a fixed number of GPUs step time, GPU-hours and money rise together, so the time-optimal plan is
@@ -75,16 +75,15 @@ overlap: MegaScale's value."""
 
 
 def _row(estimate: Estimate, *names: str) -> Row:
-    """Convert an estimate to a data frame row, with its layout in short notation and its attributes
-    `names`."""
+    """Row of a data frame from an estimate: its layout in short notation and its attributes `names`."""
     return {"layout": estimate.layout.brief, **{name: getattr(estimate, name) for name in names}}
 
 
 def scaling_frame(
     question: Question, gpu_counts: Sequence[int], kinds: Sequence[str], budget: Budget
 ) -> pd.DataFrame:
-    """Data frame of the best layout at each number of GPUs, with a fixed batch (strong scaling) or a
-    proportional one (weak scaling).
+    """Data frame of the best layout at each number of GPUs, with a constant batch (strong scaling) or a batch
+    proportional to the GPUs (weak scaling).
 
     Columns: `kind`, `gpus`, `global_batch`, `layout`, `step_seconds`, `tokens_per_second`, `mfu`, `gap`, and
     seconds of the step by part. Numbers of GPUs on which no layout is legal or fits are left out, and those the
@@ -140,8 +139,8 @@ def heatmap_frame(question: Question, layout: Layout, limits: Restrictions, budg
 
 
 def _heatmap_degrees(degrees: Sequence[int], limit: int, plan_degree: int) -> Sequence[int]:
-    """Parallel degrees to show in a heat map, up to the first degree above `limit`, and the degree of the
-    plan."""
+    """Select the parallel degrees to show in a heat map: those up to the first above `limit`, and the degree
+    of the plan."""
     first_beyond = [degree for degree in degrees if degree > limit][:1]
     small = [degree for degree in degrees if degree <= limit]
     if len(small) > MAX_DEGREES:
@@ -150,8 +149,8 @@ def _heatmap_degrees(degrees: Sequence[int], limit: int, plan_degree: int) -> Se
 
 
 def _cell(question: Question, tp: int, pp: int, limits: Restrictions, untried: str, budget: Budget) -> Row:
-    """Row of a heat map with the best layout of this `tp` and `pp`, or the reason why there is none.
-    `untried` says why such layouts are not searched by default."""
+    """Row of a heat map: the best layout with this `tp` and `pp`, or the reason why there is none. `untried`
+    says why such layouts are not searched by default."""
     limited = replace(limits, only={**limits.only, "tp": frozenset({tp}), "pp": frozenset({pp})})
     names = ("mfu", "step_seconds", "peak_bytes")
     cell: Row = {"layout": "", **dict.fromkeys((*names, "gap"), float("nan"))}
@@ -171,9 +170,9 @@ def _cell(question: Question, tp: int, pp: int, limits: Restrictions, untried: s
 
 
 def far_links_frame(question: Question, restrictions: Restrictions, budget: Budget) -> pd.DataFrame:
-    """Data frame of the best layout for each bandwidth of the cluster's farthest links, such as those between
-    buildings. It has a row per bandwidth and number of domains that they join (buildings, or 0 for a list of
-    levels).
+    """Data frame of the best layout for each bandwidth of the cluster's farthest links, such as links between
+    buildings. It has a row per bandwidth and per number of domains that the links join (buildings, or 0 for a
+    list of levels).
 
     Columns: `domains`, `bandwidth` (bytes/s of a GPU), `layout`, `step_seconds`, `mfu`, `crossing` (axes that
     cross these links, the busiest first), `share` (share of the step in which the busiest axis uses them),
@@ -198,8 +197,9 @@ def far_links_frame(question: Question, restrictions: Restrictions, budget: Budg
 
 
 def _far_link_variants(cluster: ClusterSpec) -> Iterator[tuple[int, float, ClusterSpec]]:
-    """Yield copies of the cluster with other bandwidths of the farthest links, as (domains, bandwidth in
-    bytes/s, cluster). They go from one building to several, and from narrow links to wide ones."""
+    """Yield copies of the cluster with other numbers of buildings and other bandwidths of the farthest links,
+    as (domains, bandwidth in bytes/s, cluster). They go from one building to several, and from narrow links
+    to wide links."""
     if cluster.buildings is None:
         yield from _with_other_rates(0, cluster)
         return
@@ -216,8 +216,8 @@ def _far_link_variants(cluster: ClusterSpec) -> Iterator[tuple[int, float, Clust
 
 def _with_other_rates(domains: int, cluster: ClusterSpec) -> Iterator[tuple[int, float, ClusterSpec]]:
     """Yield (domains, bandwidth in bytes/s, changed cluster) for each bandwidth to try for the cluster's
-    farthest links. They are the present one times powers of two, up to that of the next nearer links. The
-    farthest links are between its buildings, or at the last link level that its nodes use."""
+    farthest links: the present bandwidth times powers of two, up to that of the next nearer links. The
+    farthest links are between buildings, or at the last link level that the nodes use."""
     levels, buildings = used_levels(cluster), cluster.buildings
     nearer, at = levels[-2].bandwidth, len(levels) - 1
     doubled = [levels[-1].bandwidth * 2.0**doublings for doublings in range(NARROWEST, WIDEST + 1)]
@@ -250,8 +250,8 @@ class Technique:
 
 
 def window_frame(question: Question, estimate: Estimate) -> pd.DataFrame:
-    """A row per residency of the stack and number of a rank's blocks that have it, none to all: `residency`, `blocks`,
-    `layout`, `step_seconds`, `peak_bytes`, `host_bytes`, `fits`, `chosen`; else the layout stays as it is."""
+    """Data frame of a plan's price by number of offloaded blocks: a row per residency of the stack (kind of
+    offload) and number of a rank's blocks that have it, none to all."""
     import pandas as pd
 
     layout, blocks = estimate.layout, question.model.num_layers // estimate.layout.pp
@@ -278,8 +278,8 @@ def window_frame(question: Question, estimate: Estimate) -> pd.DataFrame:
 
 
 def ladder_frame(question: Question, target: Layout, allow: Sequence[str]) -> pd.DataFrame:
-    """Data frame of the step time saved by each technique, added one by one to a bare trainer with the plan's
-    layout. It has a row per technique, the one that saves most first.
+    """Data frame of the step time saved by each technique, when techniques are added one by one to a bare
+    trainer with the plan's layout. It has a row per technique, the one that saves most first.
 
     Columns: `name`, `kind` (base, trainer or mathematics), `has` (whether the plan has it as it is), `step_seconds`
     (for the tokens of the plan's own batch), `mfu`, `adds` (MFU), `fits`.
@@ -464,7 +464,7 @@ def _point(question: Question, result: SearchResult) -> Point:
 
 def _walk_down(descent: MemoryDescent, fastest: SearchResult, points: int | None, plans: list[Point]) -> bool:
     """Append to `plans` the plans on the frontier of step time and memory on one number of GPUs, from the
-    fastest to the plan with least memory. Return whether no plan between was skipped.
+    fastest to the plan with least memory. Returns whether no plan in between was skipped.
 
     Each point is followed by its successor, the fastest plan with less memory; an equally fast successor
     replaces the point. Once a plan was skipped, successors are only searched for at given levels: memory
@@ -503,8 +503,8 @@ def _walk_down(descent: MemoryDescent, fastest: SearchResult, points: int | None
 
 
 def _fastest_within(descent: MemoryDescent, limit: float, as_fast_as: Point | None = None) -> Point | None:
-    """Fastest plan within a memory limit (bytes), or any as fast as the given point; None if no such plan
-    exists, or time ran out."""
+    """Fastest plan within a memory limit (bytes) or, if a point is given, any plan as fast as the point; None
+    if no such plan exists, or time ran out."""
     question, limited = descent.question, replace(descent.limits, max_memory=limit)
     if as_fast_as is None:
         result = descent.budget.try_search(question, limited, effort="bounds")
@@ -515,8 +515,8 @@ def _fastest_within(descent: MemoryDescent, limit: float, as_fast_as: Point | No
 
 
 def pareto_frame(frontier: Frontier) -> pd.DataFrame:
-    """Data frame of an exact frontier, a row per plan, from the best in its first objective to the best in
-    its second.
+    """Data frame of an exact frontier, a row per plan, from the best plan in its first objective to the best
+    in its second.
 
     Columns: `gpus`, `layout`, `step_seconds`, `tokens_per_second`, `mfu`, `peak_bytes`, `gap`, `proven`, and the two
     objectives under their names.
@@ -587,7 +587,7 @@ def _price_near_frontier(
     question: Question, columns: LayoutColumns, prices: BalancedPrices, line: list[Estimate], budget: Budget
 ) -> tuple[Bools, list[Estimate]]:
     """Price in full the layouts whose quick prices seem to improve the frontier of known plans `line`, in
-    which the chosen plan is last. Return a mask of the quick prices that do not improve it, and the plans
+    which the chosen plan is last. Returns the mask of quick prices that do not improve it, and the plans
     priced in full.
 
     A cheap price may be too low; the best-looking layouts are priced in full until none looks better any
@@ -612,8 +612,8 @@ def _price_near_frontier(
 
 
 def evenly_spread(question: Question, columns: LayoutColumns, flat: int) -> Layout:
-    """Layout with blocks spread evenly over the stages, for entry number `flat` of the flattened prices
-    (layouts, recompute policies)."""
+    """Layout with evenly spread blocks for the entry `flat` of flattened prices (layouts, recompute
+    policies)."""
     row, policy = divmod(flat, len(RECOMPUTE_POLICIES))
     layout = columns.layout(row)
     layers = even_layers(question.model.num_layers, layout.num_stages)
@@ -623,8 +623,8 @@ def evenly_spread(question: Question, columns: LayoutColumns, flat: int) -> Layo
 def _cheap_rows(
     question: Question, x: LayoutColumns, prices: BalancedPrices, shown_mask: Bools, max_named: int | None
 ) -> dict[str, object]:
-    """Columns of the data frame for layouts at quick prices, selected by the mask `shown_mask` from flattened
-    prices (layouts, policies)."""
+    """Columns of the data frame for layouts at quick prices, those that the mask `shown_mask` selects from
+    flattened prices (layouts, policies)."""
     row, policy = np.nonzero(shown_mask.reshape(prices.step_seconds.shape))
     seconds = prices.step_seconds[row, policy]
     named_rows = np.unique(row) if max_named is None or len(row) <= max_named else row[:0]

@@ -1,5 +1,5 @@
-"""Best plan for any objective, over numbers of GPUs, precisions and offered clusters, from searches that
-prove the fastest step.
+"""Best plan for any objective, over numbers of GPUs, precisions and offered clusters, by searches that prove
+the fastest step.
 
 On one number of GPUs the step time is minimised, except for MFU (one search for each padding of the
 vocabulary, the best of which counts) and peak memory. With several numbers of GPUs each is searched; for the
@@ -77,17 +77,17 @@ class Optimum:
 
     @property
     def gap(self) -> float:
-        """Largest relative gain in the objective's value that the proven bound leaves possible; 0 proves
-        optimality."""
+        """Largest relative improvement of the objective's value that the proven bound leaves possible; 0
+        proves optimality."""
         return self.objective.measure.gap(self.value, self.bound)
 
     def value_of(self, estimate: Estimate) -> float:
-        """Objective's value of a plan, computed for the plan's own number of GPUs."""
+        """Objective's value of a plan on the plan's own number of GPUs."""
         return self.objective.value(resized(self.question, estimate.layout.num_gpus), estimate)
 
     @property
     def plain(self) -> bool:
-        """Whether the objective is only the fastest step, without a choice among numbers of GPUs."""
+        """Whether the objective is the fastest step and there was no choice among numbers of GPUs."""
         return self.objective == Objective() and not self.sizes
 
     def for_file(self, gpus_per_node: int) -> PlanObjective | None:
@@ -180,8 +180,8 @@ def optimise(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Attempt:
-    """Result of the search on one number of GPUs in one precision, with plans, an error, or neither if time
-    ran out."""
+    """Result of the search on one number of GPUs in one precision: plans, an error, or neither if time ran
+    out."""
 
     question: Question
     estimates: Sequence[Estimate] = ()
@@ -263,7 +263,7 @@ def _search_one(
 
 
 def _value_at_bound(question: Question, objective: Objective, result: SearchResult) -> float:
-    """Bound on the objective's value over one search's layouts, computed as if the best plan's step took only
+    """Bound on the objective's value over one search's layouts: its value if the best plan's step took only
     the proven lower bound."""
     best, bound = result.best, result.certificate.bound
     if bound <= 0:
@@ -276,8 +276,7 @@ _COUNTS = ("layouts", "infeasible", "pruned", "solved", "undecided", "seconds")
 
 
 def _add_counts(certificates: Sequence[Certificate]) -> Certificate:
-    """Copy of the first certificate, including its bound and gap, with the counts of all certificates added
-    up."""
+    """Copy of the first certificate, with the counts of layouts of all certificates added up."""
     sums = {name: sum(getattr(one, name) for one in certificates) for name in _COUNTS}
     return certificates[0].model_copy(update=sums)
 
@@ -290,8 +289,8 @@ def _certificate(
     gap: float,
     budget: Budget,
 ) -> Certificate:
-    """Certificate of the chosen answer, with the counts of layouts of all attempts added up, and the
-    objective's gap over all attempts."""
+    """Certificate of the chosen answer: counts of layouts added up over all attempts, and the objective's gap
+    over all attempts."""
     certificate = attempt.certificate
     assert certificate is not None
     if objective.name == "memory" and gap > PROVEN:
@@ -320,8 +319,8 @@ def _certificate(
 def _no_plan_error(
     question: Question, objective: Objective, attempts: Sequence[_Attempt], budget: Budget
 ) -> InfeasibleError | RunError:
-    """Create the error that no plan fits, no plan met the deadline in time, or the searches ended without a
-    plan."""
+    """Create the error that no plan fits, that no plan meets the deadline, or that time ran out before a plan
+    was found."""
     deadline, errors = objective.deadline, [(one.gpus, one.error) for one in attempts if one.error]
     late = [seconds for one in attempts for seconds in one.late_seconds]
     if late and deadline is not None and not budget.interrupted:
@@ -353,8 +352,8 @@ def no_plan_words(question: Question, deadline: float | None) -> str:
 
 
 def split_by_padding(question: Question, limits: Restrictions) -> list[Restrictions]:
-    """Split restrictions by tensor-parallel degrees with equal model FLOPs (vocabulary padding depends on
-    tp), most FLOPs first."""
+    """Split restrictions into one for each set of tensor-parallel degrees with equal model FLOPs, most FLOPs
+    first; the padding of the vocabulary depends on tp."""
     groups: dict[float, set[int]] = {}
     for tp in tried_tensor_degrees(question, limits):
         groups.setdefault(model_flops(question.model, question.training, tp), set()).add(tp)
@@ -365,14 +364,13 @@ def split_by_padding(question: Question, limits: Restrictions) -> list[Restricti
 
 
 def limit_below(size: float) -> float:
-    """Largest memory limit, bytes, that excludes a peak of `size` bytes, up to the tolerance of rounding."""
+    """Largest memory limit in bytes that excludes a peak of `size` bytes, within rounding."""
     return size * (1 - TOLERANCE)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryDescent:
-    """Search for the plan with least peak memory, by searches of one question under ever lower memory
-    limits."""
+    """Search for the plan with least peak memory, by searches under ever lower memory limits."""
 
     question: Question
     limits: Restrictions
@@ -381,9 +379,9 @@ class MemoryDescent:
     def least_memory(
         self, objective: Objective, *, top: int = 1, fastest: SearchResult | None = None
     ) -> tuple[SearchResult, float] | None:
-        """Fastest plans with the least peak memory that meet the deadline, and a proven lower bound on peak
-        memory, bytes. The bound is within a billionth of the least peak if that is proven. None if no plan
-        was found in time.
+        """Fastest plans among those with the least peak memory that meet the deadline, and a proven lower
+        bound on peak memory, bytes; None if no plan was found in time. The bound is within a billionth of the
+        least peak if that is proven.
 
         `fastest` is the result of the search for the fastest.
 
@@ -416,8 +414,8 @@ class MemoryDescent:
         return best, floor
 
     def _plan_under(self, limit: float, objective: Objective) -> SearchResult | None:
-        """Find a plan within a memory limit (bytes) that meets the deadline, any plan or, if too slow, the
-        fastest. None if time ran out.
+        """Find a plan within a memory limit (bytes) that meets the deadline: any plan or, if that is too
+        slow, the fastest. None if time ran out.
 
         Raises:
             InfeasibleError: there is none.
@@ -434,7 +432,7 @@ class MemoryDescent:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Cluster that the user offers for a plan, with the numbers of GPUs to choose from and a price."""
+    """Cluster that the user offers for a plan, with numbers of GPUs to choose from and a price."""
 
     question: Question
     """Question on complete nodes of the offered cluster."""
@@ -456,7 +454,7 @@ class Offer:
 
 
 def offers_of(plan: Plan) -> tuple[Offer, ...]:
-    """Offers of clusters among which a plan was chosen, from its plan file; empty if there was no choice."""
+    """Offers of clusters among which the plan of a plan file was chosen; empty if there was no choice."""
     written, question = plan.objective.offers if plan.objective is not None else (), plan.question
     questions = [replace(question, cluster=one.cluster, hardware=one.hardware) for one in written]
     return tuple(Offer(each, one.gpus, one.price) for each, one in zip(questions, written, strict=True))
@@ -516,14 +514,13 @@ class Ranking:
 
     @property
     def gap(self) -> float:
-        """Largest relative gain over the best value that the proven bound leaves possible; 0 proves that the
-        best is optimal."""
+        """Largest relative improvement of the best value that the proven bound leaves possible; 0 proves that
+        the best is optimal."""
         return self.objective.measure.gap(self.best.optimum.value, self.bound)
 
     def places(self, answer: OfferAnswer) -> tuple[int, int]:
-        """Best and worst place in the ranking that an answer may truly have, given the proven bounds. Each
-        optimum lies between its bound and its value; both ranks are equal if these intervals do not
-        overlap."""
+        """Highest and lowest rank that an answer may truly have, given the proven bounds. Each optimum lies
+        between its bound and its value; both ranks are equal if these intervals do not overlap."""
 
         def surely_ahead(first: OfferAnswer, second: OfferAnswer) -> bool:
             """Whether the first answer's plan is proved at least as good as every plan that the second
@@ -537,7 +534,7 @@ class Ranking:
 
     @property
     def frontier(self) -> tuple[OfferAnswer, ...]:
-        """Pareto frontier of days and cost, as answers that no other answer beats in both, the soonest first.
+        """Pareto frontier of days and cost: answers that no other answer beats in both, the soonest first.
         Empty if either is unknown."""
         days = np.array([one.days for one in self.answers], float)  # NaN where unknown
         costs = np.array([one.cost for one in self.answers], float)
@@ -545,8 +542,8 @@ class Ranking:
 
 
 def pareto_rows(size: Array, seconds: Array, limit: float) -> Ints:
-    """Indices of the Pareto-optimal rows (smallest size, fewest seconds), by rising size, up to size
-    `limit`."""
+    """Indices of the rows on the Pareto frontier of least size and fewest seconds, by rising size, up to the
+    size `limit`."""
     order = np.lexsort((seconds, size))
     order = order[(size[order] <= limit) & np.isfinite(seconds[order])]
     best_before = np.minimum.accumulate(np.concatenate([[np.inf], seconds[order][:-1]]))

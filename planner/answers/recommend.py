@@ -1,4 +1,4 @@
-"""Recommended layout, the simplest layout that is likely to fit in memory and whose step the model cannot
+"""Recommended layout: the simplest layout that is likely to fit in memory and whose step the model cannot
 tell apart from the fastest.
 
 A gain with odds below two to one (`cost_models.estimate`) does not justify a layout that is harder to run or
@@ -43,7 +43,7 @@ from planner.search.branching import (
     BranchAndBound,
     SearchResult,
     SearchSettings,
-    nearest_below,
+    layouts_below,
 )
 from planner.search.candidates import UniformCandidates
 from planner.search.search import Budget, close_proof, place_layout
@@ -100,14 +100,14 @@ def layout_kinds(question: Question, user: Restrictions) -> Iterator[LayoutKind]
 
 
 def with_own_trainer(question: Question, user: Restrictions) -> Restrictions:
-    """Restrictions narrowed to what the trainer of the question's stack can run, unless the user names a trainer
-    or the stack has none whose rules are known."""
+    """Narrow restrictions to layouts that the trainer of the question's stack can run; unchanged if the user
+    names a trainer or no rules of a trainer are known."""
     names = () if user.trainer else trainers_of(question.stack)
     return replace(user, trainer=names[0]) if names else user
 
 
 def refusing_trainer(question: Question, user: Restrictions, layout: Layout) -> str:
-    """Name of the trainer that the user asked for, else of the stack's, if it cannot run a layout; else empty."""
+    """Name of the trainer (the user's, else the stack's) if it cannot run a layout; empty if it can."""
     name = with_own_trainer(question, user).trainer
     return trainer_named(name).name if name and refusals(name, question, layout) else ""
 
@@ -145,8 +145,8 @@ def _ordinary_restrictions(question: Question, user: Restrictions, also: Sequenc
 
 
 def classical_layout(question: Question, limits: Restrictions) -> Estimate | None:
-    """Find and price the layout that an expert would write down for the stack without a search. It keeps to
-    the restrictions and their probability of fitting; None if none of the first few does."""
+    """Find and price the layout that an expert would write down for the stack without a search, within the
+    restrictions and their probability of fitting; None if none of the first few candidates is."""
     question, stack = limits.apply_confidence(question), question.stack
 
     def priced(layout: Layout) -> Estimate | None:
@@ -341,8 +341,8 @@ def simplest_competitive(
     question: Question, result: SearchResult, sure: Restrictions, budget: Budget
 ) -> tuple[SearchResult, LayoutKind] | None:
     """Find the best layout of the simplest kind (set of layouts) whose best step the model cannot tell apart
-    from the fastest. The fastest is that within `sure`, and the answer if no kind comes so close. None if
-    nothing fits, or time ends.
+    from the fastest step within `sure`; the fastest layout if no kind comes so close. None if nothing fits,
+    or time ends.
 
     If the trainer cannot run the fastest, the fastest that it can run takes its place, so that the answer is one
     that the trainer can run wherever any fits. Layouts that are too slow, or slower than the best of an earlier
@@ -387,8 +387,8 @@ def simplest_competitive(
 def fastest_feasible(
     question: Question, limits: Restrictions, result: SearchResult, budget: Budget
 ) -> Estimate | None:
-    """Find the fastest of a search's ranked layouts within other restrictions, with more recomputation where
-    memory needs it. None if none fits."""
+    """Find the fastest of a search's ranked layouts that fits within other restrictions, if necessary with
+    more recomputation; None if none does."""
     if _fits(question, limits, result.best.layout):
         return result.best
     fastest: Estimate | None = None
@@ -401,8 +401,7 @@ def fastest_feasible(
 
 
 def _no_slower_than(estimate: Estimate) -> float:
-    """Largest step seconds at which a layout counts as being as fast as the estimate, within the tolerance of
-    ties."""
+    """Largest step time at which a layout counts as fast as the estimate, seconds."""
     return estimate.compared_seconds * (1 + TIE_TOLERANCE)
 
 
@@ -432,6 +431,7 @@ def _slowest_competitive(question: Question, reference: Estimate) -> float:
 
 
 def _compare_with(question: Question, best: Estimate, rival: Estimate) -> Alternative:
+    """Compare a rival layout with the best: axes that differ, and probability that the rival is truly faster."""
     chance = chance_faster(question, best, rival)
     return Alternative(rival, axes_that_differ(best.layout, rival.layout), chance)
 
@@ -448,14 +448,13 @@ def max_slowdown(question: Question) -> float | None:
 def choose_by_scenarios(
     question: Question, limits: Restrictions, result: SearchResult, budget: Budget
 ) -> tuple[Layout, PlanChoice] | None:
-    """Layout with the least mean step over scenarios (plausible sets of constants), with the record of the
-    comparison. Compared are the fastest layouts of a finished search; None if the search's best layout
-    wins."""
+    """Layout with the least mean step over scenarios (plausible sets of constants) among the fastest layouts
+    of a finished search, with the record of the comparison; None if the search's best layout wins."""
     share, first = max_slowdown(question), result.best
     if share is None:
         return None
     limit, searches = first.compared_seconds * (1 + share), result.searches or _new_searches(question, limits)
-    layouts = nearest_below(searches, limit, first.layout, lambda: budget.seconds_left > 0)
+    layouts = layouts_below(searches, limit, first.layout, lambda: budget.seconds_left > 0)
     seconds = [middle_seconds(question, one) for one in layouts]
     ranked = np.argsort([seconds[0] * (1 - LEAST_MEAN_GAIN), *seconds[1:]], kind="stable").tolist()
     best = next(at for at in ranked if not at or _fits(question, limits, layouts[at]))
@@ -472,15 +471,15 @@ def choose_by_scenarios(
 
 
 def middle_seconds(question: Question, layout: Layout) -> float:
-    """Interquartile mean of a layout's step seconds over the scenarios of a profile that has some."""
+    """Interquartile mean of a layout's step time over the profile's scenarios, seconds."""
     seconds = seconds_under_scenarios(question, layout)
     assert seconds is not None
     return interquartile_mean(seconds)
 
 
 def count_near(question: Question, limits: Restrictions, result: SearchResult, budget: Budget) -> int | None:
-    """Number of layouts whose step is within the model's error of the fastest, counted from the state in
-    which the search ended. None if they are too many, or time has run out."""
+    """Count the layouts whose step is within the model's error of the fastest, from the final state of the
+    search; None if they are too many, or time has run out."""
     cutoff, total, names = result.best.compared_seconds * (1 + pair_error_of(question)), 0, set[str]()
     searches = result.searches or _new_searches(question, limits)
     for search in searches:
@@ -494,8 +493,8 @@ def count_near(question: Question, limits: Restrictions, result: SearchResult, b
 
 
 def _new_searches(question: Question, limits: Restrictions) -> tuple[BranchAndBound, ...]:
-    """Create searches over a question's layouts without running them; they count the layouts of an optimum that needed
-    no search."""
+    """Create searches over a question's layouts without running them, to count layouts where no search state
+    exists."""
     searches = []
     for part in limits.by_recompute(question) or (limits,):
         with suppress(InfeasibleError):  # none is legal

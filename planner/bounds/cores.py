@@ -55,8 +55,9 @@ from planner.space.space import Space
 
 
 class StepPieces(NamedTuple):
-    """Parts of the step time, seconds (N,) each, from which a lower bound under any schedule is computed. A pass is one
-    forward and one back; of a backward pass that a schedule of the space splits, only the part towards the input."""
+    """Parts of the step time, seconds (N,) each, from which a lower bound under any schedule is computed. A
+    pass is one forward and one back; of a backward pass that a schedule of the space splits, only the part
+    towards the input."""
 
     blocks: Array
     """Seconds of one forward and backward pass through all blocks, under the fastest recompute policy,
@@ -141,8 +142,8 @@ MEMORY_TERMS = ("static", "layer_static", "layer_activation", "head_static", "wo
 
 
 def may_hold_blocks(space: Space, cores: Ints, by_kind: list[Values], limit: Array, allowed: Bools) -> Bools:
-    """Whether the ranks of each core (layout before ZeRO stage and schedule are chosen) may have memory for
-    all blocks, (N,). Each block holds one microbatch, a moment that every schedule has.
+    """Whether the ranks of each core (layout without ZeRO stage and schedule) may have memory for all blocks,
+    (N,), at a moment that every schedule has: one microbatch is live in each block.
 
     No rank holds less than those in the middle of a 1F1B pipeline but the last, which may: it sends nothing on. All
     blocks must fit if they are as light as those of any kind, and those of each kind alone.
@@ -182,12 +183,13 @@ def known_infeasible(space: Space, allowed: Bools, max_memory: float | None) -> 
 
 
 def _fits_within(space: Space, max_memory: float | None) -> tuple[object, ...]:
+    """Cache key of the check that blocks fit in memory with at most `max_memory` bytes of a device."""
     return "fits", space.question.confidence, max_memory
 
 
 def _remembered(space: Space, name: object, allowed: Bools) -> Array:
-    """Cached array `name` with a value for every core (layout before ZeRO stage and schedule are chosen),
-    (N,), NaN where not computed yet. Each set of allowed recompute policies has its own."""
+    """Cached array `name` with a value for every core, (N,), NaN where not computed yet; each set of allowed
+    recompute policies has its own array."""
     key = name, allowed.tobytes()
     if key not in space.memo:
         space.memo[key] = np.full(len(space.cores), np.nan)
@@ -195,15 +197,16 @@ def _remembered(space: Space, name: object, allowed: Bools) -> Array:
 
 
 def _weighed_bounds(space: Space, bound: Callable[[Space], Array]) -> Array:
-    """Lower bound of the step of every core (layout before ZeRO stage and schedule are chosen), seconds (N,).
-    With hardware scenarios the bounds in all scenarios are weighed by the risk preference, as step times are.
-    """
+    """Lower bound of the step of every core, seconds (N,), by the function `bound`. With hardware scenarios
+    the bounds in all scenarios are weighed by the risk preference, as step times are."""
     if not space.in_scenarios:
         return bound(space)
     return weigh(np.stack([bound(scenario) for scenario in space.in_scenarios]), space.question.risk)
 
 
 def _ideal_bounds(space: Space, allowed: Bools) -> Array:
+    """Lower bound of the step of every core from compute and tensor-parallel communication alone, seconds
+    (N,), at one set of hardware constants."""
     if "ideal costs" not in space.memo:
         space.memo["ideal costs"] = _ideal_costs(space)
     costs, kind = space.memo["ideal costs"]
@@ -225,14 +228,14 @@ def _ideal_costs(space: Space) -> tuple[StageCosts, Ints]:
     slowed = 1 + jitter_share(question, rows)  # all cores have as many ranks
 
     def seconds_of(terms: Terms) -> Values:
-        return {name: (_inside_node(terms[name]).T * slowed).T for name in _IDEAL if name in terms}
+        return {name: (_compute_and_tp_seconds(terms[name]).T * slowed).T for name in _IDEAL if name in terms}
 
     return _unshared_costs(space, rows, seconds_of), kind
 
 
 def _unshared_costs(space: Space, rows: LayoutColumns, seconds_of: Callable[[Terms], Values]) -> StageCosts:
-    """Stage costs of layouts as if no other rank held the same parameters. Coefficients that `seconds_of`
-    does not return are zero."""
+    """Stage costs of layouts as if each parameter lay on one rank only, so that nothing is communicated
+    between data-parallel ranks. Coefficients that `seconds_of` does not return are zero."""
     by_kind = terms_by_kind(space.question, rows, partial(time_terms, data_parallel=False))
     return costs_by_kind([seconds_of(terms) for terms in by_kind], space.question.kinds, len(rows))
 
@@ -241,16 +244,16 @@ _IDEAL = [name for name in SECONDS[: SECONDS.index("p2p")] if not name.startswit
 """Names of the cost coefficients for the passes of blocks, embedding and head."""
 
 
-def _inside_node(term: Term) -> Array:
+def _compute_and_tp_seconds(term: Term) -> Array:
     """Seconds of compute, recompute and tensor-parallel communication of one cost term."""
     parts = [term[part] for part in ("compute", "recompute", "tp_comm") if part in term]
     return np.asarray(sum(parts, start=np.zeros(1)))
 
 
 def relaxed_bounds(space: Space, cores: Ints, allowed: Bools, max_memory: float | None) -> Array:
-    """Lower bounds of the step of cores (layouts before ZeRO stage and schedule are chosen), seconds (N,), as
-    if no ranks shared parameters. Every coefficient is the least over the variants; infinite where the blocks
-    do not fit."""
+    """Lower bounds of the step of some cores (layouts without ZeRO stage and schedule), seconds (N,), without
+    data-parallel communication; infinite if memory cannot hold the blocks. Every coefficient is the least
+    over the ZeRO variants."""
     fits = partial(_may_fit, space, max_memory)
     may_fit = _per_policy_choice(space, _fits_within(space, max_memory), cores, allowed, fits) != 0
     bound = np.full(len(cores), np.inf)
@@ -264,9 +267,9 @@ PerChoice = Callable[[Ints, Sequence[Bools]], Iterable[Array | Bools]]
 
 
 def _per_policy_choice(space: Space, name: object, cores: Ints, allowed: Bools, compute: PerChoice) -> Array:
-    """Cached result of `compute` for each core (layout before ZeRO stage and schedule are chosen) under the
-    `allowed` recompute policies, (N,). Missing values are computed at once for `allowed` and for each single
-    policy: searches of one answer ask for all of these, and most of the work is shared."""
+    """Cached result of `compute` for each of the given cores under the `allowed` recompute policies, (N,).
+    Missing values are computed at once for `allowed` and for each single policy, as searches of one answer
+    need all of these, and most of the work is shared."""
     choices = [allowed, *(one for one in np.eye(len(allowed), dtype=np.bool_) if (one != allowed).any())]
     tables = [_remembered(space, name, choice) for choice in choices]
     if len(new := cores[np.isnan(tables[0][cores])]):
@@ -276,16 +279,16 @@ def _per_policy_choice(space: Space, name: object, cores: Ints, allowed: Bools, 
 
 
 def _bounds_per_policy(space: Space, cores: Ints, choices: Sequence[Bools]) -> Array:
-    """Lower bounds of the step of cores as if no ranks shared parameters, under each set of allowed recompute
-    policies, seconds (choices, N)."""
+    """Lower bounds of the step of cores without data-parallel communication, under each set of allowed
+    recompute policies, seconds (choices, N)."""
     bound = partial(_unshared_bounds, cores=cores, choices=choices)
     return _weighed_bounds(space, bound).reshape(len(choices), -1)
 
 
 def _may_fit(space: Space, max_memory: float | None, cores: Ints, choices: Sequence[Bools]) -> list[Bools]:
-    """Whether each core (layout before ZeRO stage and schedule are chosen) may fit in memory, (N,), a mask
-    for each set of allowed recompute policies. Every memory coefficient is taken at the ZeRO stage, over all
-    ranks, where it is least."""
+    """Whether each core (layout without ZeRO stage and schedule) may fit in memory, (N,), a mask for each set
+    of allowed recompute policies. Every memory coefficient is taken at the ZeRO stage, over all ranks, where
+    it is least."""
     question, x = space.question, space.cores.rows(cores)  # the order of whose axes moves no bytes
     first, kind = first_of_each([getattr(x, field.name) for field in fields(x) if field.name != "order"])
     distinct_cores, rows = cores[first], x.rows(first)
@@ -296,7 +299,7 @@ def _may_fit(space: Space, max_memory: float | None, cores: Ints, choices: Seque
     for zero, has in space.zero_stages_of(distinct_cores):
         staged = replace(rows, zero=np.where(rows.replicas > 1, zero, 0), shard=rows.replicas)
         corners = space.counts.rows(distinct_cores).corners(staged)
-        is_legal |= has & some_allowed(question, corners)
+        is_legal |= has & some_corner_fits_hosts(question, corners)
         for corner in corners:
             for sizes, terms in zip(least_sizes, terms_by_kind(question, corner, memory_terms), strict=True):
                 for name in MEMORY_TERMS:
@@ -307,8 +310,8 @@ def _may_fit(space: Space, max_memory: float | None, cores: Ints, choices: Seque
 
 
 def _unshared_bounds(space: Space, cores: Ints, choices: Sequence[Bools]) -> Array:
-    """Lower bounds of the step of cores if no ranks shared parameters, for each set of allowed recompute policies in
-    turn, seconds (choices · N,). No ZeRO stage is faster.
+    """Lower bounds of the step of cores without data-parallel communication, seconds (choices · N,), for one
+    set of allowed recompute policies after another. No ZeRO stage is faster.
 
     Data-parallel communication in sight adds to a pass what it takes itself, less what a host that lags behind has to
     launch meanwhile, at most. Gradients are added up in fewest passes at the highest stage; most is left for later at
@@ -334,7 +337,8 @@ def _unshared_bounds(space: Space, cores: Ints, choices: Sequence[Bools]) -> Arr
 
 
 def _costs_at_stage(space: Space, rows: LayoutColumns, zero: int) -> StageCosts:
-    """Costs of layouts at a ZeRO stage, without data-parallel communication and without updates off the device."""
+    """Costs of layouts at a ZeRO stage, without data-parallel communication and without the optimizer step of
+    offloaded states."""
     costs = _unshared_costs(space, replace(rows, zero=np.full(len(rows), zero)), add_up)
     return replace(costs, rank_optimizer=np.where(offloads(rows), 0.0, costs.rank_optimizer))
 
@@ -356,26 +360,26 @@ def least_costs(question: Question, columns: LayoutColumns, boxes: Boxes) -> Sta
             for k, own in enumerate(costs.kinds)
         )
         costs = replace(costs, **values, kinds=kinds)
-    limit = np.where(some_allowed(question, corners), costs.memory_limit, 0.0)
+    limit = np.where(some_corner_fits_hosts(question, corners), costs.memory_limit, 0.0)
     if not any((own.offload_activations > 0).any() for own in corners):
         return replace(costs, memory_limit=limit)
     overflow = np.zeros_like(costs.working)
     for policy in question.training.recompute:
-        is_legal = some_allowed(question.recomputing(policy), corners)
+        is_legal = some_corner_fits_hosts(question.recomputing(policy), corners)
         overflow[:, RECOMPUTE_POLICIES.index(policy)] = np.where(is_legal, 0.0, 2 * costs.memory_limit)
     working = tuple(own | {"working": own["working"] + overflow} for own in costs.kinds)
     return replace(costs, memory_limit=limit, working=costs.working + overflow, kinds=working)
 
 
-def some_allowed(question: Question, corners: list[LayoutColumns]) -> Bools:
-    """Whether hosts and drives have room for some corner layout of each box (range of numbers of offloaded
-    blocks), (N,)."""
+def some_corner_fits_hosts(question: Question, corners: list[LayoutColumns]) -> Bools:
+    """Whether hosts and drives have room for at least one corner layout of each box (range of numbers of
+    offloaded blocks), (N,)."""
     return np.asarray(np.any([unbroken(LATE_RULES, question, corner) for corner in corners], axis=0))
 
 
 def fullest_layouts(question: Question, columns: LayoutColumns, boxes: Boxes) -> tuple[LayoutColumns, Bools]:
-    """Layout of each box (range of numbers of offloaded blocks) that offloads as much as host memory holds,
-    and whether host memory holds it, (N,)."""
+    """For each box (range of numbers of offloaded blocks), the layout that offloads as many blocks as host
+    memory holds, and whether host memory holds it, (N,)."""
     lowest, highest = with_counts(columns, boxes.low), with_counts(columns, boxes.high)
     low, high = host_bytes(question, lowest), host_bytes(question, highest)
     room = usable_host_memory(question.cluster)
@@ -387,9 +391,9 @@ def fullest_layouts(question: Question, columns: LayoutColumns, boxes: Boxes) ->
     return fullest, unbroken(LATE_RULES, question, fullest)
 
 
-def nothing_held(question: Question, columns: LayoutColumns) -> InfeasibleError:
-    """Create the error that host memory holds the offloaded blocks of no layout. It names the layout that
-    offloads least."""
+def host_overflow_error(question: Question, columns: LayoutColumns) -> InfeasibleError:
+    """Create the error that host memory is too small for the offloaded blocks of every layout. It names the
+    layout that offloads least."""
     lightest = columns.layout(int(host_bytes(question, columns).argmin()))
     words = objections(LATE_RULES, question, lightest)[0]
     return InfeasibleError(words.what, hint=words.hint)

@@ -82,9 +82,9 @@ def quick_bounds(group: RankCosts) -> Array:
 
 
 def pipeline_seconds(schedule: Schedule, pp: Ints | int, m: Ints, cycle: Array, busiest: Array) -> Array:
-    """Lower bound of the time at which rank 0 ends its last action, seconds (N,). Some rank takes `busiest`
-    seconds for each of `m` microbatches, and a microbatch takes `cycle` seconds down the pipeline and up
-    again."""
+    """Lower bound of the time at which rank 0 ends its last action, seconds (N,), by the inequalities above.
+    Some rank takes `busiest` seconds for each of `m` microbatches, and a microbatch takes `cycle` seconds
+    down the pipeline and up again."""
     steady = schedule_named(schedule).steady
     if steady == "queue":
         return cycle + (m - 1) * busiest
@@ -123,8 +123,8 @@ def _may_fit(group: RankCosts) -> Bools:
 def rank_bounds(
     group: RankCosts, cut_off: float, precision: float, seconds_NRB: Array | None = None
 ) -> Array:
-    """Minimum step time at which the ranks can hold all blocks, seconds (N,), by bisection from the quick
-    bound.
+    """Lower bound of the step time at which the ranks together can hold all blocks, seconds (N,), by
+    bisection from the quick bound.
 
     `seconds_NRB` (N, R, B) are those of one microbatch on a rank with each size within the cut-off, at least, if they
     are known.
@@ -168,8 +168,8 @@ def _rank_seconds(group: RankCosts) -> Array:
 
 
 def _mixed_seconds(group: RankCosts, first: int, second: int) -> Array:
-    """Minimum seconds of B blocks split between two recompute policies in any fraction that fits in memory,
-    (N, R, B); infinite where none fits.
+    """Minimum seconds of B blocks split between the recompute policies `first` and `second` in any fraction
+    that fits in memory, (N, R, B); infinite where none fits.
 
     Least over three policies is least over two of them: there are two conditions, the number of blocks and memory.
     """
@@ -276,7 +276,7 @@ def rank_limits(group: RankCosts, end_N: Array, work_N: Array, least_NR: Array, 
 
 def quick_chunk_bounds(rows: RankCosts) -> Array:
     """Lower bound of the step time of layouts with several model chunks per rank, seconds (N,); infinite
-    where no blocks fit on the first rank.
+    where the first rank lacks memory.
 
     Whichever blocks a rank has, they take no less than as many of those that take least. A block is live as often as
     the first chunk's at most, all together as often as chunks are, at least; at a price of a byte what a block takes is
@@ -326,8 +326,8 @@ def quick_chunk_bounds(rows: RankCosts) -> Array:
 
 
 def _round_trip_bounds(rows: RankCosts) -> Array:
-    """Minimum seconds of one microbatch down all stages and up again, plus the first stage's passes of the
-    other microbatches, (N,)."""
+    """Lower bound of the step from one microbatch's way through all stages and back, plus the first stage's
+    passes of the other microbatches, seconds (N,)."""
     x, light, layers, stages = rows.costs, rows.costs.lightest, rows.num_layers, rows.pp * rows.vpp
     block_N, last_N = (least_allowed(own.layer_backward, rows.allowed) for own in (x, light))
     forward = layers * x.layer_forward + stages * x.stage_forward + x.embedding_forward + x.head_forward
@@ -360,9 +360,8 @@ def chunk_bounds(group: RankCosts) -> Array:
 
 
 def _sizes_may_fit(group: RankCosts, sizes_RC: Ints) -> Bools:
-    """Whether stages of `sizes_RC` blocks may fit in each layout's memory if every block keeps the minimum of
-    bytes over all policies, (N,). A cheap filter: patterns are hundreds of thousands where blocks are
-    hundreds."""
+    """Whether stages of `sizes_RC` blocks fit in each layout's memory if every block keeps as few bytes as
+    under any policy, (N,). A cheap filter: patterns are hundreds of thousands where blocks are hundreds."""
     x, least_N = group.costs.lightest, _min_activations(group).min(axis=0)
     static_NR = x.layer_static[:, None] * sizes_RC.sum(axis=1)
     kept_NR = least_N[:, None] * (group.live * sizes_RC).sum(axis=2) + static_NR
@@ -414,8 +413,8 @@ BOUNDLESS = 1e30
 
 @lru_cache(maxsize=256)
 def _runs(kinds: Kinds, pp: int, fewest_blocks: int, most_blocks: int) -> Ints:
-    """Number of blocks of each kind in every run of `fewest_blocks` to `most_blocks` neighbouring blocks that
-    a rank may have, (K, R, B, J). Ranks and counts with fewer runs repeat a run.
+    """Number of blocks of each kind in every run of neighbouring blocks that a rank may have, (K, R, B, J),
+    for `fewest_blocks` to `most_blocks` blocks. Ranks and counts with fewer runs repeat a run.
 
     All ranks have at least `fewest_blocks` blocks, so blocks lie before and behind a run. Where a run leaves none for
     the other ranks, any run stands for it.
@@ -473,9 +472,9 @@ def _priced_seconds(group: RankCosts, price_N: Array) -> Array:
 
 
 def _most_over_prices(group: RankCosts, paid: Callable[[Array], Array]) -> Array:
-    """Maximum of the bound `paid(price)`, seconds (N,), over candidate prices of activation memory, seconds
-    per byte of one microbatch. Candidates are zero, and each price at which a block of some kind changes its
-    policy."""
+    """Maximum of the bound `paid(price)` over candidate prices of activation memory, seconds (N,); prices are
+    in seconds per byte of one microbatch. Candidates are zero, and each price at which a block of some kind
+    changes its policy."""
     longest, policies = paid(np.zeros(len(group))), np.flatnonzero(group.allowed).tolist()
     for kind, (quick, slow) in product(group.of_kinds, combinations(policies, 2)):
         saved = kind.costs.layer_activation[:, quick] - kind.costs.layer_activation[:, slow]

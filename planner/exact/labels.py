@@ -59,8 +59,8 @@ SAME_LINE = 1e-12
 
 
 class Choices:
-    """Block counts that each rank may have, each with the fastest mix of recompute policies that fits and its
-    seconds."""
+    """Block counts that each rank may have, each count with its seconds and with the fastest mix of recompute
+    policies that fits."""
 
     def __init__(self, leaf: Leaf, first: int, blocks: Ints, useful: Bools) -> None:
         self.leaf = leaf
@@ -85,8 +85,8 @@ class Choices:
 
     @cached_property
     def ways(self) -> Bools:
-        """Whether each rank may have each block count after 0 to L blocks on earlier ranks, (R, L + 1, B),
-        without regard to other ranks."""
+        """Whether each rank may have each block count if the earlier ranks have 0 to L blocks together, (R, L
+        + 1, B)."""
         return np.asarray(self.useful[:, None, :] & (self.leaf.kinds.class_at[:, None] == self.classes))
 
     def table(self, layers_KR: Ints) -> Ints:
@@ -103,13 +103,13 @@ class Choices:
 
 
 def choices_among(leaf: Leaf, first: int, blocks_BRP: Ints, useful_RB: Bools) -> Choices | None:
-    """Block counts that each rank may have; None if a rank may have none."""
+    """Create `Choices` from the mask of useful block counts, (R, B); None if a rank has no useful count."""
     return Choices(leaf, first, blocks_BRP, useful_RB) if useful_RB.any(axis=1).all() else None
 
 
 def choices_of(leaf: Leaf, target: float = math.inf) -> Choices | None:
-    """Block counts that each rank may have in a step of at most `target` seconds, by bounds of single ranks;
-    None where no step is so short."""
+    """Block counts that each rank may have in a step of at most `target` seconds; None if no step is so
+    short."""
     low, high = leaf.sizes.start, leaf.sizes.stop - 1
     least_R, most_R = np.full(leaf.pp, low), np.full(leaf.pp, high)
     if math.isfinite(target):
@@ -124,8 +124,8 @@ def choices_of(leaf: Leaf, target: float = math.inf) -> Choices | None:
 
 
 def least_remaining(choices: Choices, ways: Bools, added_CRB: Array) -> Array:
-    """Minimum sum of `added_CRB` over rank r and all later ranks, (R + 1, C, L + 1), by the number of blocks
-    before them; infinite if impossible.
+    """Minimum sum of `added_CRB` over rank r and all later ranks, (R + 1, C, L + 1), for each number of
+    blocks on earlier ranks; infinite if impossible.
 
     `ways` (R, L + 1, B) are those of `Choices.ways` that remain.
     """
@@ -143,7 +143,8 @@ def least_remaining(choices: Choices, ways: Bools, added_CRB: Array) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class Cuts:
-    """Critical paths as lower bounds of a step, each a sum of seconds over the choices of ranks."""
+    """Critical paths as lower bounds of the step, each a sum of seconds that depend on the ranks' block
+    counts."""
 
     added: Array
     """Seconds that each choice of a rank adds to each path, (C, R, B)."""
@@ -154,8 +155,8 @@ class Cuts:
 
 
 def cuts_of(choices: Choices, paths: Sequence[CriticalPath]) -> Cuts:
-    """Lower bounds of the step from critical paths, each with the gradient synchronisation of the rank where it
-    ends."""
+    """Lower bounds of the step from critical paths, each including the gradient synchronisation of the path's
+    last rank."""
     passes = [(path.forward_counts, path.backward_counts) for path in paths]
     counts = np.array(passes, dtype=np.float64).reshape(len(paths), 2, choices.leaf.pp, 1)
     ends = np.array([path.rank for path in paths], dtype=np.int64)
@@ -180,7 +181,7 @@ to bound memory."""
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """K partial placements, which give block counts to the first ranks only."""
+    """K partial placements, which give block counts to the first ranks only ("filled" ranks)."""
 
     blocks: Ints
     """Number of blocks on the filled ranks together, (K,)."""
@@ -209,7 +210,8 @@ class Labels:
 
 
 class LabelPass:
-    """One pass of label setting over the ranks, which finds the placements that may take at most `target` seconds."""
+    """One pass of label setting over the ranks; it finds every placement that may take at most `target`
+    seconds, unless a better one stands for it."""
 
     def __init__(self, choices: Choices, ways: Bools, cuts: Cuts, target: float) -> None:
         """Prepare bounds on the ranks not filled yet. `ways` (R, L + 1, B) says whether a rank may make a
@@ -242,8 +244,9 @@ class LabelPass:
         """Whether the seconds of a pass depend only on the rank's block count, as under the fastest policy."""
 
     def run(self) -> tuple[Labels, Bools] | None:
-        """Run the pass; return labels (placements) that reach the last rank, and the choices, (R, L + 1, B), by
-        which some label does so. None if there would be more than `MOST_LABELS`."""
+        """Run the pass; return the labels (placements) that fill all ranks, and whether each block count of a
+        rank, after each number of earlier blocks, leads to such a label, (R, L + 1, B). None if there would
+        be more than `MOST_LABELS` labels."""
         leaf, steps = self.choices.leaf, []
         least_R = np.where(self.choices.useful, self.choices.optimizer, np.inf).min(axis=1)
         zero, optimizer, limit = np.zeros(1), np.full(1, least_R.max()), np.full((1, leaf.pp + 1), NO_LIMIT)
@@ -263,8 +266,8 @@ class LabelPass:
         return labels, self._on_a_way(steps)
 
     def _extended(self, labels: Labels, rank: int) -> Labels:
-        """Extend each label (partial placement) by each choice of the next rank, if paths that end there leave
-        time for it."""
+        """Extend each label (partial placement) by each block count of the next rank, except where critical
+        paths would exceed the target."""
         choices, leaf = self.choices, self.choices.leaf
         m, c = leaf.microbatches, leaf.cost("p2p")
         has_blocks_KB = labels.blocks[:, None] + choices.sizes <= leaf.num_layers
@@ -291,8 +294,8 @@ class LabelPass:
         return extended
 
     def _limit_windows(self, labels: Labels, rank: int, prior_K: Array, rank_K: Array, rest_K: Array) -> None:
-        """Lower the time limits of labels (partial placements) to the seconds that the 1F1B windows that begin
-        on a rank leave to later ranks."""
+        """Lower the time limits of labels (partial placements) by the 1F1B windows that begin on a rank,
+        which bound the seconds of later ranks."""
         leaf = self.choices.leaf
         after_warm_up = leaf.microbatches - 1 - (leaf.pp - rank)
         if self._steady != "pairs" or after_warm_up < 0:  # microbatches do not outlast the warm-up
@@ -309,7 +312,7 @@ class LabelPass:
         np.minimum(labels.limit[:, rank + 1 :], limit_KQ, out=labels.limit[:, rank + 1 :])
 
     def _trimmed(self, labels: Labels, rank: int) -> Labels:
-        """Drop labels (partial placements) that leave later ranks too little time, and limits and cuts that can
+        """Drop labels (partial placements) that leave later ranks too little time, and limits and cuts that
         no longer matter."""
         choices, block, later = self.choices, self._least_block, slice(rank + 1, None)
         fixed_Q, slowest_Q, held_Q, reach_Q = self._sums[:, later] - self._sums[:, rank + 1, None]
@@ -336,15 +339,15 @@ class LabelPass:
         return labels.rows(enough)
 
     def _merits(self, labels: Labels, rank: int) -> Array:
-        """Values by which labels (partial placements) with equally many blocks are compared, (K, …); a higher
-        value may leave later ranks more room."""
+        """Scores, (K, …), by which labels (partial placements) with equally many blocks are compared; higher
+        scores leave later ranks more freedom."""
         sums = np.stack([labels.seconds, labels.forward, labels.optimizer, labels.lead], axis=1)
         merits = np.concatenate([-sums, -labels.cuts, labels.limit[:, rank + 1 :]], axis=1)
         return np.rint(np.clip(merits / self.target, -MUCH, MUCH) / GRAIN)
 
     def _on_a_way(self, steps: list[Ints]) -> Bools:
-        """Whether each block count of a rank occurs in some label (partial placement) that reaches the last
-        rank, (R, L + 1, B). Dominated labels count."""
+        """Whether each block count of a rank, after each number of earlier blocks, is part of a label
+        (partial placement) that reaches the last rank, (R, L + 1, B); dominated labels count as well."""
         on_a_way = np.zeros_like(self.ways)
         reached = np.array([self.choices.leaf.num_layers])
         for rank in range(len(steps) - 1, -1, -1):
@@ -356,19 +359,19 @@ class LabelPass:
         return on_a_way
 
     def _room(self, optimizer: Array) -> Array:
-        """Seconds of the target that remain for the pipeline and gradient synchronisation after overhead and
-        optimizer step, (K,)."""
+        """Seconds of the target that are left for the pipeline and the gradient synchronisation, (K,), after
+        overhead and optimizer step."""
         return (self.target - self.choices.leaf.overhead - optimizer) + ROUNDING * self.target
 
     def _room_of_cuts(self, optimizer: Array) -> Array:
-        """Seconds of the target that a critical path (cut) may take, (K,)."""
+        """Largest length of a critical path within the target, seconds (K,)."""
         full_step = np.full_like(optimizer, self.target * (1 + ROUNDING))
         return full_step if self.cuts.is_full_step else self._room(optimizer)
 
 
 def undominated(kind: Ints, merits: Array) -> Bools:
-    """Mask (K,) of the labels that no other label of the same kind beats or equals in all D merits; of equal
-    labels the first stays."""
+    """Mask (K,) of the labels that no other label of equal `kind` dominates (is at least as good in all D
+    merits); of equal labels only the first stays."""
     order = np.lexsort((-merits.sum(axis=1), kind))
     starts = np.flatnonzero(np.diff(kind[order], prepend=kind[order[0]] - 1))
     survives = np.zeros(len(kind), dtype=np.bool_)
@@ -401,8 +404,8 @@ MOST_PASSES = 24
 
 def place_by_labels(task: Task) -> Solution | None:
     """Find the best placement of a plain layout (one stage per rank) by label setting, if its step is below
-    the cut-off; None if there are too many labels. The incumbent plays no part. It is `stopped`, without a
-    bound, at the deadline or after most rounds.
+    the cut-off; None if there are too many labels. The incumbent is not used. The solution is `stopped`,
+    without a bound, at the deadline or after the maximum number of rounds.
 
     Where scenarios are weighed, passes are at mean costs and leave every placement that may take less than the target
     (`cost_models.pipeline.pricing`). Each candidate is priced in every scenario; the mean length of its critical paths
@@ -442,8 +445,8 @@ def place_by_labels(task: Task) -> Solution | None:
 
 
 def choices_in_time(leaf: Leaf, target: float, paths: Sequence[CriticalPath] = ()) -> Choices | None:
-    """Block counts of each rank that critical paths allow for a step of at most `target` seconds; None if no
-    step is so short.
+    """Block counts of each rank with which a step of at most `target` seconds is possible by critical paths;
+    None if no step is so short.
 
     Every pass closes ways, so that the next can close more.
     """
@@ -466,7 +469,7 @@ mean of their lengths plus optimizer and overhead bounds every weighed step."""
 
 
 def _scenario_paths(leaf: Leaf, scenarios: StageCosts, blocks_RP: Ints) -> ScenarioPaths:
-    """Critical paths of one placement, one for each scenario that counts in the weighed step time."""
+    """Critical paths of one placement, one for each scenario that enters the weighed step time."""
     counts_K = weighed_mask(leaf.step_seconds_by_scenario(scenarios, blocks_RP), leaf.risk)
     leaves = [(at, leaf.scenario_leaves[at]) for at in np.flatnonzero(counts_K).tolist()]
     return [
@@ -476,8 +479,8 @@ def _scenario_paths(leaf: Leaf, scenarios: StageCosts, blocks_RP: Ints) -> Scena
 
 
 def _mean_path_cuts(choices: Choices, paths: Sequence[ScenarioPaths]) -> Cuts:
-    """Lower bounds of the step time weighed over scenarios, one for each set of critical paths, as their mean
-    length in seconds. Each path has the synchronisation of its last rank, one rank's optimizer step and the
+    """Lower bounds of the step time weighed over scenarios: for each set of critical paths, their mean length
+    in seconds. Each path includes the synchronisation of its last rank, one rank's optimizer step and the
     overhead of its scenario."""
     leaves = choices.leaf.scenario_leaves
     choices_of = [Choices(leaf, choices.first, choices.blocks, choices.useful) for leaf in leaves]

@@ -61,8 +61,8 @@ OVERLOOKED = 1e-5
 
 
 class Columns(NamedTuple):
-    """Columns (binary variables that place blocks) of one layout in the integer program. Each is a block
-    count of one stage, or a pattern of all stages."""
+    """Columns (binary variables that place blocks) of one layout in the integer program; each stands for a
+    block count of one stage, or for a pattern of all stages."""
 
     blocks: Ints
     """Number of blocks that each column places on each stage under each policy, (J, S, P)."""
@@ -103,7 +103,7 @@ class Columns(NamedTuple):
 
 @dataclass(eq=False)
 class Choice:
-    """One layout in the integer program, with its solver variables."""
+    """One layout in the integer program, with its variables and columns."""
 
     leaf: Leaf
     columns: Columns
@@ -115,18 +115,18 @@ class Choice:
     """Critical paths that are rows of the program."""
 
     def sum(self, of_columns: Array, of_layout: float = 0.0) -> pulp.LpAffineExpression:
-        """Linear expression Σ coefficient · x over the columns of the layout, plus a coefficient · y."""
+        """Linear expression Σ coefficient · x over the columns of the layout, plus `of_layout` · y."""
         return weighted(zip([*self.x, self.y], [*of_columns.tolist(), of_layout], strict=True))
 
     def placement(self) -> Placement:
-        """Placement of the layout that the solver's solution contains, if the solution chooses the layout."""
+        """Placement of the layout in the solver's solution, which must choose the layout."""
         picked = np.array([(x.value() or 0.0) > 0.5 for x in self.x])
         return Placement.of(self.columns.blocks[picked].sum(axis=0))
 
 
 class Program:
-    """Integer program that chooses a layout and places its blocks. Placed layouts have columns, the others a
-    lower bound."""
+    """Integer program that chooses a layout and places its blocks. A layout has either columns for its
+    placements or only a lower bound."""
 
     def __init__(self, bounds: Sequence[float], target: float) -> None:
         self.scale = target
@@ -186,8 +186,8 @@ class Program:
         return solved._replace(bound=solved.bound * self.scale)
 
     def step_is_no_shorter_than_path(self, choice: Choice, path: CriticalPath) -> None:
-        """Add a row that bounds the step of a layout by one critical path. M ≥ length of the path of layout l
-        plus the synchronisation of the rank it ends on, where y[l] = 1."""
+        """Add a row that bounds the step of a layout from below by one critical path: M ≥ length of the path
+        plus the synchronisation of its last rank, where y[l] = 1."""
         fixed = float(path_lengths(choice.leaf, [path], choice.leaf.no_blocks)[0])
         own_J = (path_lengths(choice.leaf, [path], choice.columns.blocks)[:, 0] - fixed) / self.scale
         length = choice.sum(own_J, fixed / self.scale)
@@ -201,7 +201,7 @@ class Program:
                 self.step_is_no_shorter_than_path(choice, path)
 
     def modelled_seconds(self, choice: Choice, placement: Placement) -> float:
-        """Step seconds of a placement from the critical paths in the program alone, in full precision."""
+        """Step seconds of a placement by the critical paths that are rows of the program, in full precision."""
         leaf, blocks = choice.leaf, placement.table
         longest = float(path_lengths(leaf, choice.paths, blocks).max())
         return longest + float(leaf.once_a_step("optimizer", blocks).max()) + leaf.overhead
@@ -247,8 +247,8 @@ HANDED_OVER = 1e-3
 
 
 def paths_through(leaf: Leaf) -> list[CriticalPath]:
-    """Critical paths of a pipeline with one rank slowed, for each slowed rank. Every rank in turn is slowed, or
-    three where stages are nearly equal."""
+    """Critical paths of a pipeline of equal ranks with one rank slowed down, a path for each slowed rank. In
+    plain pipelines every rank is slowed in turn, else the first, middle and last."""
     paths = []
     for rank in range(leaf.pp) if leaf.is_plain else sorted({0, leaf.pp // 2, leaf.pp - 1}):
         forward_S = np.where(leaf.rank_of_stage == rank, SLOWED, 1.0)
@@ -259,7 +259,7 @@ def paths_through(leaf: Leaf) -> list[CriticalPath]:
 
 
 def stage_columns(choices: Choices) -> Columns:
-    """Columns of a plain pipeline in the integer program, one for each useful number of blocks on each stage.
+    """Columns of a plain pipeline in the integer program, a column for each useful block count of each stage.
     The first stage begins the model."""
     leaf = choices.leaf
     useful = choices.useful & ((np.arange(leaf.pp)[:, None] > 0) | (choices.classes == 0))
@@ -269,8 +269,8 @@ def stage_columns(choices: Choices) -> Columns:
 
 
 def path_lengths(leaf: Leaf, paths: Sequence[CriticalPath], blocks: Ints) -> Array:
-    """Seconds of each critical path plus gradient synchronisation of its last rank, (..., paths), for the
-    placements `blocks` (..., S, P)."""
+    """Seconds of each critical path plus gradient synchronisation of its last rank, (..., paths), under the
+    placements `blocks`, (..., S, P)."""
     first_S, second_S = leaf.halves(blocks)
     return (
         leaf.forward(blocks) @ np.stack([path.forward_counts for path in paths], axis=1)
@@ -286,13 +286,13 @@ Pipeline = tuple[str, int, int, int]
 
 
 def pipeline_of(leaf: Leaf) -> Pipeline:
-    """Key of the pipeline of a layout, which shares critical paths with all layouts of the same key."""
+    """Key of a layout's pipeline; layouts with equal keys have the same critical paths."""
     return leaf.schedule, leaf.pp, leaf.vpp, leaf.microbatches
 
 
 def minimum(layouts: Sequence[tuple[Task, Columns]], target: float, solver: SolverName | None) -> Solution:
     """Find the best placement of any of the layouts within `target` seconds by an integer program over their
-    columns. It gets critical paths as rows until timeline and program agree.
+    columns. Critical paths are added as rows until the program's optimum equals the time on the timeline.
 
     `optimal` where nothing takes less than the bound, `infeasible` without solutions; stops at the deadline, and once
     nothing can beat the cut-off.
@@ -334,8 +334,7 @@ def solve_record(
     survivors: Sequence[Task], best_seconds: float, solver: SolverName | None = None
 ) -> ClosingProgram | None:
     """Solve one integer program over the layouts that lower bounds did not exclude, and check that its
-    optimum equals the search's `best_seconds`; None if time runs out. Each layout has its best known
-    placement and critical paths.
+    optimum equals the search's `best_seconds`; None if time runs out.
 
     Raises:
         RunError: they differ, so search and program cannot both be right.
@@ -356,7 +355,7 @@ def solve_record(
 
 def columns_in_time(leaf: Leaf, target: float, met_paths: Sequence[CriticalPath]) -> Columns | None:
     """Columns (binary variables that place blocks) of a layout whose step may take at most `target` seconds;
-    None where no step is so short. A plain pipeline has columns of its stages, one in chunks a column for
+    None if no step is so short. A plain pipeline has columns for its stages, other pipelines a column for
     each pattern."""
     if leaf.is_plain:
         numbered_leaves = leaves_by_full_count(leaf, target * (1 + TOLERANCE))
@@ -378,9 +377,9 @@ PRECISION = 1e-3
 
 
 def leaves_by_full_count(leaf: Leaf, cut_off: float = math.inf) -> list[tuple[float, Leaf]]:
-    """Copies of a leaf (layout to be placed) with each number of blocks recomputed in full in every stage,
-    after a lower bound of the step in seconds, lowest bound first. Only bounds below `cut_off` are returned,
-    and the leaf alone if there is no number to choose.
+    """Copies of a placement problem, one for each number of blocks of every stage that are recomputed in
+    full, each with a lower bound of its step in seconds, lowest bound first. Only bounds below `cut_off` are
+    returned. If there is no number to choose, the problem itself is returned alone.
 
     Of two numbers with which the same stages fit only the smaller is kept: it dominates if every choice in time is in
     time there too, and as fast.
@@ -406,9 +405,9 @@ def leaves_by_full_count(leaf: Leaf, cut_off: float = math.inf) -> list[tuple[fl
 
 
 def good_of_numbers(leaf: Leaf, cut_off: float) -> tuple[tuple[Placement, float] | None, float]:
-    """Find a good placement, with its step seconds, under the most promising numbers of fully recomputed
-    blocks, and a lower bound of the step in seconds. The placement is None where none fits. The bound holds
-    under all numbers, and is no higher than `cut_off` or these seconds."""
+    """Find a good placement for the most promising numbers of fully recomputed blocks; return it with its
+    step seconds, and a lower bound of the step over all numbers. The placement is None if none fits. The
+    bound is at most `cut_off`, and at most the step of the placement."""
     best: tuple[Placement, float] | None = None
     if leaf.uses_full_counts and math.isinf(cut_off) and (first := least_number(leaf)) is not None:
         best = good_placement(replace(leaf, full_count=first))
@@ -422,8 +421,8 @@ def good_of_numbers(leaf: Leaf, cut_off: float) -> tuple[tuple[Placement, float]
 
 
 def least_number(leaf: Leaf) -> int | None:
-    """Smallest number of fully recomputed blocks a stage with which stages of equal size fit in memory; None
-    where no number fits."""
+    """Smallest number of fully recomputed blocks per stage with which stages of equal size fit in memory;
+    None if no number does."""
     smallest, largest = leaf.num_layers // leaf.pp, -(-leaf.num_layers // leaf.pp)
     fits_NBR = np.isfinite(_seconds(leaf, np.arange(largest + 1), np.array([smallest]))).any(axis=2)
     fits_N = fits_NBR.reshape(largest + 1, -1).all(axis=1)
@@ -431,8 +430,8 @@ def least_number(leaf: Leaf) -> int | None:
 
 
 def _seconds(leaf: Leaf, number_N: Ints, size_B: Ints) -> Array:
-    """Seconds of one microbatch on a rank, (N, B, C, R), by number of fully recomputed blocks, block count and
-    position; infinite where the blocks do not fit."""
+    """Seconds of one microbatch on a rank, (N, B, C, R), by number of fully recomputed blocks, block count
+    and start position; infinite where the blocks do not fit."""
     return np.moveaxis(priced_mixes(leaf, size_B, np.arange(leaf.kinds.classes), number_N)[0], 2, 0)
 
 
@@ -451,9 +450,9 @@ def place_by_ilp(task: Task, solver: SolverName | None = None) -> Solution:
 
 
 def best_placement(task: Task) -> Solution:
-    """Find the best placement of a plain layout (one stage per rank), proven by label setting or, with too
-    many labels, by an integer program. If stages share a number of fully recomputed blocks, every number is
-    tried.
+    """Find the best placement of a plain layout (one stage per rank) with proof, by label setting or, with
+    too many labels, by an integer program. If all stages share a number of fully recomputed blocks, every
+    number is tried.
 
     The solution is `stopped` after most rounds of label setting or at the deadline.
     """

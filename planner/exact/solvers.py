@@ -21,8 +21,8 @@ Watch = Callable[[float, float], bool]
 
 
 class Solved(NamedTuple):
-    """Result of one solver call, with the verdict and a lower bound of the optimum. `bound` holds whatever the
-    verdict; variables have values where `has_solution`."""
+    """Result of one solver call. `bound` is a lower bound of the optimum under every verdict; variables have
+    values if `has_solution`."""
 
     verdict: Verdict
     bound: float
@@ -85,8 +85,8 @@ def bounds_with_variable(
     stop: Event,
     seconds: float = math.inf,
 ) -> list[float]:
-    """Lower bounds of the optimum of a relaxed program just solved, one for each variable when that variable is
-    at least 1.
+    """Lower bound of the optimum of a solved relaxed program under the condition that a variable is at least
+    1, for each of `variables`.
 
     Bounds follow from reduced costs; for `seconds` HiGHS solves the program again for each variable whose bound is
     below `cutoff`.
@@ -117,8 +117,8 @@ def bounds_with_variable(
 
 
 def _highs(limit: float, gap: float, stop: Event, watch: Watch | None) -> pulp.LpSolver:
-    """Create PuLP's HiGHS solver on one thread, without any output, since stdout carries answers that
-    programs read. It ends after `limit` seconds, at the relative `gap`, or where `stop` or `watch` say so."""
+    """Create PuLP's HiGHS solver on one thread, without output, since programs read answers from stdout. It
+    ends after `limit` seconds, at the relative `gap`, or as soon as `stop` is set or `watch` returns True."""
     import highspy
 
     kinds = highspy.cb.HighsCallbackType
@@ -155,8 +155,8 @@ def _highs(limit: float, gap: float, stop: Event, watch: Watch | None) -> pulp.L
 
 @contextmanager
 def interruptible(stop: Event) -> Iterator[None]:
-    """Context manager that records Ctrl-C in `stop` and does not raise it, as a running solver does not return
-    to Python."""
+    """Store Ctrl-C in the event `stop` within a `with` block, instead of raising, as a running solver does
+    not return to Python."""
 
     def press(number: int, frame: object) -> None:
         stop.set()

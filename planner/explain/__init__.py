@@ -1,2 +1,1 @@
-"""Explanations of a plan, of the effect of changes of its question, and of its differences from other
-plans."""
+"""Explanations of a plan, of the effect of a changed question, and of differences between plans."""

@@ -1,5 +1,5 @@
-"""Advice on a running job, as a path of changes to the software stack and then to the layout, which ends at
-the best plan. Listed are the switches of the stack that gain, and the three changes of the layout with the
+"""Advice on a running job: a path of changes, of the software stack and then of the layout, which ends at the
+best plan. It lists the switches of the stack that save time, and the three changes of the layout with the
 largest gain for their effort.
 
 A switch is a field of the software stack whose catalogue entry has another value (overlaps, kernels,
@@ -84,8 +84,8 @@ none."""
 
 
 class Change(NamedTuple):
-    """One advised change of the layout or the software stack, priced by itself and on top of the changes
-    before it."""
+    """Advised change of the layout or the software stack, priced by itself and on top of the changes before
+    it."""
 
     words: str
     """Words of the change in layout notation, such as "mbs2", or name of the changed stack field."""
@@ -101,8 +101,8 @@ E = TypeVar("E")
 
 
 class OtherQuestion(NamedTuple, Generic[E]):
-    """Best plan of a changed question (other numerics, GPUs, links), which takes more effort than a change of
-    layout or sharding."""
+    """Best plan of a changed question (other numerics, GPUs or links), which takes more effort than a change
+    of layout."""
 
     words: str
     """Flag of `meshwright plan` that asks the changed question, such as "--precision fp8", or words of the change."""
@@ -114,7 +114,7 @@ class OtherQuestion(NamedTuple, Generic[E]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Advice on a running job, with today's layout, changes by gain for their effort, and the best plan."""
+    """Advice on a running job: today's layout, changes by gain per effort, and the best plan."""
 
     question: Question
     """Question with the advised switches of the software stack."""
@@ -126,8 +126,7 @@ class Advice:
 
     @property
     def best(self) -> Estimate:
-        """Estimate of the best plan, or of the layout after all changes if the search covers nothing
-        faster."""
+        """Estimate of the best plan, or of the layout after all changes if that is as fast."""
         reached, best = self.reached, self.result.best
         return best if best.step_seconds < reached.step_seconds or not reached.fits else reached
 
@@ -138,8 +137,8 @@ class Advice:
 
     @property
     def final_change(self) -> tuple[str, Trouble]:
-        """Words of layout notation in which the best plan differs from the layout after all changes (empty if
-        only in placement), and the effort of that change."""
+        """Difference between the layout after all changes and the best plan, in words of layout notation
+        (empty if only the placement differs), and the effort of that change."""
         layouts = self.reached.layout, self.best.layout
         return changed_words(*layouts), trouble_between(*layouts)
 
@@ -179,8 +178,8 @@ def advise(
 def _turn_on_switches(
     question: Question, today: Estimate, restrictions: Restrictions, switch_words: SwitchWords
 ) -> tuple[Question, Estimate, list[Change]]:
-    """Turn on every switch of the software stack that shortens the step, in the order of their gains. Return
-    the changed question, today's layout priced for it, and the switches.
+    """Turn on every switch of the software stack that shortens the step, the largest gain first. Returns the
+    changed question, the price of today's layout for it, and the switches.
 
     Switches are fields in which the stack differs from its catalogue entry; a stack outside the catalogue has
     none.
@@ -191,8 +190,8 @@ def _turn_on_switches(
     values = {name: value for name, value in values.items() if value != getattr(stack, name)}
 
     def priced_with(names: Iterable[str]) -> dict[str, Estimate]:
-        """Price today's layout with each of the switches `names` added, by name. Left out are switches that
-        break a rule, and those that do not fit though today's layout does."""
+        """Price today's layout with each of the switches `names` added, by name; without switches that break
+        a rule, or that do not fit although today's layout does."""
         priced = {}
         for name in names:
             switched = question.updated("stack", **{name: values[name]})
@@ -218,9 +217,8 @@ def _turn_on_switches(
 def _other_questions(
     question: Question, restrictions: Restrictions, best: Estimate, budget: Budget
 ) -> Iterator[OtherQuestion[Estimate]]:
-    """Yield the best plans of changed questions, with other numerics or more GPUs. First the best layout with
-    gradients summed in 16 bits, if they are summed in 32 and that gains; then the best plans in a narrower
-    precision and on twice the GPUs, if the hardware allows."""
+    """Yield the best plans of changed questions: with gradients summed in 16 bits, if they are summed in 32
+    and that saves time; then in a narrower precision and on twice the GPUs, if the hardware allows."""
     training = question.training
     sums_in_fp32 = (training.gradient_dtype or question.stack.gradient_dtype) == "fp32"
     if sums_in_fp32 and training.precision not in FULL:
@@ -242,8 +240,8 @@ def _other_questions(
 
 
 def _path(pricer: MovePricer, as_run: MovePricer, today: Estimate, switched_on: Estimate) -> Iterator[Change]:
-    """Yield changes of the layout, each with the largest gain for its effort after the earlier changes, until
-    no change gains.
+    """Yield changes of the layout one after another, each with the largest gain for its effort on top of the
+    earlier changes, until no change gains.
 
     `pricer` prices them with the switches turned on, from `switched_on`; `as_run` prices each by itself on
     `today`'s layout, without the switches.
@@ -270,7 +268,7 @@ def _path(pricer: MovePricer, as_run: MovePricer, today: Estimate, switched_on: 
 
 def _gain_per_effort(current: Estimate, changed: Estimate) -> float:
     """Relative gain of step time divided by the weight of the change's effort. If the current layout does not
-    fit, the ratio of the steps divided by the weight."""
+    fit, the ratio of the two steps takes the place of the gain."""
     weight = WEIGHT[trouble_between(current.layout, changed.layout)]
     if not current.fits:
         return current.step_seconds / changed.step_seconds / weight
@@ -280,16 +278,16 @@ def _gain_per_effort(current: Estimate, changed: Estimate) -> float:
 
 @dataclass(frozen=True, slots=True)
 class MovePricer:
-    """Finder of legal moves (new values of one or two axes) of a layout within restrictions, with prices of
+    """Finder of legal moves of a layout (new values of one or two axes) within restrictions, with prices of
     the new layouts."""
 
     question: Question
     restrictions: Restrictions
 
     def best_moves(self, current: Estimate, changed_axes: Set[str]) -> Iterator[Move]:
-        """Yield the legal moves (new values of axes not yet changed) with the fastest quick prices for each
-        set of axes. Quick prices have blocks placed evenly and a mix of policies priced as the fastest of
-        them. The first move recomputes as little as memory allows."""
+        """Yield the legal moves of axes not yet changed, for each set of axes those with the fastest quick
+        prices. Quick prices have blocks placed evenly and a mix of policies priced as the fastest of them.
+        The first move recomputes as little as memory allows."""
         if "recompute" not in changed_axes:
             yield {"recompute": ("none",)}
         legal = [
@@ -339,6 +337,7 @@ class MovePricer:
         return self._price(moved_layout)
 
     def _price(self, layout: Layout) -> Estimate | None:
+        """Price a layout with the best placement of its blocks; None if it breaks a rule."""
         if not self._is_legal(layout):
             return None
         placement = place_layout(self.question, layout)
@@ -347,8 +346,8 @@ class MovePricer:
         return price(self.question, placement).within(self.restrictions.max_memory)
 
     def _price_least_recompute(self, layout: Layout) -> Estimate | None:
-        """Price a layout with the least recomputation that fits in memory, tried as none or the attention
-        core, then as full recompute of the fewest blocks."""
+        """Price a layout with the least recomputation that fits in memory: none or the attention core, else
+        full recompute of the fewest blocks."""
 
         def price_under(policy: str) -> Estimate | None:
             return self._price(layout.model_copy(update={"recompute": (policy,)}))
@@ -369,8 +368,8 @@ class MovePricer:
 
 
 def apply_move(layout: Layout, move: Move) -> Layout | None:
-    """Copy of the layout with a move's axis values and without a placement of blocks; None if no valid layout
-    results.
+    """Copy of the layout with the axis values of a move and without a placement of blocks; None if the result
+    is no valid layout.
 
     Settings that only a pipeline, a tensor group or replicas can have are reset with them.
     """
@@ -389,8 +388,8 @@ def apply_move(layout: Layout, move: Move) -> Layout | None:
 
 
 def moves(question: Question, layout: Layout) -> Iterator[Move]:
-    """Yield every change of a single axis except recompute, or of two degrees with a constant product; most
-    break some rule."""
+    """Yield every move: a new value of one axis except recompute, or of two degrees with the same product;
+    most break some rule."""
     stack, model = question.stack, question.model
     mesh = Mesh(layout.tp, layout.pp, layout.cp, layout.dp)
 
@@ -421,8 +420,8 @@ def moves(question: Question, layout: Layout) -> Iterator[Move]:
 
 
 def changed_words(first: Layout, second: Layout) -> str:
-    """Words of layout notation in which `second` differs from `first`, such as "tp4 dp4", "mbs2", "no sp" or
-    "usual overlap". Placement is ignored."""
+    """Words of layout notation in which the layout `second` differs from `first`, such as "tp4 dp4", "mbs2",
+    "no sp" or "usual overlap"; placement is ignored. Placement is ignored."""
     words = []
     for name, word in AXES.items():
         old, new = first.resolve(name), second.resolve(name)
@@ -435,7 +434,7 @@ def changed_words(first: Layout, second: Layout) -> str:
 
 
 def trouble_between(first: Layout, second: Layout) -> Trouble:
-    """Effort of changing one layout into another, "re-sharding" if ranks then hold other parameters, else "a
+    """Effort of changing one layout into another: "re-sharding" if ranks then hold other parameters, else "a
     flag"."""
     reshards = any(first.resolve(axis) != second.resolve(axis) for axis in _SHARDING)
     return "re-sharding" if reshards else "a flag"

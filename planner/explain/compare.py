@@ -1,4 +1,4 @@
-"""Comparison of plans side by side, by parts of step and memory and by differences of their questions."""
+"""Side-by-side comparison of plans: parts of their steps and memory, and differences of their questions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ORDINALS = ("one", "another", "a third", "a fourth", "a fifth", "a sixth", "yet
 
 
 class Difference(NamedTuple):
-    """Name of one field in which the compared questions differ, with its values."""
+    """Field in which the compared questions differ, with its value in each question."""
 
     what: str
     """Name of the field: `model`, `GPUs`, `global batch`, ..."""
@@ -50,29 +50,25 @@ def same_work(questions: Sequence[Question]) -> bool:
 
 
 def same_model(questions: Sequence[Question]) -> bool:
-    """Whether all models compute equally many FLOPs for the same tokens, whatever else their files
-    contain."""
+    """Whether all models compute equally many FLOPs for the same tokens, which counts as the same model."""
     return len({model_flops(question.model, questions[0].training) for question in questions}) == 1
 
 
 def _names_or_fields(label: str, specs: Sequence[Spec]) -> list[tuple[str, list[str]]]:
-    """Pair the label `label` with the names of the specs or, if all names are equal, the label of each field
-    with its values."""
+    """Names of the specs under the label `label` or, if all names are equal, the values of each field."""
     names = [str(getattr(spec, "name", "")) for spec in specs]
     return [(label, names)] if len({*names}) > 1 else _field_values(f"{label} ", specs)
 
 
 def _field_values(prefix: str, specs: Sequence[Spec]) -> list[tuple[str, list[str]]]:
-    """Label of each field of the specs, starting with `prefix`, with the field's value in each spec as
-    text."""
+    """Values of each field of the specs as texts, each field under a label that starts with `prefix`."""
     names = dict.fromkeys(name for spec in specs for name in type(spec).model_fields if name not in _UNPRICED)
     labels = {name: prefix + _LABELS.get(name, name.replace("_", " ")) for name in names}
     return [(labels[name], _value_texts([getattr(spec, name, None) for spec in specs])) for name in names]
 
 
 def _value_texts(values: Sequence[object]) -> list[str]:
-    """Convert the values of a field to texts, numbers and names as they are, longer values only to "one",
-    "another", ..."""
+    """Convert the values of a field to texts; values too long to show become "one", "another", ..."""
     if all(isinstance(value, (int, float, str, type(None))) for value in values):
         return [grouped(value) if type(value) is int else str(value) for value in values]
     distinct = [value for at, value in enumerate(values) if value not in values[:at]]
@@ -86,7 +82,7 @@ _EPSILON = 1e-12
 
 
 class Line(NamedTuple):
-    """One line of a comparison, with a quantity and its value for each compared estimate."""
+    """One line of a comparison: a quantity and its value for each compared estimate."""
 
     group: Group
     name: str
@@ -97,8 +93,8 @@ class Line(NamedTuple):
 
 
 def compare(estimates: Sequence[Estimate], questions: Sequence[Question]) -> list[Line]:
-    """Lines of a side-by-side comparison of several estimates, with headline quantities, parts of the step,
-    and parts of memory on each estimate's fullest rank.
+    """Lines of a side-by-side comparison of several estimates: headline quantities, parts of the step, and
+    parts of memory on each estimate's fullest rank.
 
     A part that is zero everywhere is left out; the others of a group still sum to its total. If the
     `questions` differ in their work, the parts of each step are shares of it, and rates are also given per
@@ -131,8 +127,7 @@ def compare(estimates: Sequence[Estimate], questions: Sequence[Question]) -> lis
 
 
 def _part_lines(group: Group, unit: Unit, totals: Sequence[Breakdown]) -> list[Line]:
-    """Lines of the comparison for the parts of several totals, one for each part that is not zero (up to
-    rounding) in all."""
+    """Lines of a comparison for the parts of several totals, one for each part that is not zero everywhere."""
     rows = [{part: size for part, size in one.items() if abs(size) > _EPSILON * one.total} for one in totals]
     names = dict.fromkeys(part for one in totals for part in one)
     values = {part: [parts.get(part, 0.0) for parts in rows] for part in names}
@@ -140,14 +135,14 @@ def _part_lines(group: Group, unit: Unit, totals: Sequence[Breakdown]) -> list[L
 
 
 def difference(first: Breakdown, second: Breakdown) -> Breakdown:
-    """Change of each part from `first` to `second`, the largest first; all changes add up to the change of
-    the totals."""
+    """Change of each part from the breakdown `first` to `second`, the largest first; all changes add up to
+    the change of the totals."""
     changes = {part: second.get(part, 0.0) - first.get(part, 0.0) for part in first | second}
     return Breakdown(sorted(changes.items(), key=lambda change: -abs(change[1])))
 
 
 def gain(estimate: Estimate, rival: Estimate) -> float:
-    """Relative saving in step time of `rival` over `estimate`, a share of the latter's step; negative if
+    """Relative saving in step time of `rival` over `estimate`, as a share of the estimate's step; negative if
     `rival` is slower."""
     return 1 - rival.step_seconds / estimate.step_seconds
 

@@ -1,4 +1,4 @@
-"""Explanations of a plan by its binding constraint, its closest rival and the effect of changed hardware, and
+"""Explanations of a plan (its binding constraint, its closest rival, the effect of changed hardware), and
 reasons why another layout is not the plan.
 
 In a what-if one quantity of the question is changed, the unchanged plan is priced, and a better one is
@@ -101,13 +101,14 @@ def sensitivities(
 
 
 def _search(change: Change, questions: Pair, limits: Restrictions, cutoff: float) -> SearchedLayouts:
+    """Search for the best layout of a changed question; return it and whether the search ended in time."""
     budget, space = Budget(time_limit=SEARCH_SECONDS), searched_space(questions[0], limits)
     best = faster_under(change, questions, limits, cutoff, space, budget)
     return [best.layout] if best else [], budget.seconds_left > 0
 
 
 def tornado_frame(question: Question, plan: Estimate, limits: Restrictions, budget: Budget) -> pd.DataFrame:
-    """Data frame for a tornado chart of the effect on a plan's step of a quarter more and a quarter less of
+    """Data frame for a tornado chart: how a plan's step changes with a quarter more and a quarter less of
     each quantity. It has a row for each quantity and factor, the largest effects first.
 
     Columns: `quantity`, `factor`, `held_seconds` of the unchanged plan, `held_fits`, `step_seconds` and
@@ -144,8 +145,8 @@ Pair = tuple[Question, Question]
 def faster_under(
     change: Change, questions: Pair, limits: Restrictions, cutoff: float, space: Space | None, budget: Budget
 ) -> Estimate | None:
-    """Fastest plan of a changed question that takes less than `cutoff` seconds; None if there is none, or none
-    was found in time.
+    """Fastest plan of a changed question that takes less than `cutoff` seconds; None if there is none, or
+    none was found in time.
 
     `limits` are those before the change, and `space` has the layouts of the question before it. Cores that the
     change cannot make fast enough, by their known bounds, are left out; those of tensor degrees that are
@@ -170,20 +171,20 @@ def faster_under(
 
 
 def seconds_to_beat(repriced: Estimate) -> float:
-    """Step seconds that a new plan of a changed question must beat, which are the old plan's, or infinity if
-    the old plan no longer fits."""
+    """Step time that a new plan of a changed question must beat, seconds: that of the old plan, or infinity
+    if the old plan no longer fits."""
     return repriced.compared_seconds if repriced.fits else math.inf
 
 
 def searched_space(question: Question, restrictions: Restrictions) -> Space | None:
-    """Space (enumerated legal layouts) that a search within some restrictions covers; None with several
-    pools, which have no single space."""
+    """Space of all legal layouts that a search within some restrictions covers; None with several pools,
+    which have no single space."""
     return None if question.has_pools else legal_space(restrictions.apply_confidence(question), restrictions)
 
 
 def scale_limits(restrictions: Restrictions, original: Question, changed: Question) -> Restrictions:
-    """Copy of the restrictions with the memory limit scaled as a change of the question scales device
-    memory."""
+    """Copy of the restrictions whose memory limit grows or shrinks with the device memory of the changed
+    question."""
     if restrictions.max_memory is None:
         return restrictions
     factor = changed.cluster.gpu.memory / original.cluster.gpu.memory
@@ -198,8 +199,8 @@ QUANTITIES = (*_INSIDE_NODES, "device memory", "inter-node bandwidth", "bandwidt
 
 
 def scale(question: Question, quantity: str, factor: float) -> Question | None:
-    """Copy of the question of one pool with a quantity in `QUANTITIES` multiplied by a factor; None if the
-    question lacks the quantity.
+    """Copy of the question with the quantity of `QUANTITIES` multiplied by a factor; None if the question
+    lacks the quantity.
 
     Compute includes attention, whether given by efficiency or by measured curve. The bandwidth within a node is
     lacking if measured curves replace its formula.
@@ -245,8 +246,8 @@ class Change:
         return mixed_question(question.mixed.model_copy(update={"between": link}), question.pools)
 
     def least_seconds(self, space: Space, restrictions: Restrictions) -> Array:
-        """Lower bound on step seconds after the change, (N,), for each of N cores (layouts that differ only
-        in ZeRO stage, sharding and schedule). It is derived from the bounds before the change.
+        """Lower bound on the step after the change, seconds (N,), for each of N cores (layouts that differ
+        only in ZeRO stage, sharding and schedule). It is derived from the bounds before the change.
 
         Bounds of cores are sums of seconds and maxima of such sums, without memory. If nothing gets faster no
         bound falls. A quantity that gets faster by a factor reduces a sum by at most that factor, and sums
@@ -290,7 +291,7 @@ _COMPLETION_SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedLayout:
-    """Layout that a user typed, with omitted settings chosen by a search, and its price."""
+    """Layout that a user typed, with the omitted settings chosen by a search, and its price."""
 
     estimate: Estimate
     filled: tuple[str, ...] = ()
@@ -339,6 +340,8 @@ def complete_layout(question: Question, text: str, bounds: Restrictions | None =
 
 
 def _is_complete(question: Question, layout: Layout, axes: set[str]) -> bool:
+    """Whether a typed layout is complete, so that omitted words keep their defaults instead of being
+    searched."""
     if axes & {*PLACING} or len(layout.recompute) > 1 or layout.recompute[0] not in RECOMPUTE_POLICIES:
         return True
     has_degrees = layout.num_gpus == question.cluster.num_gpus or {"tp", "pp", "dp"} <= axes
@@ -371,7 +374,7 @@ RIVALS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingConstraint:
-    """Constraint (memory or a part of the step) that prevents a plan's step from being faster."""
+    """Constraint (memory or a part of the step) that keeps a plan's step from being faster."""
 
     resource: str
     """Name of the constraint: `memory`, or the largest part of the step (`compute`, `bubble`, `tp_comm`,
@@ -386,7 +389,7 @@ class BindingConstraint:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Reasons for a plan, with its price, binding constraint, rivals and sensitivities."""
+    """Explanation of a plan: price, binding constraint, rivals and sensitivities."""
 
     plan: Plan
     """Plan to explain, with the record of its search."""
@@ -438,7 +441,7 @@ def search_rivals(plan: Plan, cache: PlanCache) -> tuple[Estimate, ...]:
 
 
 def binding_constraint(question: Question, estimate: Estimate, limits: Restrictions) -> BindingConstraint:
-    """Find the constraint that prevents a plan, searched within `limits`, from being faster.
+    """Find the constraint that keeps a plan, searched within `limits`, from being faster.
 
     Memory binds if a neighbour within the restrictions (the plan with less recomputation, another microbatch
     size, one degree moved to data parallelism, a lower ZeRO stage) would be faster but does not fit, or if
@@ -465,8 +468,8 @@ def binding_constraint(question: Question, estimate: Estimate, limits: Restricti
 
 
 def ties_and_rival(estimate: Estimate, rivals: Sequence[Estimate]) -> tuple[list[Estimate], Estimate | None]:
-    """Split a plan's rivals with other degrees into layouts whose step ties with the plan's and the fastest
-    slower layout (None if all tie)."""
+    """Select from a plan's rivals with other degrees the layouts whose step ties with the plan's, and the
+    fastest slower layout (None if all tie)."""
     different = [rival for rival in rivals if not same_degrees(rival.layout, estimate.layout)]
     ties = [rival for rival in different if abs(gain(estimate, rival)) <= NEGLIGIBLE_GAIN]
     distinct = (rival for rival in different if rival not in ties)
@@ -485,8 +488,9 @@ def exceeds_memory(estimate: Estimate, rival: Estimate) -> bool:
 
 
 def _neighbours(question: Question, layout: Layout) -> list[Layout]:
-    """Neighbours of a layout, which differ by one degree or switch and trade memory for speed, and the layout
-    itself. All are unplaced and without settings that only a pipeline or a tensor group can have."""
+    """Neighbours of a layout that trade memory for speed, each different by one degree or switch, and the
+    layout itself. All are without placement and without settings that only a pipeline or a tensor group can
+    have."""
     start = {"recompute": ("none",), "pools": layout.pools, "replicas": ()}
     moves: list[Move] = [{}, {"mbs": 2 * layout.mbs}]
     moves += [{"zero": layout.zero - 1}] if layout.zero else []
@@ -500,7 +504,7 @@ def _neighbours(question: Question, layout: Layout) -> list[Layout]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhyNot:
-    """Reason why the layout that a user asks about is not the plan, with the difference of their steps."""
+    """Reason why the layout that a user asks about is not the plan, with the difference of the steps."""
 
     layout: str
     """Text of the layout as the user wrote it."""
@@ -525,8 +529,8 @@ class WhyNot:
 
 
 def why_not(question: Question, estimate: Estimate, text: str, limits: Restrictions | None = None) -> WhyNot:
-    """Find the reason why the layout written in `text` is not the plan; `limits` are the restrictions of the
-    plan's search.
+    """Find the reason why the layout written in `text` is not the plan of a search with the restrictions
+    `limits`.
 
     Words that the text omits are free.
 

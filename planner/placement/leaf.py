@@ -1,4 +1,5 @@
-"""Leaf of the search, one layout whose blocks are not yet placed on virtual stages and recompute policies.
+"""Placement problem of the search: one layout (`Leaf`) whose blocks are not yet placed on virtual stages and
+recompute policies.
 
 `Leaf` is a pipeline (`cost_models.pipeline`), which prices placements, with the choices open to a search. If
 the question has a risk, its costs are means that bound every placement, and it prices placements in every scenario.
@@ -35,7 +36,8 @@ allows."""
 
 
 def gap_of(seconds: float, bound: float) -> float:
-    """Gap between a step time and its lower bound, as a share of the step time; 0 if within rounding."""
+    """Relative gap between a step time and its lower bound, as a share of the step time; 0 if within
+    rounding."""
     gap = (seconds - bound) / seconds
     return gap if gap > TOLERANCE else 0.0
 
@@ -87,8 +89,8 @@ class Placement:
 
 @dataclass(frozen=True, kw_only=True)
 class Leaf(Pipeline):
-    """Layout before its blocks are placed, with its stage costs in seconds and bytes. Costs of blocks are by
-    kind and policy."""
+    """Placement problem of one layout: the pipeline with its costs by kind of block and recompute policy, and
+    the choices of the search."""
 
     has_replicas: ClassVar[bool] = False
     """Whether whole replicas lie in several pools, each with a share of the microbatches of its own."""
@@ -129,8 +131,8 @@ class Leaf(Pipeline):
 
     @cached_property
     def scenario_leaves(self) -> tuple[Leaf, ...]:
-        """Copy of the leaf for each of K scenarios, with the scenario's costs; this leaf alone without
-        scenarios."""
+        """Copy of the placement problem for each of K scenarios, with the scenario's costs; the problem
+        itself without scenarios."""
         if self.scenarios is None:
             return (self,)
         by_scenario = [self.scenarios.rows(slice(at, at + 1)) for at in range(len(self.scenarios))]
@@ -153,19 +155,18 @@ class Leaf(Pipeline):
         return np.zeros((self.num_stages, self.kinds.number * len(self.allowed)), dtype=np.int64)
 
     def choice_indices(self, layers_KR: Ints) -> Ints:
-        """Row of each rank's blocks in tables of every block count and start position, (..., R), for one
-        stage per rank. The index is blocks times `Kinds.classes` plus the class of positions where they
-        begin."""
+        """Row of each rank's blocks, (..., R), in tables with a row for every block count and start position.
+        The index is blocks times `Kinds.classes` plus the class of positions where they begin."""
         return self.choice_index(np.cumsum(layers_KR, axis=-1) - layers_KR, layers_KR)
 
     def choice_index(self, blocks_before: Ints, blocks: Ints) -> Ints:
-        """Row of `blocks` blocks on a rank, after `blocks_before` on earlier ranks, in tables of every block
+        """Row of `blocks` blocks after `blocks_before` earlier blocks, in tables with a row for every block
         count and start position."""
         return blocks * self.kinds.classes + self.kinds.class_at[np.minimum(blocks_before, self.num_layers)]
 
     def busy_seconds(self, blocks_SP: Ints) -> Array:
-        """Lower bound of the step time of placements, seconds (...,). Some rank does all its work between its
-        first and its last microbatch."""
+        """Lower bound of the step time of placements, seconds (...,), from the busiest rank. Some rank does
+        all its work between its first and its last microbatch."""
         forward_S, backward_S = self.forward(blocks_SP), self.backward(blocks_SP)
         stage_S = forward_S + backward_S
         # weight halves of a split backward pass may run while the last microbatch goes up
@@ -210,7 +211,7 @@ def priced(costs: StageCosts, kinds: Kinds) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Placement problem of one layout, with its best known placement, a cut-off and a time limit."""
+    """Task of placing one layout: the problem, its best known placement, a cut-off and a time limit."""
 
     leaf: Leaf
     incumbent: tuple[Placement, float] | None = None
@@ -252,8 +253,8 @@ class Solution:
 
 
 def proven(seconds: float, cut_off: float) -> Status:
-    """Classify a completed search for a layout's best placement as "optimal", "infeasible" or "cut off", from
-    the step `seconds` found."""
+    """Status of a completed search for a layout's best placement, which found a step of `seconds`: "optimal",
+    "infeasible" or "cut off"."""
     if math.isfinite(seconds) and seconds <= cut_off * (1 + TOLERANCE):
         return "optimal"
     return "infeasible" if math.isinf(cut_off) else "cut off"

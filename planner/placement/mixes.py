@@ -31,9 +31,8 @@ _AT_ONCE = 250_000
 
 
 def fastest_mixes(leaf: Leaf, sizes: Sequence[int] | None = None) -> tuple[Array, Ints]:
-    """Minimum seconds of one microbatch with each of B block counts on each rank under any mix of recompute
-    policies, (B, R), and the mix's blocks under each policy, (B, R, P). Seconds are infinite where no mix
-    fits.
+    """For each of B block counts on each rank, the minimum seconds of one microbatch under any mix of
+    recompute policies, (B, R), and the blocks of this mix, (B, R, P). Seconds are infinite where no mix fits.
 
     `sizes` are the numbers of blocks to try; by default all that a stage may hold. With several kinds of blocks
     rows are choices, `Leaf.choice_indices`: every class of positions for each number of blocks.
@@ -126,8 +125,8 @@ def _seconds(leaf: Leaf, blocks_BRP: Ints, possible_BR: Bools | bool = True) -> 
 
 
 def _mixes_of(leaf: Leaf, policy_set: tuple[int, ...], size_B: Ints) -> Ints:
-    """Number of blocks under each policy in the fastest mix of the policies in `policy_set` that fits,
-    (B, R, P), for B block counts on each rank."""
+    """For each of B block counts on each rank, the fastest mix of the policies in `policy_set` that fits, as
+    blocks under each policy, (B, R, P)."""
     backward_RP, kept_RP = leaf.by_rank("layer_backward"), leaf.by_rank("layer_activation")
     faster_first_RU = np.array(policy_set)[np.argsort(backward_RP[:, policy_set], axis=1, kind="stable")]
     # three policies: the slowest one repeats where the set has fewer
@@ -194,8 +193,8 @@ def _best(leaf: Leaf, layers_KR: Ints, seconds_BR: Array, blocks_BRP: Ints) -> t
 
 
 def _balanced(leaf: Leaf, seconds_BR: Array) -> Ints:
-    """Candidate numbers of blocks on each rank, (K, R), that keep the slowest rank as fast as possible. Ranks
-    get the most blocks within its seconds, less the surplus in several orders."""
+    """Candidate numbers of blocks on each rank, (K, R), for which the slowest rank is as fast as possible.
+    Ranks get the most blocks within its seconds, less the surplus in several orders."""
     low, classes = leaf.sizes.start, leaf.kinds.classes
     # the first rank begins the model, the others as most of them do
     usual_R = np.where(np.arange(leaf.pp) > 0, classes - 1, 0)
@@ -221,8 +220,8 @@ def _balanced(leaf: Leaf, seconds_BR: Array) -> Ints:
 
 
 def _reduced(most_R: Ints, total: int, low: int, order: list[int]) -> Ints:
-    """Take blocks off the ranks in turn until `total` blocks are left; return the number on each rank,
-    (R,)."""
+    """Remove blocks from the ranks of `order` in turn until `total` blocks are left; return the number on
+    each rank, (R,)."""
     layers_R = most_R.copy()
     while layers_R.sum() > total:
         for rank in order:
@@ -232,8 +231,8 @@ def _reduced(most_R: Ints, total: int, low: int, order: list[int]) -> Ints:
 
 
 def _moves(leaf: Leaf, layers_R: Ints) -> Ints:
-    """Number of blocks on each rank after every useful move of one block between two ranks, (K, R); empty if
-    there are too many to evaluate."""
+    """Number of blocks on each rank after every possible move of one block between two ranks, (K, R); empty
+    if there are too many to evaluate."""
     giver_K, taker_K = np.indices((leaf.pp, leaf.pp)).reshape(2, -1)
     useful_K = (giver_K != taker_K) & (layers_R[giver_K] > leaf.sizes.start)
     giver_K, taker_K = giver_K[useful_K], taker_K[useful_K]

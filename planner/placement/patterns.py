@@ -1,4 +1,4 @@
-"""Patterns (placements on several model chunks per rank) that the search covers, few enough to price every
+"""Patterns: the placements on several model chunks per rank that the search covers, few enough to price every
 pattern.
 
 Sizes: equal stages, or one or two stages at the ends with a block less, next to embedding and head, as
@@ -61,7 +61,7 @@ def chunk_sizes(num_layers: int, stages: int, most_smaller: int = MOST_SMALLER) 
 
 
 def policy_ends(allowed_P: Bools, sizes_CR: Ints, per_chunk: bool = False) -> Ints:
-    """Every way (T, P) to divide the blocks of a rank or, with `per_chunk`, of a chunk among recompute
+    """List every way, (T, P), to divide the blocks of a rank or, with `per_chunk`, of a chunk among recompute
     policies. Each entry is the index where the blocks that recompute at least as much as a policy end."""
     most_blocks = int((sizes_CR if per_chunk else sizes_CR.sum(axis=0)).max())
     first, *stronger = np.flatnonzero(allowed_P).tolist()
@@ -86,8 +86,8 @@ def blocks_of_chunks(ends_TP: Ints, sizes_C: Ints, per_chunk: bool = False) -> I
 
 
 def chunk_patterns(leaf: Leaf) -> Ints:
-    """Every placement that the search covers for a leaf (layout to be placed) with several model chunks per
-    rank, (Z·T, S, P). For replicas, any number of stages may be a block smaller."""
+    """Every placement that the search covers for a layout with several model chunks per rank, (Z·T, S, P).
+    For replicas, any number of stages may be a block smaller."""
     stages, per_chunk = leaf.pp * leaf.vpp, leaf.uses_full_counts
     stage_of_CR = schedule_named(leaf.schedule).stages_of_rank(leaf.pp, leaf.vpp).T
     parts = [np.empty((0, stages, len(leaf.allowed)), dtype=np.int64)]
@@ -137,8 +137,8 @@ def best_pattern(leaf: Leaf, cut_off: float = math.inf) -> tuple[Placement, floa
 
 
 def _undominated(leaf: Leaf, patterns: Ints) -> Ints:
-    """Indices of the patterns (placements) that no pattern of the same stage sizes dominates by shorter
-    backward passes. Longer actions never shorten a timeline."""
+    """Indices of the patterns (placements) that are not dominated, which means that no pattern with the same
+    stage sizes has backward passes all as short. Longer actions never shorten a timeline."""
     layers = patterns.sum(axis=-1)
     backward = np.concatenate([scenario.backward(patterns) for scenario in leaf.scenario_leaves], axis=-1)
     front: list[int] = []

@@ -60,7 +60,7 @@ class RankCosts:
 
     @classmethod
     def of(cls, leaf: Leaf) -> RankCosts:
-        """Create the costs by rank of a single leaf (layout to be placed)."""
+        """Create the costs by rank of a single placement problem."""
         shared = {name: getattr(leaf, name) for name in _OF_LEAF}
         return cls(costs=leaf.mean_costs or leaf.costs, microbatches=np.array([leaf.microbatches]), **shared)
 
@@ -83,7 +83,7 @@ class RankCosts:
 
     @property
     def leaf(self) -> Leaf:
-        """Leaf (layout to be placed) from the costs of a single layout."""
+        """Placement problem with the costs of a single layout."""
         shared = {name: getattr(self, name) for name in _OF_LEAF}
         return Leaf(microbatches=int(self.microbatches[0]), **shared | priced(self.costs, self.kinds))
 
@@ -102,8 +102,8 @@ class RankCosts:
         return replace(self, costs=self.costs.rows(rank_rows), microbatches=self.microbatches[rows])
 
     def limited_to(self, seconds: float) -> RankCosts:
-        """Copy of the costs without the block counts that take a rank longer than `seconds` for its
-        microbatches (one chunk per rank)."""
+        """Copy of the costs for one chunk per rank, without the block counts for which a rank needs more than
+        `seconds` seconds."""
         if np.isinf(seconds):
             return self
         num_blocks = seconds / (self.microbatches[:, None] * self.by_rank(self.least_block_seconds))
@@ -149,14 +149,14 @@ class RankCosts:
         return np.stack([np.zeros_like(self.pp), self.pp - 1], axis=1)
 
     def with_ends(self, base: Array, embedding: Array, head: Array) -> Array:
-        """Add the values of embedding and head to a base value on the ranks that hold them, (N, R). All
+        """Add the values of embedding and head to a base value, on the ranks where these lie, (N, R). All
         arguments are (N, R or 1)."""
         last = 0 if self.schedule in V_SHAPED else self.ranks[:, -1:]
         return base + np.where(self.ranks == 0, embedding, 0.0) + np.where(self.ranks == last, head, 0.0)
 
     @cached_property
     def of_kinds(self) -> tuple[RankCosts, ...]:
-        """Costs of each kind of block alone, one `RankCosts` a kind."""
+        """Costs as if all blocks were of one kind, a `RankCosts` for each kind."""
         if self.kinds.number == 1:
             return (self,)
         costs_and_counts = zip(self.costs.each_kind, self.kinds.counts, strict=True)
@@ -175,8 +175,8 @@ class RankCosts:
         return np.asarray(np.max(shares, axis=0))
 
     def balanced(self, fixed_NR: Array, each_NR: Array) -> Array:
-        """Minimum that the largest value of any rank can have, (N,), if each rank starts at `fixed_NR`, a
-        block adds `each_NR`, and blocks could be cut."""
+        """Smallest possible maximum over the ranks, (N,), if each rank starts at the value `fixed_NR`, each
+        block adds `each_NR`, and blocks may be divided."""
         with np.errstate(divide="ignore", invalid="ignore"):
             together_N = (self.num_layers + (fixed_NR / each_NR).sum(axis=1)) / (1.0 / each_NR).sum(axis=1)
         # the largest of the others where blocks add nothing somewhere
@@ -249,8 +249,7 @@ class RankCosts:
     @cached_property
     def live(self) -> Array:
         """Number of live microbatches (forward pass done, backward pass not yet) of each chunk at one moment
-        of the schedule, (N, R, C); the peak where a rank has one chunk. For layouts of several shapes, of the
-        first chunk and the last, C = 2."""
+        of the schedule, (N, R, C). For layouts of several shapes, of the first chunk and the last, C = 2."""
         pp, vpp = (np.reshape(degree, (-1, 1, 1)) for degree in (self.pp, self.vpp))
         ends = np.concatenate([0 * vpp, vpp - 1], axis=2)
         chunk = np.arange(self.vpp) if isinstance(self.vpp, int) else ends
@@ -267,8 +266,8 @@ class RankCosts:
 
     @cached_property
     def working(self) -> Array:
-        """Peak bytes of temporary tensors on a rank whose chunks follow one policy, (N, R, P); with the loss on
-        the last rank."""
+        """Peak bytes of temporary tensors on a rank whose blocks all follow one policy, (N, R, P); includes
+        the loss on the last rank."""
         x = self.costs.lightest
         head_moment = self.with_ends(np.zeros((1, 1)), np.zeros((1, 1)), self.by_rank(x.head_moment))
         return np.maximum(self.by_rank(x.working), head_moment[..., None])
@@ -327,7 +326,8 @@ class RankCosts:
 
 
 def groups_of(columns: LayoutColumns, rows: Ints | None = None) -> list[Ints]:
-    """Group the indices of layouts, of some rows or all, by equal pp, vpp and schedule."""
+    """Group the indices of layouts by equal pp, vpp and schedule; of all layouts, or only of the indices
+    `rows`."""
     rows = np.arange(len(columns)) if rows is None else rows
     _, kind = first_of_each([column[rows] for column in (columns.schedule, columns.pp, columns.vpp)])
     order = np.argsort(kind, kind="stable")
@@ -336,7 +336,7 @@ def groups_of(columns: LayoutColumns, rows: Ints | None = None) -> list[Ints]:
 
 
 def cheapest_seconds(blocks_N: Array | Ints, seconds_NE: Array, room_NE: Array | Ints) -> Array:
-    """Minimum total seconds of `blocks_N` blocks, (N,), if at most `room_NE` blocks may take each of the
+    """Minimum total seconds of `blocks_N` blocks, (N,), if at most `room_NE` blocks may take each of the E
     durations `seconds_NE`. The cheapest come first, and any number may take the slowest."""
     order_NE = np.argsort(seconds_NE, axis=1, kind="stable")
     seconds_NE = np.take_along_axis(seconds_NE, order_NE, axis=1)
@@ -348,7 +348,7 @@ def cheapest_seconds(blocks_N: Array | Ints, seconds_NE: Array, room_NE: Array |
 
 
 def count_fitting(available: Array, size: Array) -> Array:
-    """Number of times that `size` fits into `available`, rounded up where rounding errors could hide one."""
+    """Number of times that `size` bytes fit into `available` bytes, rounded up within rounding errors."""
     with np.errstate(divide="ignore", invalid="ignore"):
         count = np.floor(available / size * (1 + np.copysign(TOLERANCE, available)))
     return np.where(size > 0, count, np.where(available >= 0, np.inf, -1.0))

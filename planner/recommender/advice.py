@@ -1,12 +1,13 @@
-"""Tables that bind the step of a sharding, what a user's change of some would give, and advice on a running sharding.
+"""Tables that bind the step of a sharding, the effect of a user's change, and advice on a running sharding.
 
-Of every stage the GPU that ends it, and what each large table on it costs the step; a table is taken out, and held in
-each other way that fits, its shards where they lengthen the step least. What a new search of all tables would gain may
-be more. Words of a user are read, places found, and refused by the rule that they break.
+For every stage of the step, `binding_stages` finds the GPU that ends last and the seconds that each large table there
+costs: the table is removed, and then placed in every other way that fits, each shard where it lengthens the step
+least. A new search over all tables may gain more. A change that the user writes is parsed and placed, or refused with
+the rule that it breaks.
 
-Advice is the changes of tables that gain most, the best sharding, and the gain from variants of the question. A change
-holds alike tables, those of one option today and of one in the best sharding, as the best one does. One change after
-another, the one that gains most on top of those before it; each must fit and gain by itself, too.
+Advice lists the changes of tables that gain most, the best sharding, and the gain from variants of the question. One
+change gives all equal tables (with one option today, and one in the best sharding) the option of the best sharding.
+Changes follow one another, the largest gain first; each must fit and also gain by itself.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ _EVEN = 1e-9
 
 
 class BindingTable(NamedTuple):
-    """An embedding table on the busiest GPU of a stage, with the step time without the table and with the best
-    alternative."""
+    """Embedding table on the busiest GPU of a stage, with the step time without the table and with its best
+    alternative placement."""
 
     table: int
     placement: TablePlacement
@@ -58,7 +59,7 @@ class BindingTable(NamedTuple):
 
 
 class BindingStage(NamedTuple):
-    """A stage of the step, with the GPU that determines the stage's length and the largest tables there."""
+    """Stage of the step, with the GPU that ends it last and the largest tables there."""
 
     stage: str
     seconds: float
@@ -71,7 +72,7 @@ class BindingStage(NamedTuple):
 
 
 def binding_stages(priced: PricedOptions, sharding: Sharding) -> tuple[BindingStage, ...]:
-    """Busiest GPU and largest tables of every stage that tables load, in the order of the step."""
+    """Find the busiest GPU and its largest tables for every stage that tables load, in the order of the step."""
     state, scale = _state(priced, sharding)
     loads, repriced = state.use[:, state.loads] * scale, cache(partial(_repriced, state, scale))
     stages, tables = [], sharding.tables
@@ -92,7 +93,8 @@ def binding_stages(priced: PricedOptions, sharding: Sharding) -> tuple[BindingSt
 
 
 def _state(priced: PricedOptions, sharding: Sharding) -> tuple[State, float]:
-    """State of local search with all tables as in a sharding, and its unit, the seconds of the sharding's step."""
+    """State of local search with all tables placed as in a sharding, and the seconds of the sharding's step,
+    its unit of time."""
     problem = every_option(replace(priced, host_memory=priced.host_memory or np.inf), "step")
     placement = Placement(np.array(rows_of(priced, sharding)), tuple(placed.at for placed in sharding.tables))
     step = problem.value(problem.use(placement))
@@ -102,8 +104,8 @@ def _state(priced: PricedOptions, sharding: Sharding) -> tuple[State, float]:
 
 
 def _repriced(state: State, scale: float, table: int) -> tuple[float, TablePlacement | None, float | None]:
-    """Step seconds without a table, the table's best alternative placement, and step seconds with the
-    alternative."""
+    """Step seconds without a table, the best alternative placement of the table, and the step seconds with
+    that placement."""
     problem, options = state.problem, state.problem.priced.options
     was = state.remove(table)
     without_seconds = problem.value(state.use) * scale
@@ -122,7 +124,7 @@ def _repriced(state: State, scale: float, table: int) -> tuple[float, TablePlace
 
 
 class Alternative(NamedTuple):
-    """A sharding in which the user changed the options of some tables, or the rule that refuses the change."""
+    """Sharding after a user's change of some tables, or the rule that refuses the change."""
 
     words: tuple[TableWord, ...]
     sharding: Sharding | None
@@ -141,7 +143,7 @@ class Alternative(NamedTuple):
 def alternative(
     question: RecommenderQuestion, sharding: Sharding, text: str, restrictions: ShardingRestrictions
 ) -> Alternative:
-    """The sharding after the change that `text` describes (such as `table:5=row`), or the rule that refuses the
+    """Sharding after the change that `text` describes (such as `table:5=row`), or the rule that refuses the
     change.
 
     Shards without a place are put where they lengthen the step least.
@@ -181,7 +183,7 @@ def alternative(
 
 
 def refusal(question: RecommenderQuestion, table: int, option: Option) -> str:
-    """Reason why a table cannot be sharded with this option; empty if legal."""
+    """Reason why a table cannot be sharded with an option; empty if the option is legal."""
     model, cluster = question.model, question.cluster
     name, width = model.table_names[table], model.classes[model.class_of_table[table]].width
     word, places = ("nodes", cluster.nodes) if option.form == "node-row" else ("GPUs", cluster.num_gpus)
@@ -209,8 +211,8 @@ found."""
 
 
 class ShardingChange(NamedTuple):
-    """A proposed change of sharding option for some embedding tables, with predictions alone and after earlier
-    changes."""
+    """Proposed change of the sharding option of some embedding tables, with the price of this change alone
+    and after earlier changes."""
 
     tables: tuple[int, ...]
     today: str
@@ -223,8 +225,8 @@ class ShardingChange(NamedTuple):
 
 
 class ShardingAdvice(NamedTuple):
-    """Advice on a running sharding, with the changes that gain most, the best sharding found, and variants of
-    the question."""
+    """Advice on a running sharding: changes that gain most, the best sharding found, and variants of the
+    question."""
 
     question: RecommenderQuestion
     sharding: Sharding
@@ -243,7 +245,7 @@ class ShardingAdvice(NamedTuple):
 def advise_sharding(
     question: RecommenderQuestion, today: Sharding, restrictions: ShardingRestrictions, budget: Budget
 ) -> ShardingAdvice:
-    """Propose changes that lead from today's sharding to the best one within the restrictions, and search
+    """Find changes that lead from today's sharding to the best sharding within the restrictions, and search
     variants of the question.
 
     Raises:
@@ -288,26 +290,27 @@ def advise_sharding(
 
 
 def _gains(changed: RecommenderEstimate, current: RecommenderEstimate) -> bool:
-    """Whether to advise a changed sharding, which fits and is noticeably faster or, if the current one does
-    not fit, fits or exceeds memory by less."""
+    """Whether a changed sharding is worth advising: it fits and is noticeably faster or, if the current
+    sharding does not fit, it fits or exceeds memory by less."""
     if not current.fits:
         return changed.fits or _excess_bytes(changed) < _excess_bytes(current)
     return changed.fits and changed.step_seconds < current.step_seconds * (1 - LEAST_GAIN)
 
 
 def _excess_bytes(priced: RecommenderEstimate) -> float:
-    """Bytes by which a sharding exceeds the memory of GPUs and hosts, summed."""
+    """Bytes by which a sharding exceeds the memory of all GPUs and hosts together."""
     devices = (priced.device_bytes - priced.device_memory).clip(min=0).sum()
     return float(devices + (priced.host_bytes - priced.host_memory).clip(min=0).sum())
 
 
 def _with(sharding: Sharding, placements: Mapping[int, TablePlacement]) -> Sharding:
+    """Copy of the sharding with other placements of some tables, by table number."""
     return Sharding(tuple(placements.get(table, placed) for table, placed in enumerate(sharding.tables)))
 
 
 def _other_questions(question: RecommenderQuestion) -> Iterator[tuple[str, str, RecommenderQuestion]]:
-    """Yield variants of the question as (change in words, kind of change, question), with other precision,
-    GPUs, hosts, links or memory."""
+    """Yield variants of the question with other precision, GPUs, hosts, links or memory, as (change in words,
+    kind of change, question)."""
     training, cluster = question.training, question.cluster
     gpu, links = cluster.gpu, cluster.links
     trained, clustered = (partial(question.updated, part) for part in ("training", "cluster"))

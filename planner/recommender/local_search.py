@@ -1,12 +1,12 @@
-"""Local search: the busiest GPU's units are placed anew or dealt out anew with another GPU's; where that ends, some are
-taken out and put back.
+"""Local search for a sharding: move units off the busiest GPU, or redistribute them with another GPU; when that no
+longer helps, remove and reinsert some random units.
 
-Every move takes from a GPU that ends a stage, as no other move shortens one. Its choices come from a seed, so that the
-same question gives the same answer. Problems are in units of an objective of about the right size.
+Every move takes units from a GPU that ends a stage last, as no other move shortens a stage. Random choices come from a
+seed, so that the same question gives the same answer. Loads are in units of an objective of about the right size.
 
-One move deals out anew what two GPUs hold, the best of many ways at once. Shards of one row are alike, so a way is how
-many of each row's lie on the first GPU. Where there are too many ways, some rows, drawn by chance, may move only a
-little or not at all.
+One move redistributes the shards of two GPUs, by comparing many distributions at once. Shards of one option row are
+equal, so a distribution is the number of each row's shards on the first GPU. If there are too many distributions, some
+randomly drawn rows may move only a little or not at all.
 
 The greedy start places units by size, largest first, each where it adds least (longest processing time first).
 """
@@ -29,8 +29,8 @@ distinguishes."""
 
 
 class State:
-    """Current assignment of units (tables or groups) to option rows and places in local search; `row` is −1 for
-    units not placed."""
+    """Current assignment in local search: option row and places of every unit (table, or tables that share a
+    GPU), with the resources in use. Units not placed have row −1."""
 
     def __init__(self, problem: Problem, even: float = EVEN) -> None:
         self.problem, self.even = problem, even
@@ -44,12 +44,13 @@ class State:
         """(G, K + M + 1) resources taken of each GPU and its host."""
 
     def load(self, placement: Placement) -> None:
-        """Replace the assignment by a full placement, and recompute all sums."""
+        """Replace the assignment by a full placement, and recompute the resources in use."""
         self.row, self.places = placement.row.copy(), list(placement.places)
         self.use = self.problem.use(placement)
 
     def keep_to(self, rows: Ints) -> None:
-        """Restrict units to these option rows from now on; a class without any of the rows keeps all."""
+        """Restrict units to the given option rows from now on; a class without any of them keeps all its
+        rows."""
         few = [class_rows[np.isin(class_rows, rows)] for class_rows in self.rows]
         self.rows = [some if len(some) else every for some, every in zip(few, self.rows, strict=True)]
 
@@ -60,15 +61,15 @@ class State:
 
     @property
     def score(self) -> float:
-        """Objective of the current assignment, plus penalties for overfull memory and uneven load."""
+        """Objective of the current assignment plus penalties for overfull memory and uneven load."""
         return float(self._scores(self.use[None])[0])
 
     def over(self, use: Array) -> Array:
-        """Share by which GPUs or their hosts exceed their memory at the fullest moment, (..., K + M + 1) → (...)."""
+        """Share by which memory of GPUs or hosts is exceeded at the fullest moment, (..., K + M + 1) → (...)."""
         return np.asarray(np.maximum(use[..., self.memories].max(axis=-1) - 1, 0))
 
     def _scores(self, use: Array) -> Array:
-        """(n,) scores of n candidate assignments, given their resources (n, G, K + M + 1)."""
+        """Scores of n candidate assignments, (n,), from their resources (n, G, K + M + 1)."""
         stages = self.problem.stage_seconds(use).sum(axis=-1)
         even = np.square(use[..., :-1]).mean(axis=-2).sum(axis=-1)
         return np.asarray(stages + OVERFULL * self.over(use).sum(axis=-1) + self.even * even)
@@ -80,14 +81,14 @@ class State:
         self.row[unit], self.places[unit] = (row, places) if sign > 0 else (-1, ())
 
     def remove(self, unit: int) -> tuple[int, Places]:
-        """Remove a unit from its places; returns the option row and places it had."""
+        """Remove a unit from its places; returns the option row and the places that it had."""
         was = int(self.row[unit]), self.places[unit]
         self.add(unit, *was, sign=-1)
         return was
 
     def insertion(self, unit: int, only_rows: Ints | None = None) -> tuple[float, tuple[int, Places]]:
-        """Best option row and places for a unit (a table, or tables that share a GPU) not placed yet, with each shard
-        in turn put where the cost grows least, after the resulting score."""
+        """Best option row and places for a unit (a table, or tables that share a GPU) not placed yet, with
+        the resulting score. Each shard in turn is put where the cost grows least."""
         options = self.problem.rows
         rows = self.rows[self.class_of_unit[unit]] if only_rows is None else only_rows
         use = self.use + options.everywhere[rows][:, None]
@@ -103,8 +104,8 @@ class State:
         return float(scores[best]), (int(rows[best]), tuple(places[best, : shards[best]].tolist()))
 
     def _put(self, shard: Array, active: Ints, use: Array, places: Ints, nth: int, *, on_nodes: bool) -> None:
-        """Put the nth shard of several candidate option rows where the cost grows least; `use` and `places`
-        change."""
+        """Put the nth shard of several candidate option rows where the cost grows least; updates `use` and
+        `places`."""
         before, node = use[active], self.node_of_gpu
         longest = self.problem.stage_seconds(before)
         if on_nodes:
@@ -126,7 +127,8 @@ class State:
 
 
 def place_units(problem: Problem, row_of_unit: Ints | None = None) -> Placement:
-    """Place units in given option rows, (U,), largest shards first, each shard where the cost grows least.
+    """Place units in the given option rows, (U,), the largest shards first, each shard where the cost grows
+    least.
 
     Without given rows the placement is greedy: each unit takes the row and places that cost least, and those with the
     largest least mean resources come first.
@@ -151,7 +153,7 @@ BETTER = 1e-9
 PROGRESS = 0.01
 """Share of the distance to the target that a round must gain to count as better."""
 TRIED = 12
-"""Maximum number of units of the busiest GPU that one step tries to move."""
+"""Maximum number of units that one step tries to move off the busiest GPU."""
 KICKED = 6
 """Maximum number of units removed at once."""
 
@@ -184,8 +186,7 @@ def improve(state: State, *, patience: int, seed: int, target: float, stop: Call
 
 
 def _busiest(state: State) -> list[int]:
-    """GPUs that determine the length of a stage, longest stage first; an overfull GPU comes before all of
-    these."""
+    """GPUs that determine the length of a stage, longest stage first; an overfull GPU comes before these."""
     longest = state.use[:, state.loads].argmax(axis=0)
     by_length = np.argsort(-state.problem.stage_seconds(state.use), kind="stable").tolist()
     ends = [int(longest[k]) for k in by_length if state.use[longest[k], k] > state.problem.stage_floors[k]]
@@ -195,7 +196,7 @@ def _busiest(state: State) -> list[int]:
 
 
 def _relieve_gpu(state: State, gpu: int, random: np.random.Generator) -> bool:
-    """Move units of a GPU elsewhere, or repack them, until one change lowers the score; returns whether one did."""
+    """Try to lower the score by moving units off a GPU or by repacking it; returns whether that succeeded."""
     units = _units_on_gpu(state, gpu)
     for unit in random.permutation(units)[:TRIED].tolist():
         score_before = state.score
@@ -217,7 +218,7 @@ def _units_on_gpu(state: State, gpu: int) -> list[int]:
 
 def _kick(state: State, random: np.random.Generator) -> None:
     """Remove some random units, including one from a GPU that determines a stage's length, and reinsert them,
-    largest first."""
+    the largest first."""
     number = min(int(random.integers(2, KICKED + 1)), len(state.row))
     busy = _busiest(state)
     units_on_busy = _units_on_gpu(state, int(random.choice(busy))) if busy else []
@@ -238,8 +239,7 @@ PAIRS = 8
 
 
 def repack(state: State, gpu: int, random: np.random.Generator) -> bool:
-    """Redistribute the shards on this GPU and one partner GPU, of the same node if tables lie in host memory, if that
-    lowers the score; returns whether it did."""
+    """Redistribute the shards of a GPU and one partner GPU if that lowers the score; returns whether it did."""
     problem = state.problem
     partners = [other for other in range(state.gpus) if other != gpu]
     if problem.rows.shard[:, -1].any():
@@ -283,8 +283,8 @@ def repack(state: State, gpu: int, random: np.random.Generator) -> bool:
 
 
 def _ways(own_counts: Ints, partner_counts: Ints, random: np.random.Generator) -> tuple[Ints, Ints]:
-    """Option rows whose shards may move between two GPUs, and all moves considered as (W, rows) shards that the
-    first GPU gains. The first of the W moves changes nothing."""
+    """Option rows whose shards may move between two GPUs, and the moves to compare, as shards of each row
+    that the first GPU gains, (W, rows). The first of the W moves changes nothing."""
     room, spans = WAYS, {}
     for index in random.permutation(len(own_counts)).tolist():
         reach = max((room - 1) // 2, 1)

@@ -1,4 +1,5 @@
-"""A recommender's plan: everything needed to train a sharding, to check its prediction and to ask again."""
+"""Plan file of a recommender: everything needed to train with a sharding, to check its prediction and to plan
+again."""
 
 from __future__ import annotations
 
@@ -62,8 +63,7 @@ class ShardingPrediction(Spec):
 
 
 class RecommenderPlan(AnyPlan):
-    """A plan file for a recommender, with the question, the sharding of all tables, the prediction and the
-    certificate."""
+    """Plan file of a recommender: question, sharding of all tables, prediction and certificate."""
 
     kind: Literal["recommender-plan"] = "recommender-plan"
     model: RecommenderSpec
@@ -83,6 +83,7 @@ class RecommenderPlan(AnyPlan):
 
     @model_validator(mode="after")
     def _of_these_tables(self) -> RecommenderPlan:
+        """Check that the sharding in `layout` can be read for the model's tables."""
         _ = self.sharding
         return self
 
@@ -93,17 +94,20 @@ class RecommenderPlan(AnyPlan):
 
     @property
     def question(self) -> RecommenderQuestion:
-        """The planning question (model, cluster, training, stack, hardware) that the plan answers."""
+        """Planning question (model, cluster, training, stack, hardware) that the plan answers."""
         return RecommenderQuestion(**{name: getattr(self, name) for name in _QUESTION})
 
     @property
     def num_ranks(self) -> int:
+        """Number of GPUs of the plan."""
         return self.cluster.num_gpus
 
     def require_readable(self) -> None:
+        """Raise InputError unless the restrictions can be parsed for the model's tables."""
         _ = self.restrictions.read(self.model)
 
     def problems(self) -> list[Problem]:
+        """Reasons why the plan's sharding cannot be priced; empty if it can."""
         try:
             estimate(self.question, self.sharding)
         except InputError as error:
@@ -117,7 +121,7 @@ def make_recommender_plan(
     limits: ShardingLimits | None = None,
     certificate: ShardingCertificate | None = None,
 ) -> RecommenderPlan:
-    """Make the plan that trains with this sharding; a sharding given by the user has no certificate."""
+    """Create the plan that trains with a sharding; a sharding given by the user has no certificate."""
     return RecommenderPlan(
         meshwright_version=package_version(),
         **{name: getattr(question, name) for name in _QUESTION},

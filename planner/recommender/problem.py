@@ -1,4 +1,4 @@
-"""The problem of the search of shardings: ways to hold units of tables, their loads and memory, tables with fixed
+"""Optimization problem of a sharding search: units of tables, the options of each, loads and memory, tables with fixed
 places.
 
     U units (a table, or tables that must share a GPU), in C classes of alike ones
@@ -51,7 +51,7 @@ Places = tuple[int, ...]
 
 
 class Rows(NamedTuple):
-    """Option rows, R ways to hold units of tables, with the resources (K + M + 1) that each takes."""
+    """Option rows: R options for units of tables, each with the resources (K + M + 1) that it takes."""
 
     picks: tuple[tuple[int, ...], ...]
     """(R,) index into the priced options of the option of each table in the unit."""
@@ -67,14 +67,15 @@ class Rows(NamedTuple):
     """(R, K + M + 1) resources of a unit on every GPU, and in every host's memory."""
 
     def select(self, rows: Ints) -> Rows:
-        """Copy of the table with only the option rows `rows`."""
+        """Copy of the table with only the option rows at the given indices."""
         columns: Sequence[Any] = self[1:]
         return Rows(tuple(self.picks[row] for row in rows.tolist()), *(column[rows] for column in columns))
 
     @property
     def undominated(self) -> Rows:
-        """Select the option rows that no other row dominates. A row replaces another with as many shards (or
-        none) and no more of any resource; of equal rows the first stays."""
+        """Select the option rows that no other row dominates. A row dominates another with as many shards if
+        it takes no more of any resource, and any other row if it has no shards; of equal rows the first
+        stays."""
         # [a, b]: a needs no more than b
         less_everywhere = (self.everywhere[:, None] <= self.everywhere).all(axis=2)
         less_a_shard = (self.shard[:, None] <= self.shard).all(axis=2)
@@ -86,8 +87,8 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Problem:
-    """Optimization problem of a sharding search, with units to place, their option rows, and loads of tables
-    placed already."""
+    """Optimization problem of a sharding search: units to place, their option rows, and loads of tables
+    already placed."""
 
     priced: PricedOptions
     members: tuple[tuple[Unit, ...], ...]
@@ -104,12 +105,13 @@ class Problem:
 
     @property
     def loads(self) -> slice:
-        """Columns of the loads of stages."""
+        """Slice of the resource columns with the loads of stages."""
         return slice(len(self.stage_floors))
 
     @property
     def memories(self) -> slice:
-        """Columns of shares of GPU memory at the moments of a step, and of host memory."""
+        """Slice of the resource columns with shares of GPU memory at the moments of a step, and of host
+        memory."""
         return slice(len(self.stage_floors), None)
 
     @property
@@ -129,19 +131,20 @@ class Problem:
 
     @property
     def places(self) -> Ints:
-        """Number of GPUs, or of nodes for rows over nodes, (R,)."""
+        """Number of possible places of a shard of each option row, (R,): GPUs, or nodes for rows over nodes."""
         return np.where(self.rows.on_nodes, self.priced.nodes, self.priced.gpus)
 
     @property
     def span(self) -> Ints:
-        """Least number of GPUs that a shard of each option row loads, (R,); rows over nodes count the last
-        node, which may be smaller."""
+        """Minimum number of GPUs that a shard of each option row loads, (R,): 1, or the GPUs of the last node
+        (which may be smaller) for rows over nodes."""
         last_node = self.priced.gpus - (self.priced.nodes - 1) * self.priced.gpus_per_node
         return np.where(self.rows.on_nodes, last_node, 1)
 
     @property
     def mean(self) -> Array:
-        """Least resources that a unit in each option row takes of a GPU and its host in the mean, (R, K + M + 1)."""
+        """Lower bound of the resources that a unit in each option row takes per GPU on average, and of a
+        host, (R, K + M + 1)."""
         rows = self.rows
         mean = rows.everywhere + rows.shard * (rows.shards * self.span / self.priced.gpus)[:, None]
         mean[:, -1] = rows.everywhere[:, -1] + rows.shard[:, -1] * rows.shards / self.priced.nodes
@@ -152,7 +155,7 @@ class Problem:
         return np.flatnonzero(self.rows.unit_class == class_index)
 
     def least_total(self, amounts: Array) -> Array:
-        """Sum over units of the least amount among the option rows of each, (R, ...) → (...)."""
+        """Sum over units of the minimum amount among the option rows of each unit, (R, ...) → (...)."""
         counts = enumerate(self.counts.tolist())
         least = (count * amounts[self.rows_of(class_index)].min(axis=0) for class_index, count in counts)
         return sum(least, np.zeros(amounts.shape[1:]))
@@ -169,7 +172,7 @@ class Problem:
         return replace(self, rows=self.rows.select(rows))
 
     def in_units_of(self, seconds: float) -> Problem:
-        """The same problem with loads in units of `seconds`."""
+        """Copy of the problem with loads divided by `seconds`."""
         unit = np.ones(self.base.shape[1])
         unit[self.loads] = seconds
         rows = self.rows._replace(shard=self.rows.shard / unit, everywhere=self.rows.everywhere / unit)
@@ -177,7 +180,7 @@ class Problem:
         return replace(self, rows=rows, base=self.base / unit, stage_floors=floors, fixed=fixed)
 
     def add_shards(self, use: Array, row: int, places: Sequence[int], times: int = 1) -> None:
-        """Add the shards of a unit at `places` to the resources (G, K + M + 1) that are taken."""
+        """Add `times` shards of an option row at `places` to the resources in use, (G, K + M + 1)."""
         shard, per_node = times * self.rows.shard[row], self.priced.gpus_per_node
         span = per_node if self.rows.on_nodes[row] else 1
         for place in places:
@@ -186,27 +189,27 @@ class Problem:
             use[node : node + per_node, -1] += shard[-1]
 
     def use(self, placement: Placement) -> Array:
-        """Resources (G, K + M + 1) that a placement of all units takes of each GPU and its host."""
+        """Resources that a placement of all units takes of each GPU and its host, (G, K + M + 1)."""
         use: Array = self.base + self.rows.everywhere[placement.row].sum(axis=0)
         for row, places in zip(placement.row.tolist(), placement.places, strict=True):
             self.add_shards(use, row, places)
         return use
 
     def fits(self, use: Array) -> bool:
-        """Whether no memory is overfull."""
+        """Whether no memory is overfull with the resources `use`, (G, K + M + 1)."""
         return bool(use[:, self.memories].max() <= FULL)
 
     def stage_seconds(self, use: Array) -> Array:
-        """Length of each stage for given loads, (..., G, K + M + 1) → (..., K)."""
+        """Length of each stage with given resources in use, (..., G, K + M + 1) → (..., K)."""
         return np.asarray(np.maximum(use[..., self.loads].max(axis=-2), self.stage_floors))
 
     def value(self, use: Array) -> float:
-        """Objective in seconds for given loads."""
+        """Objective with given resources in use, (G, K + M + 1), in the problem's unit of time."""
         return float(self.stage_seconds(use).sum() + self.fixed)
 
 
 class Placement(NamedTuple):
-    """Option row of every unit, and the GPUs or nodes of the unit's shards."""
+    """Option row of every unit, and the GPUs or nodes where its shards lie."""
 
     row: Ints
     """(U,) option row of each unit."""
@@ -215,13 +218,13 @@ class Placement(NamedTuple):
 
 
 def no_option_left_error(priced: PricedOptions, table: int) -> InputError:
-    """The error for restrictions that leave a table without any sharding option."""
+    """Create the error that restrictions leave a table without any sharding option."""
     return InputError(f"restrictions leave no way to hold {priced.name_of(table)}")
 
 
 def does_not_fit_error(priced: PricedOptions, rows: Ints, table: int) -> DoesNotFitError:
-    """The error for a table that fits in none of the priced options `rows`, with the least that it needs and what
-    would hold it: host memory, a larger GPU, more GPUs or column slices."""
+    """Create the error that a table fits in none of the priced options `rows`. It names the memory that the
+    table needs at least and what would help: host memory, a larger GPU, more GPUs or column slices."""
     fixed = float(priced.fixed_bytes.max())
     free = float(priced.device_memory - fixed)
     shard = np.where(priced.shards[:, None] > 0, priced.shard_bytes, 0.0)
@@ -258,8 +261,8 @@ def does_not_fit_error(priced: PricedOptions, rows: Ints, table: int) -> DoesNot
 
 
 def no_room_error(problem: Problem) -> DoesNotFitError:
-    """The error for tables that fit one by one but not together, with the least memory that they need of all GPUs
-    (where these have enough, of GPUs and hosts) and how many GPUs would do."""
+    """Create the error that the tables fit one by one but not together. It names the memory that they need at
+    least, of all GPUs or, if these have enough, of GPUs and hosts, and how many GPUs would do."""
     priced, gpus, nodes = problem.priced, problem.priced.gpus, problem.priced.nodes
     shares = problem.mean[:, problem.memories] * np.append(np.full(len(priced.fixed_bytes), gpus), nodes)
     filled = problem.base[:, problem.memories][:, :-1].sum(axis=0)
@@ -331,7 +334,8 @@ def limited(priced: PricedOptions, restrictions: ShardingRestrictions) -> Priced
 
 
 def every_option(priced: PricedOptions, objective: Objective) -> Problem:
-    """Problem in which each table is a unit by itself and each priced option a row, with the same numbers."""
+    """Create a problem in which each table is a unit by itself and each priced option a row, in the same
+    order."""
     by_stage = objective == "step"
 
     def resources(seconds: Array, device: Array, host: Array) -> Array:
@@ -358,12 +362,13 @@ def every_option(priced: PricedOptions, objective: Objective) -> Problem:
 
 
 def _share(filled: Array, limit: float) -> Array:
-    """Filled share of a memory; infinite if bytes are needed and the memory does not exist."""
+    """Used share of a memory; infinite if bytes are needed and the memory does not exist."""
     return filled / limit if limit > 0 else np.where(filled > 0, np.inf, 0.0)
 
 
 def _fitting(problem: Problem, rows: Rows) -> Rows:
-    """Option rows that fit in memory beside what is placed already, with as many places as shards."""
+    """Select the option rows that fit in memory next to the tables already placed, and that have no more
+    shards than places."""
     filled = problem.base[:, problem.memories].min(axis=0)
     on_node = -(-rows.shards // problem.priced.nodes)  # of the node that has most of them, spread evenly
     shards = np.stack([*[np.minimum(rows.shards, 1)] * (len(filled) - 1), on_node], axis=1)
@@ -373,8 +378,8 @@ def _fitting(problem: Problem, rows: Rows) -> Rows:
 
 
 def _fixed(priced: PricedOptions, restrictions: ShardingRestrictions) -> dict[int, tuple[int, Places]]:
-    """Table → (row of its sharding option among the priced ones, places of its shards) for tables that
-    restrictions fix; () where only the option is fixed."""
+    """For tables that restrictions fix: table → (row of its priced sharding option, places of its shards);
+    places are () if only the option is fixed."""
     fixed: dict[int, tuple[int, Places]] = {}
     class_of_table, row_of = priced.class_of_table.tolist(), priced.row_of
     for word in restrictions.fixed:
@@ -398,7 +403,7 @@ def _fixed(priced: PricedOptions, restrictions: ShardingRestrictions) -> dict[in
 
 
 def _group_rows(problem: Problem, group: Unit, is_whole: Bools) -> Rows:
-    """Option rows for tables that must lie whole on one GPU, which combine one option of each table."""
+    """Option rows for tables that must lie unsplit on one GPU; each row combines one option of each table."""
     priced, class_of_table = problem.priced, problem.priced.class_of_table
     of_table = [priced.rows_of_class(class_of_table[table]) for table in group]
     parts = [problem.rows.select(rows[is_whole[rows]]).undominated for rows in of_table]

@@ -1,4 +1,5 @@
-"""Integer program of shardings: over options alone, or over options and places (the program of record).
+"""Integer program of a sharding search: over options alone, or over options and places (the program of
+record).
 
     x[r]     units held as row r                                  z[r]   most shards of row r on some GPU, at least
     T[k]     length of stage k           E[k], F, H     loads and memory of copies and of rows over all GPUs, everywhere
@@ -31,8 +32,8 @@ DUAL_FEASIBLE = (1, 2, 3, 4)
 
 
 class OptionsProgram:
-    """Integer program over sharding options without places, of at most `limit` in the problem's unit, in which large
-    `shards` lengthen some GPU's stages; `integer=False` relaxes it."""
+    """Integer program over sharding options without places, with objective at most `limit` in the problem's
+    unit. With `shards`, large shards lengthen the stages of some GPU; `integer=False` relaxes the program."""
 
     def __init__(
         self, problem: Problem, *, integer: bool = True, limit: float = math.inf, shards: bool = True
@@ -68,9 +69,9 @@ class OptionsProgram:
             self.problem += pulp.lpSum(self.x[row] for row in rows) == count, f"units_{class_index}"
 
     def stages_and_memories_hold_the_mean(self) -> None:
-        """Define E[k], the load of stage k that the chosen options put on every GPU alike, and limit the load of stage
-        k to T[k], and the share of each memory to 1: in the mean of GPUs (of hosts, of their memory), and of what they
-        take alike and the most that tables with given places take of one."""
+        """Define E[k], the load of stage k that the chosen options put on every GPU, and bound the load of
+        each stage k by T[k] and the use of each memory by 1. Both hold for the mean over GPUs (or hosts), and
+        for the load on every GPU plus the largest load of tables with given places."""
         stages, host = self.base.shape[1], self.of.base.shape[1] - 1
         for column in range(host + 1):
             base = self.of.base[:: self.of.priced.gpus_per_node if column == host else 1, column]
@@ -83,8 +84,9 @@ class OptionsProgram:
                 self.problem += everywhere - limit <= -float(base.max()), f"there_{column}"
 
     def large_shards_lie_apart(self) -> None:
-        """Constrain large shards by dual feasible functions u, Σ_r u(size of a shard of r) x[r] ≤ G, where u
-        sums to at most 1 over the shards that fit one GPU: floor((k + 1) size) / k, with a tolerance for rounding."""
+        """Bound the number of large shards by dual feasible functions u: Σ_r u(size of a shard of r) x[r] ≤
+        G, where u sums to at most 1 over the shards that fit on one GPU: floor((k + 1) size) / k, with a
+        tolerance for rounding."""
         least_share = self.of.least_total(self.rows.everywhere)
         for m in range(self.base.shape[1], self.of.base.shape[1] - 1):
             room = float(1 - self.of.base[:, m].min() - least_share[m])
@@ -98,8 +100,9 @@ class OptionsProgram:
                     self.problem += total <= self.of.priced.gpus, f"large_{m}_{k}"
 
     def stage_is_no_shorter_than_a_shard(self) -> None:
-        """Constrain stages to last at least as long as the large shards on some one GPU, which holds no
-        fewer than the mean of an option's shards. One table holds one of its rows, so these share a constraint."""
+        """Constrain stages to last at least as long as the large shards on some GPU, which holds at least the
+        mean number of an option's shards. A class of one table uses only one of its rows, so its rows share a
+        constraint."""
         of, shards = self.of, self.rows.shards
         large = (shards > 0)[:, None] & (self.shard > SMALL * of.least_stages)
         base_load, least = self.base.min(axis=0), (-(-shards // self.places)).tolist()
@@ -117,7 +120,7 @@ class OptionsProgram:
                     self.problem += excess <= -float(base_load[k]), f"shard_{class_index}_{number}_{k}"
 
     def _most_on_a_gpu(self, row: int, count: int) -> pulp.LpVariable:
-        """Add the variable z[r], a lower bound on the most shards of a row on one GPU."""
+        """Add the variable z[r], a lower bound on the largest number of shards of a row on one GPU."""
         shards, places = int(self.rows.shards[row]), int(self.places[row])
         z = self.problem.add_variable(f"z_{row}", 0, -(-shards * count // places), self.category)
         self.problem += shards * self.x[row] - places * z <= 0, f"some_gpu_{row}"
@@ -158,9 +161,9 @@ class PlacesProgram(OptionsProgram):
                     self.problem += y - self.x[row] <= 0, f"apart_{row}_{place}"
 
     def every_gpu_and_host_holds_its_shards(self) -> None:
-        """Constrain stage lengths, T[k] ≥ E[k] + Σ_r shard[r, k] y[r, g] + load of tables with given places on GPU g,
-        memory, base[g, m] + F[m] + Σ_r size[r, m] y[r, g] ≤ 1 at each moment m, and host memory alike,
-        base[n] + H + Σ_r host[r] y[r, p] ≤ 1 over the places p of each node n."""
+        """Constrain stage lengths, T[k] ≥ E[k] + Σ_r shard[r, k] y[r, g] + load of tables with given places
+        on GPU g; memory, base[g, m] + F[m] + Σ_r size[r, m] y[r, g] ≤ 1 at each moment m; and host memory
+        likewise, base[n] + H + Σ_r host[r] y[r, p] ≤ 1 over the places p of each node n."""
         stages, host, on_nodes = self.base.shape[1], self.of.base.shape[1] - 1, self.rows.on_nodes
         everywhere = [*self.E, *(self.sum(self.rows.everywhere[:, m]) for m in range(stages, host + 1))]
         gpus, per_node = range(self.of.priced.gpus), self.of.priced.gpus_per_node
@@ -178,7 +181,7 @@ class PlacesProgram(OptionsProgram):
                 self.problem += use - limit <= -float(self.of.base[first, column]), f"{name}_{column}"
 
     def alike_gpus_in_order_of_load(self) -> None:
-        """Break symmetry by sorting GPUs that nothing tells apart, the most loaded first."""
+        """Break the symmetry of equal GPUs: they are sorted by load, the most loaded first."""
         work = self.shard.sum(axis=1)
         rows = [row for row in self.y if not self.rows.on_nodes[row]]
         for first, second in pairwise(range(self.of.priced.gpus)):
@@ -187,7 +190,7 @@ class PlacesProgram(OptionsProgram):
             self.problem += weighted(terms) >= 0, f"order_{first}"
 
     def placement(self) -> Placement:
-        """Placement in the solver's solution, with shards of an option row dealt to its units in turn."""
+        """Placement in the solver's solution; shards of an option row are dealt to its units in turn."""
         counts, places = self.row_counts(), list[Places]()
         for row, number in enumerate(counts.tolist()):
             shards = [at for at, y in enumerate(self.y.get(row, [])) for _ in range(round(y.value() or 0.0))]

@@ -1,4 +1,5 @@
-"""Restrictions of a sharding search, on options and places, tables that stay together, and forms left out."""
+"""Restrictions of a sharding search: prescribed options and places, tables that stay together, and forbidden
+options."""
 
 from __future__ import annotations
 
@@ -77,8 +78,8 @@ class ShardingLimits(Spec):
 
 
 def _words(texts: Iterable[str], vocabulary: tuple[str, ...]) -> frozenset[str]:
-    """Words of a command-line flag, each checked against the vocabulary. Raises UnknownNameError for one that
-    is not known."""
+    """Set of words of a command-line flag, each checked against the vocabulary. Raises UnknownNameError for
+    one that is not known."""
     words = [word for text in texts for word in text.replace(",", " ").split()]
     if unknown := [word for word in words if word not in vocabulary]:
         raise UnknownNameError("way to hold a table", unknown[0], vocabulary)
@@ -86,7 +87,7 @@ def _words(texts: Iterable[str], vocabulary: tuple[str, ...]) -> frozenset[str]:
 
 
 def _group(model: RecommenderSpec, text: str) -> tuple[int, ...]:
-    """Table numbers of one group, given names of tables, names of classes or numbers."""
+    """Table numbers of one group, from names of tables, names of classes or numbers."""
     classes: dict[str, list[int]] = {}
     for number, index in enumerate(model.class_of_table):
         classes.setdefault(model.classes[index].name, []).append(number)
@@ -107,8 +108,8 @@ def _group(model: RecommenderSpec, text: str) -> tuple[int, ...]:
 def covered_options(
     question: RecommenderQuestion, restrictions: ShardingRestrictions, sharding: Sharding | None = None
 ) -> PricedOptions:
-    """Prices of all sharding options that a search within these restrictions covers, and of the options of a
-    given sharding."""
+    """Prices of all sharding options that a search within these restrictions covers, and of the options of
+    `sharding`."""
     class_of_table = question.model.class_of_table
     required = [(class_of_table[table], word.option) for word in restrictions.fixed for table in word.places]
     if sharding is not None:

@@ -1,2 +1,1 @@
-"""Rules that make a layout legal, from the model, the cluster, the software stack, the executor and
-trainers."""
+"""Rules that make a layout legal, by model, cluster, software stack, executor and trainer."""

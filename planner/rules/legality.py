@@ -1,7 +1,8 @@
 """Legality of layouts, as named rules that the search, error messages and explanations share.
 
 Every rule has two forms, a condition on many layouts (`broken`, a column) and a sentence for the user
-(`sentence`); both read the same quantities (`q` the question, `x` columns of layouts, `y` one layout). Rules of
+(`sentence`); both read the same quantities (`q` the question, `x` columns of layouts, `y` one layout). Functions
+named `_..._words` return the sentence on one rule that a layout breaks, with a hint. Rules of
 software stacks and of the project's executor are in `planner.rules.stack`. A legal layout may still not fit in
 memory, which the cost model decides.
 """
@@ -65,8 +66,8 @@ def _divides(noun: str, count: Callable[[TransformerSpec], float]) -> dict[str, 
 
 
 def _splits_nf4_blocks(question: Question, x: LayoutColumns) -> Bools:
-    """Whether tensor parallelism in each layout splits some nf4 quantisation block (64 weights with one
-    scale) between two ranks, (N,)."""
+    """Whether tensor parallelism splits some nf4 quantisation block (64 weights with one scale) of each
+    layout between two ranks, (N,)."""
     rows = split_rows(question, x.tp, x.etp)
     split: Bools = np.any([indivisible(width, NF4_BLOCK * degree) for _, width, degree in rows], axis=0)
     return split
@@ -81,9 +82,9 @@ def _nf4_block_words(question: Question, layout: Layout) -> Words:
 
 
 def _pieces(question: Question, x: LayoutColumns) -> Ints:
-    """Number of pieces into which context parallelism cuts each sequence, for each layout, (N,). Each rank
-    has two, one from either end, for equal causal work; one if all-to-alls trade tokens for heads, or cp is
-    1."""
+    """Number of pieces into which context parallelism cuts each sequence, for each layout, (N,): two per
+    rank, one from either end, so that causal work is equal; one per rank if all-to-alls exchange tokens for
+    heads, or cp is 1."""
     return x.cp * np.where((x.cp == 1) | exchanges_by(question, x, "all-to-all"), 1, 2)
 
 
@@ -93,8 +94,8 @@ def _length_words(question: Question, layout: Layout) -> Words:
 
 
 def _splits_odd_sequence(question: Question, x: LayoutColumns) -> Bools:
-    """Whether `sp` in each layout splits an input or target sequence that the tensor ranks do not divide,
-    (N,)."""
+    """Whether sequence parallelism (`sp`) splits a sequence of each layout into unequal parts, as the number
+    of tensor ranks does not divide its length, (N,)."""
     length, target_length = question.training.sequence_length, question.training.target_length or 0
     odd = indivisible(length, x.cp, x.tp) | indivisible(target_length, x.tp)
     return np.where(x.sp == 1, odd, False)
@@ -149,8 +150,9 @@ UNPRICED_OFFLOAD = (
 
 
 def is_offload_unpriced(question: Question) -> bool:
-    """Whether the cost model cannot price offload to host memory in this training job. Host memory would hold
-    frozen weights, or optimizer states of another size than Adam's."""
+    """Whether the cost model cannot price offload to host memory in this training job, which would offload
+    frozen weights, or optimizer states of another size than Adam's. Host memory would hold frozen weights, or
+    optimizer states of another size than Adam's."""
     training = question.training
     of_adam = training.optimizer in ("adamw", "sgd", "lamb")
     return not of_adam or any((training.freeze, question.model.tower, training.tuning, training.reference))
@@ -169,7 +171,7 @@ def _offloaded_blocks_words(question: Question, layout: Layout) -> Words:
 
 
 def _outnumbers_streamed(question: Question, x: LayoutColumns) -> Bools:
-    """Whether each layout sets more transfer buffers (`ring`) than a rank has streamed blocks, (N,)."""
+    """Whether each layout has more transfer buffers (`ring`) than streamed blocks on a rank, (N,)."""
     streamed = np.minimum(x.offload_streamed, question.model.num_layers // x.pp)
     return np.where(x.offload_streamed > 0, (x.ring != USUAL_RING) & (x.ring > streamed), False)
 
@@ -181,8 +183,8 @@ def _ring_words(question: Question, layout: Layout) -> Words:
 
 
 def overflows_hosts(question: Question, x: LayoutColumns, used: Sequence[Recompute] | None = None) -> Bools:
-    """Whether the offloaded data of each layout overflows the memory of some host under the recompute
-    policies `used`, (N,). None: the allowed policy that offloads least."""
+    """Whether the offloaded data of each layout overflows the memory of some host, (N,), under the recompute
+    policies `used`; None stands for the allowed policy that offloads least."""
     pools = question.pools if offloads(x).any() or question.training.reference == "host" else ()
     excess = [host_bytes(pool, x, used) > usable_host_memory(pool.cluster) for pool in pools]
     overflows: Bools = np.any([np.zeros(len(x), np.bool_), *excess], axis=0)
@@ -224,6 +226,8 @@ def _drive_words(question: Question, layout: Layout) -> Words:
 
 
 def _capacity_words(text: str, cluster: ClusterSpec, size: float, usable: str) -> Words:
+    """Sentence that offloaded data overflow a host, with the size of the host's memory or drive and the
+    usable part."""
     have = f"of the {format_bytes(size)} of a host of `{cluster.name}`"
     return Words(f"{text}; {have} {usable}", "use more nodes, or offload fewer blocks")
 
@@ -366,8 +370,8 @@ size."""
 
 
 def _schedule_refuses(question: Question, x: LayoutColumns) -> Bools:
-    """Whether the pipeline schedule of each layout cannot run with its pp, vpp and number of microbatches,
-    (N,). The scalar rule of a schedule is evaluated once for every distinct (schedule, pp, vpp,
+    """Whether the pipeline schedule of each layout cannot run with the layout's pp, vpp and number of
+    microbatches, (N,). The scalar rule of a schedule is evaluated once for every distinct (schedule, pp, vpp,
     microbatches)."""
     shapes = np.stack([x.schedule, x.pp, x.vpp, x.microbatches(question.training.global_batch)], axis=1)
     distinct, index = np.unique(shapes, axis=0, return_inverse=True)
@@ -385,10 +389,12 @@ microbatches."""
 
 
 def _is_host_unknown(question: Question) -> bool:
+    """Whether the host memory of some pool of GPUs is unknown."""
     return any(pool.cluster.host_memory is None for pool in question.pools)
 
 
 def _is_drive_unknown(question: Question) -> bool:
+    """Whether the drive of some pool's hosts is unknown."""
     return any(pool.cluster.drive is None for pool in question.pools)
 
 
@@ -402,7 +408,7 @@ that break no other rule."""
 
 def legal_rows(question: Question, x: LayoutColumns, *, shaped: bool = True, hosts: bool = True) -> Bools:
     """Whether each layout obeys all rules, (N,). Unless `shaped`, rules on schedule and microbatch size are
-    left out. Without `hosts`, overflow of host memory is left to the price of a layout."""
+    left out. Unless `hosts`, rules on host memory and drives are left out."""
     legal = unbroken((rule for rule in RULES if shaped or rule not in SIZED_RULES), question, x)
     for rule in [*LATE_RULES * hosts, *[SCHEDULE_RULE] * shaped]:
         candidates = np.flatnonzero(legal)
@@ -411,9 +417,9 @@ def legal_rows(question: Question, x: LayoutColumns, *, shaped: bool = True, hos
 
 
 def check(question: Question, layout: Layout, trainer: str | None = None, hosts: bool = True) -> list[Words]:
-    """Sentences on the rules that a layout breaks, including rules on its placement and of `trainer`, if
-    given; empty if the layout is legal. Without `hosts`, overflow of known host memory is left to the price
-    of the layout."""
+    """Sentences on the rules that a layout breaks, including rules on its placement and those of `trainer`,
+    if given; empty if the layout is legal. Unless `hosts`, host memory and drives of known size may overflow.
+    """
     mean_question = with_mean_batch(question, layout)
     problems = objections(RULES, mean_question, layout)
     if not problems:
@@ -425,8 +431,8 @@ def check(question: Question, layout: Layout, trainer: str | None = None, hosts:
 
 
 def require_legal(question: Question, layout: Layout, trainer: str | None = None, hosts: bool = True) -> None:
-    """Raise InputError unless a layout is legal and `trainer`, if any, supports it. With `hosts`, host memory
-    of known size must hold its offloaded data.
+    """Raise InputError unless a layout is legal and `trainer`, if given, can run it. With `hosts`, host
+    memory of known size must hold its offloaded data.
 
     Raises:
         InputError: with every broken rule and the hint of the first.
@@ -454,7 +460,7 @@ def _late_objections(question: Question, layout: Layout) -> list[tuple[Rule, Wor
 
 
 def _objections_without_columns(question: Question, layout: Layout) -> Iterator[Words]:
-    """Yield sentences on broken rules that `LayoutColumns` cannot express, on recompute policies, pools and
+    """Yield sentences on broken rules that `LayoutColumns` cannot express: on recompute policies, pools and
     blocks per stage."""
     num_layers, blocks = question.model.num_layers, sum(layout.layers)
     if refused := sorted({*layout.policies} - {*allowed_recompute(layout.schedule)}):

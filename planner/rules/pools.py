@@ -27,9 +27,9 @@ two of them."""
 
 
 def fills_pools(question: Question, x: LayoutColumns, axis: Literal["pp", "dp"] = "pp") -> Bools:
-    """Whether every pipeline rank (or replica, for `axis="dp"`) of each layout lies in one pool of equal
-    GPUs, (N,). All GPUs must be used, and each pipeline rank must have one stage. True for all on a cluster
-    of one kind of GPU."""
+    """Whether every pipeline rank (or replica, for `axis="dp"`) of each layout lies in one pool of equal GPUs
+    and all GPUs are used, (N,). Each pipeline rank must have one stage. True for all layouts on a cluster of
+    one kind of GPU."""
     if not question.has_pools:
         return np.ones(len(x), dtype=np.bool_)
     size = x.tp * x.cp * (x.dp if axis == "pp" else x.pp)
@@ -39,15 +39,14 @@ def fills_pools(question: Question, x: LayoutColumns, axis: Literal["pp", "dp"] 
 
 
 def holds_replicas(question: Question, x: LayoutColumns) -> Bools:
-    """Whether every data-parallel replica of each layout lies in one pool of equal GPUs, (N,). All GPUs must
-    be used, and replicas must synchronise only once a step."""
+    """Whether every data-parallel replica of each layout lies in one pool of equal GPUs, all GPUs are used,
+    and replicas synchronise only once a step, (N,)."""
     meets_once: Bools = (x.zero <= HIGHEST_ZERO) & (np.fmod(x.tp * x.cp, x.ep * x.etp) == 0)
     return fills_pools(question, x, "dp") & meets_once & ~offloads(x)
 
 
 def pool_objections(question: Question, layout: Layout) -> list[Words]:
-    """Sentences on broken rules about the pools of GPUs to which a layout assigns its pipeline ranks or
-    replicas."""
+    """Sentences on broken rules about the pools of GPUs in which a layout's pipeline ranks or replicas lie."""
     if not question.has_pools:
         word = layout.pools_field
         text = f"`{word}=` chooses among pools; cluster `{question.cluster.name}` is one"
@@ -111,20 +110,21 @@ def _replica_objections(question: Question, layout: Layout, right: Mapping[str, 
 
 
 def _written_schedule(layout: Layout) -> str:
-    """Words by which a layout sets a pipeline schedule other than 1F1B or GPipe, such as `vpp2` or
-    `schedule=zbv`; empty otherwise."""
+    """Words by which a layout names a pipeline schedule other than 1F1B or GPipe, such as `vpp2` or
+    `schedule=zbv`; empty for these two."""
     if layout.vpp == 1 and layout.schedule in PLAIN:
         return ""
     return f"`vpp{layout.vpp}`" if layout.vpp > 1 else f"`schedule={layout.schedule}`"
 
 
 def _counts(counts: Iterable[tuple[str, int]]) -> str:
+    """Text of names with their numbers, such as `a*4,b*2`."""
     return ",".join(f"{name}*{count}" for name, count in counts)
 
 
 def with_mean_batch(question: Question, layout: Layout) -> Question:
-    """Copy of the question in which every replica takes the mean number of microbatches, rounded up, for
-    rules that need one number."""
+    """Copy of the question in which every replica takes the mean number of microbatches, rounded up, as rules
+    need one number."""
     if not layout.replicas:
         return question
     return with_microbatches(question, layout, -(-question.training.global_batch // (layout.mbs * layout.dp)))

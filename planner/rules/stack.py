@@ -1,5 +1,5 @@
-"""Rules of software stacks and of the project's executor on layouts that they cannot run, though the cost
-model prices them.
+"""Rules on layouts that software stacks or the project's executor cannot run, although the cost model prices
+them.
 
 The executor runs the stacks of `OWN_STACKS`; limits beyond their files are in `RUNNABLE`. It refuses layouts
 that break one of these rules, and no such layout is planned for it (`require_runnable`).
@@ -47,8 +47,8 @@ def _precision_words(question: Question, layout: Layout) -> Words:
 
 
 def _adapts_unsupported_matrices(question: Question) -> bool:
-    """Whether the question trains adapters (LoRA) that the executor lacks. These are adapters of matrices
-    other than those of attention and dense MLPs, in a model with other parts, or in fp8."""
+    """Whether the question trains adapters (LoRA) that the executor lacks: adapters of matrices other than
+    those of attention and dense MLPs, adapters in a model with other parts, or in fp8."""
     model, tuning = question.model, question.training.tuning
     if tuning is None:
         return False
@@ -58,6 +58,7 @@ def _adapts_unsupported_matrices(question: Question) -> bool:
 
 
 def _has_narrow_states(training: TrainingSpec) -> bool:
+    """Whether gradients, moments or optimizer states of a training job have fewer bits than fp32."""
     return not {training.state_dtype, training.moment_dtype, training.gradient_dtype} <= {None, "fp32"}
 
 
@@ -70,7 +71,7 @@ def _fp8_words(question: Question, layout: Layout) -> Words:
 
 
 def _dims(question: Question, x: LayoutColumns) -> list[Array]:
-    """Dimensions of the matrix products of one tensor-parallel rank in a dense block, each an array over
+    """Dimensions of all matrix products of one tensor-parallel rank in a dense block, each an array over
     layouts, (N,)."""
     gemms = [one.gemm for one in block_operators(question.model) if one.gemm is not None]
     dense = [gemm for gemm in gemms if not (gemm.routed or gemm.router)]
@@ -122,7 +123,7 @@ def split_rows(question: Question, tp: Degree, etp: Degree) -> list[tuple[str, i
 
 
 def _nf4_block_crosses_rows(question: Question) -> bool:
-    """Whether some nf4 quantisation block would extend from one row of a weight matrix into the next."""
+    """Whether some nf4 quantisation block extends from one row of a weight matrix into the next."""
     cut = [width for _, width, _ in split_rows(question, 1, 1)]
     return bool(cut) and any(width % NF4_BLOCK for width in (question.model.hidden_size, *cut))
 
@@ -271,16 +272,16 @@ prices."""
 
 
 def _context_missing(question: Question, x: LayoutColumns) -> Bools:
-    """Whether the software stack lacks each layout's kind of context parallelism (ring, all-gather, ...),
-    (N,). The default is always available (a stack without any has a separate rule)."""
+    """Whether the software stack lacks the kind of context parallelism (ring, all-gather, ...) of each
+    layout, (N,). The default is always available (a stack without any has a separate rule)."""
     stack = question.stack
     offered = [CONTEXTS.index(way) for way in (*stack.context_kinds, stack.context_parallel)]
     return (x.cp > 1) & bool(stack.context_kinds) & ~np.isin(context_ways(question, x), offered)
 
 
 def _lacks(x: LayoutColumns, axis: str, offered: Container[str]) -> Bools:
-    """Whether each layout turns on a part of an axis, such as the states of `offload`, that is not in
-    `offered`, (N,)."""
+    """Whether each layout uses a part of an axis, such as the states of `offload`, that is not in `offered`,
+    (N,)."""
     parts = [name for name in AXES[axis].columns(axis) if name.removeprefix(f"{axis}_") not in offered]
     lacks: Bools = np.any([getattr(x, name) > 0 for name in parts], axis=0)
     return lacks

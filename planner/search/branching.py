@@ -37,8 +37,8 @@ from planner.space.space import Space
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """The k best layouts of a search, best first, each with its best placement, and the certificate that
-    nothing else is better."""
+    """Result of a search: estimates of the k best layouts, best first, each with its best placement of
+    blocks, and the certificate of optimality."""
 
     estimates: tuple[Estimate, ...]
     certificate: Certificate
@@ -60,7 +60,8 @@ def out_of_time(space: str = "") -> NothingPlacedError:
 
 
 def by_speed(estimate: Estimate) -> tuple[float, float, int, str]:
-    """Sort key of an estimate, by step time, then peak memory, then length of the layout's name."""
+    """Sort key of an estimate: step seconds, then peak bytes, then length of the layout's name, then the
+    name."""
     name = str(estimate.layout)
     return estimate.compared_seconds, estimate.peak_bytes, len(name), name
 
@@ -80,12 +81,12 @@ COUNT_INTERVAL = 0.5
 """Seconds between counts of undecided layouts, as a count takes longer than many steps of the search."""
 
 MAX_COUNTED = 100_000
-"""Number of near-optimal layouts beyond which counting stops."""
+"""Number of layouts below a time at which counting them stops."""
 MAX_COMPARED = 8
 """Maximum number of layouts compared by scenarios, the fastest by prediction; each takes some hundredths of a
 second."""
 MAX_PLACEMENTS = 3 * (MAX_COMPARED - 1)
-"""Maximum number of layouts that `nearest_below` places, more than it returns since some do not fit."""
+"""Maximum number of layouts that `layouts_below` places, more than it returns since some do not fit."""
 
 Candidates = UniformCandidates | PoolCandidates
 """Candidate layouts of one question, on one kind of GPU or several pools."""
@@ -119,15 +120,15 @@ class SearchSettings:
 
 
 OPENED, REFINED, PLACED, ABANDONED, DECIDED, SOLVED = range(6)
-"""States of a row (layout). OPENED: has a quick bound. REFINED: has a capacity bound. PLACED: has a good
-placement, or none was found. ABANDONED: exact placement gave up with time to spare, so that only the row's
-bound is proven. DECIDED: out of the search, as patterns or a twin with the same costs decide it. SOLVED: its
-best placement was searched for and proven."""
+"""States of a row (layout). OPENED: has a quick bound. REFINED: has a capacity bound. PLACED: a good placement was
+searched for. ABANDONED: the exact search for a placement gave up before the time limit, so that only the row's bound
+is proven. DECIDED: finished without an exact search, because its few placements were all compared, or because another
+row has the same costs. SOLVED: an exact search found its best placement, or proved that none is fast enough."""
 
 
 class Rows:
-    """Table of the layouts that a search has opened, with lower bound and state of each; every column has
-    shape (N,)."""
+    """Layouts that a search has priced one by one ("opened"), with the lower bound and the state of each,
+    (N,) each."""
 
     def __init__(self) -> None:
         self.bound: Array = np.empty(0)
@@ -139,29 +140,30 @@ class Rows:
 
     @property
     def decided(self) -> Bools:
-        """Whether the best placement of each layout is known, (N,)."""
+        """Whether the search is finished with each layout (state DECIDED or SOLVED), (N,)."""
         decided: Bools = self.state >= DECIDED
         return decided
 
     def add(self, bound: Array) -> None:
-        """Append rows for newly opened layouts with their quick bounds."""
+        """Append newly opened layouts with their quick bounds, seconds (N,)."""
         self.bound = np.concatenate([self.bound, bound])
         self.first_bound = np.concatenate([self.first_bound, bound])
         self.state = np.append(self.state, np.full(len(bound), OPENED))
 
     def refine(self, rows: Ints, bound: Array) -> None:
-        """Raise the bounds of some rows to their capacity bounds."""
+        """Raise the bounds of the given rows to their capacity bounds, seconds."""
         self.bound[rows] = self.first_bound[rows] = np.maximum(self.bound[rows], bound)
         self.state[rows] = np.maximum(self.state[rows], REFINED)
 
     def settle(self, row: int, seconds: float, state: int = DECIDED) -> None:
-        """Mark a row as decided, or set its `state`, as none of its placements is faster than `seconds`."""
+        """Set the state of a row, by default to DECIDED, after a proof that none of its placements is faster
+        than `seconds`."""
         self.bound[row], self.state[row] = max(self.bound[row], seconds), state
 
 
 class Prover:
-    """Base class of searches that prove optimality, with candidate layouts, their best known placements and a
-    deadline."""
+    """Base class of searches that prove optimality: candidate layouts, best known placement of each, deadline
+    and certificate."""
 
     proved_by: ClassVar[Proof] = "search"
     settled: ClosingProgram | None = None
@@ -180,34 +182,39 @@ class Prover:
 
     @property
     def kth_seconds(self) -> float:
-        """Step seconds that a layout must beat, which are the k-th best known or the cut-off of the search."""
+        """Step time in seconds that a further layout must beat: the k-th best time so far, and at most the
+        cut-off of the settings."""
         times = sorted(seconds for _, seconds in self.best.values())
         return min(times[self.top - 1], self._cut_off) if len(times) >= self.top else self._cut_off
 
     def leaders(self) -> list[tuple[int, Placement]]:
-        """Rows and placements of the k best layouts, and of every layout that ties with the k-th."""
+        """Rows and placements of the k best layouts so far, and of every layout that ties with the k-th."""
         worst = self.kth_seconds * (1 + TOLERANCE)
         return [(row, placement) for row, (placement, seconds) in self.best.items() if seconds <= worst]
 
     def _threshold(self) -> float:
+        """Time to beat less the tolerance, seconds; a layout whose lower bound reaches it is pruned."""
         return self.kth_seconds * (1 - TOLERANCE)
 
     def _seconds_left(self) -> float:
+        """Seconds until the deadline; negative after it."""
         return self._deadline - time.monotonic()
 
     def _best_seconds(self) -> float:
+        """Shortest step time of all known placements, seconds; infinite without any."""
         return min((seconds for _, seconds in self.best.values()), default=math.inf)
 
     def _counts(self) -> dict[str, int]:
-        """Numbers of layouts that are infeasible, pruned, solved and undecided."""
+        """Count layouts by outcome: infeasible, pruned, solved and undecided."""
         raise NotImplementedError
 
     def _proven_bound(self) -> float:
-        """Proven lower bound on the step of every covered layout, seconds."""
+        """Proven lower bound on the step time of every layout that the search covers, seconds."""
         raise NotImplementedError
 
     def _report(self, *, exactly: bool = False) -> None:
-        """Report progress to `on_progress`; unless `exactly`, the count of layouts may be a moment old."""
+        """Report progress to the callback `on_progress`; unless `exactly`, the count of layouts may be half a
+        second old."""
         if self.settings.on_progress is not None:
             total, now = len(self.candidates), time.monotonic()
             if exactly or now >= self._count_time + COUNT_INTERVAL:
@@ -235,7 +242,7 @@ class Prover:
 
 
 class BranchAndBound(Prover):
-    """Branch and bound over candidate layouts, with lower bound, best known placement and state of each."""
+    """Branch and bound over the candidate layouts of a question."""
 
     def __init__(self, candidates: Candidates, settings: SearchSettings) -> None:
         super().__init__(candidates, settings)
@@ -256,27 +263,28 @@ class BranchAndBound(Prover):
 
     @property
     def abandoned(self) -> int:
-        """Number of undecided layouts, if exact placement gave up on all with time to spare; else 0."""
+        """Number of undecided layouts if the exact search for placements gave up on all of them in time; else
+        0."""
         rows = self._open_rows()
         can_go_on = self._has_closed() or (rows & (self.rows.state != ABANDONED)).any()
         return 0 if can_go_on else int(rows.sum())
 
     def _open_rows(self) -> Bools:
-        """Mask of undecided rows that may still belong to the k best, (N,)."""
+        """Mask of the undecided rows whose lower bound is below the time to beat, (N,)."""
         return ~self.rows.decided & (self.rows.bound < self._threshold())
 
     def _has_closed(self) -> bool:
-        """Whether some layout that is not opened yet may still belong to the k best."""
+        """Whether some layout that is not opened yet has a lower bound below the time to beat."""
         return self.candidates.least_closed() < self._threshold()
 
     def _is_over(self) -> bool:
-        """Whether to end the search, as time is over or effort `any` has found a plan."""
+        """Whether to end the search, because time ran out or because effort `any` has found a plan."""
         return self._seconds_left() <= 0 or (self.settings.proof == "any" and bool(self.best))
 
     def run(self) -> None:
-        """Run the search, which places every row whose bound is below the time to beat, first well and then
-        exactly. With effort `any` it ends once a plan fits. At last, close the proof if the settings say
-        so."""
+        """Run the search: place the blocks of every row whose bound is below the time to beat, first well and
+        then optimally. With effort `any` it ends once a plan fits. At last, close the proof if the settings
+        say so."""
         while not self._is_over():
             has_closed = self._has_closed()
             row = self._next(self.rows.state < PLACED)
@@ -332,8 +340,8 @@ class BranchAndBound(Prover):
         self.settled = solve_record([*leaves.values()], best_seconds, self.settings.solver)
 
     def _next(self, eligible: Bools) -> int | None:
-        """Row with the lowest refined bound among the eligible undecided rows; None without such a row or
-        without time.
+        """Row with the lowest capacity bound among the undecided rows of a mask (N,); None without such a row
+        or without time.
 
         While refining discards little, the best refined row is taken after every batch: an early incumbent saves more
         than the right order does.
@@ -358,12 +366,13 @@ class BranchAndBound(Prover):
         return None
 
     def _refine(self, rows: Ints) -> None:
+        """Raise the bounds of some rows to their capacity bounds (lower bounds that account for memory)."""
         finer = self.candidates.capacity_bounds(rows, self.kth_seconds * (1 + TIE_TOLERANCE))
         self.rows.refine(rows, finer)
 
     def _place(self, row: int) -> None:
-        """Find a good placement of a layout's blocks. With several chunks per rank it is the best one, so that the
-        layout is settled."""
+        """Find a good placement of a layout's blocks and store it as the row's incumbent. With several chunks
+        per rank it is the best one, so that the layout is settled."""
         leaf, cut_off = self.candidates.leaf(row), self.kth_seconds
         if (twin := self._representative_row.setdefault(leaf.key, row)) != row:
             self._merge_twins(twin, row, leaf.key)
@@ -398,8 +407,7 @@ class BranchAndBound(Prover):
         self._rounds = max(self._rounds // 2, MIN_ROUNDS)
 
     def _merge_twins(self, row: int, twin: int, key: bytes) -> None:
-        """Settle one of two open layouts with equal costs, so that the search goes on with the shorter name
-        only."""
+        """Merge two opened layouts with equal costs: the search goes on with the shorter name only."""
         lengths = [len(str(self.candidates.layout(layout_row))) for layout_row in (row, twin)]
         if lengths[1] < lengths[0]:
             for column in (self.rows.bound, self.rows.state):
@@ -415,7 +423,7 @@ class BranchAndBound(Prover):
         return min(rows, self.candidates.least_closed(), self._best_seconds(), self._cut_off)
 
     def _counts(self) -> dict[str, int]:
-        """Numbers of layouts by outcome (infeasible, pruned, solved, undecided), opened or not."""
+        """Count layouts by outcome (infeasible, pruned, solved, undecided), opened or not."""
         bound, layouts = self.candidates.closed_bounds()
         never, late = np.isinf(bound), bound >= self._threshold()
         infeasible, open_rows = np.isinf(self.rows.bound), self._open_rows()
@@ -428,8 +436,8 @@ class BranchAndBound(Prover):
         }
 
     def count_below(self, seconds: float, has_time: Callable[[], bool]) -> int | None:
-        """Number of layouts whose lower bound is below `seconds`; None if there are more than `MAX_COUNTED`, or
-        time is over.
+        """Count the layouts whose lower bound is below `seconds`; None if there are more than `MAX_COUNTED`,
+        or time is over.
 
         Entries that the search left closed for its smaller time to beat are opened, and bounds cut off there are
         refined.
@@ -445,12 +453,12 @@ class BranchAndBound(Prover):
         return int((rows.first_bound < seconds).sum())
 
 
-def nearest_below(
+def layouts_below(
     searches: Sequence[BranchAndBound], seconds: float, first: Layout, has_time: Callable[[], bool]
 ) -> list[Layout]:
     """Find up to `MAX_COMPARED` layouts to compare: the layout `first`, then layouts with a placement faster
-    than `seconds`, lowest bounds first. They differ from one another in degrees or microbatch. The result
-    does not depend on search order."""
+    than `seconds`, in order of their lower bounds. They differ from one another in degrees or microbatch. The
+    result does not depend on search order."""
     near: list[tuple[float, int, str, int]] = []
     for number, search in enumerate(searches):
         search.count_below(seconds, has_time)
@@ -474,4 +482,5 @@ def nearest_below(
 
 
 def _degrees(layout: Layout) -> tuple[int, ...]:
+    """Parallel degrees and microbatch size of a layout, by which compared layouts differ."""
     return layout.tp, layout.pp, layout.cp, layout.dp, layout.ep, layout.expert_tp, layout.mbs

@@ -26,7 +26,13 @@ from cost_models.pipeline.stage_costs import StageCosts, costs_by_kind
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN
 from cost_models.specs.choices import SCHEDULES
-from planner.bounds.cores import best_known_bounds, fullest_layouts, least_costs, nothing_held, relaxed_bounds
+from planner.bounds.cores import (
+    best_known_bounds,
+    fullest_layouts,
+    host_overflow_error,
+    least_costs,
+    relaxed_bounds,
+)
 from planner.bounds.steps import capacity_bounds, quick_bounds
 from planner.placement.leaf import TOLERANCE, Leaf
 from planner.placement.rank_costs import RankCosts, groups_of
@@ -55,8 +61,8 @@ PRICED_TOGETHER = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """Table of N entries that have a bound but are not opened yet, each a layout or a box (layouts that
-    differ in numbers of offloaded blocks)."""
+    """Table of N entries that have a lower bound but are not opened yet; an entry is a layout, or a box
+    (layouts that differ only in numbers of offloaded blocks)."""
 
     core: Ints
     """Index of each entry's core (layout before ZeRO stage and schedule are chosen), (N,)."""
@@ -75,7 +81,8 @@ Table = TypeVar("Table", LayoutColumns, StageCosts, Closed)
 
 
 class UniformCandidates:
-    """Candidate layouts of a search on one kind of GPU, opened in order of their lower bounds."""
+    """Candidate layouts of a search on one kind of GPU; the search opens them (prices each on its own) in
+    order of lower bounds."""
 
     def __init__(self, question: Question, limits: Restrictions, space: Space | None = None) -> None:
         """Prepare the candidate layouts of `space`, by default of all legal layouts."""
@@ -102,7 +109,7 @@ class UniformCandidates:
         return len(self.space)
 
     def least_closed(self) -> float:
-        """Lowest bound of all layouts not yet opened, seconds; infinite where none is left."""
+        """Smallest lower bound of all layouts not yet opened, seconds; infinite if all are opened."""
         return float(min(self._core_bound.min(initial=np.inf), self.closed.bound.min(initial=np.inf)))
 
     def closed_bounds(self) -> tuple[Array, Ints]:
@@ -111,9 +118,9 @@ class UniformCandidates:
         return bound, np.concatenate([self._core_sizes, self.closed.counts.layouts])
 
     def open(self, threshold: float) -> Array:
-        """Open the closed entries with the lowest bounds below `threshold` seconds, or sharpen their bounds.
-        Returns the quick bounds of the new rows, (N,), which may be none. The first call opens seeds, for an
-        early incumbent."""
+        """Open the closed cores or entries with the smallest lower bounds below `threshold` seconds. Returns
+        the quick bounds of the new rows, (N,), which may be none. The first call opens seeds, for an early
+        incumbent."""
         if not self._seeded:
             self._seeded = True
             return self.open_cores(self._seeds(), threshold)
@@ -125,9 +132,9 @@ class UniformCandidates:
         return self.halve(lowest(bound, np.flatnonzero(bound < threshold), self._batch), threshold)
 
     def bounds(self, columns: LayoutColumns, costs: StageCosts) -> Array:
-        """Quick lower bounds of layouts, seconds (N,). Those of one pipeline shape are computed together,
-        those in chunks by schedule; infinite where the schedule runs under none of the policies, as in a space
-        that was made for more of them."""
+        """Quick lower bounds of the steps of N layouts, seconds (N,). Those of one pipeline shape are
+        computed together, those in chunks by schedule; infinite where the schedule runs under none of the
+        policies, as in a space that was made for more of them."""
         bound = np.full(len(columns), np.inf)
         plain = is_scheduled(columns, PLAIN)
         for rows in groups_of(columns, np.flatnonzero(plain)):
@@ -139,15 +146,16 @@ class UniformCandidates:
         return bound
 
     def group(self, x: LayoutColumns, costs: StageCosts, rows: Ints) -> RankCosts:
-        """Costs by pipeline rank of the selected rows, which share one schedule, for computing their bounds.
-        They have several pipeline shapes only for quick bounds in chunks."""
+        """Costs by pipeline rank of the selected rows, which share one schedule. They have several pipeline
+        shapes only for quick bounds in chunks."""
         columns, allowed = x.rows(rows), self._allowed_SP[x.schedule[rows[0]]]
         group = RankCosts.of_rows(self.question, columns, costs.rows(rows), allowed)
         return replace(group, uses_full_counts=self._uses_full_counts)
 
     def _seeds(self) -> Ints:
-        """Indices of the layout cores likely to hold a good layout, to be opened first. They have the lowest
-        relaxed bounds among those with the best ideal bound, overall or of their (tp, pp, cp)."""
+        """Indices of up to `SEED_CORES` cores (layouts without ZeRO stage and schedule) that are opened
+        first. They have the lowest relaxed bounds among those with the best ideal bound, overall or of their
+        (tp, pp, cp)."""
         cores, order = self.space.cores, np.argsort(self._core_bound, kind="stable")
         mesh = (cores.tp * (1 << 40) + cores.pp * (1 << 20) + cores.cp)[order]
         _, first = np.unique(mesh, return_index=True)
@@ -157,7 +165,7 @@ class UniformCandidates:
         return best[np.isfinite(self._core_bound[best])]
 
     def _relax(self, cores: Ints) -> None:
-        """Replace the ideal bounds of some layout cores by their sharper relaxed bounds."""
+        """Raise the bounds of some cores (layouts without ZeRO stage and schedule) to their relaxed bounds."""
         for start in range(0, len(cores), PRICED_TOGETHER):
             batch = cores[start : start + PRICED_TOGETHER]
             sharper = relaxed_bounds(self.space, batch, self._allowed, self.max_memory)
@@ -165,8 +173,7 @@ class UniformCandidates:
         self._is_relaxed[cores] = True
 
     def _lowest_cores(self, threshold: float) -> Ints:
-        """Indices of the unopened layout cores with the lowest bounds below `threshold` seconds, relaxed first
-        if necessary."""
+        """Indices of the unopened cores with the smallest relaxed bounds below `threshold` seconds."""
         while True:
             closed = np.flatnonzero(self._core_bound < threshold)
             rows = lowest(self._core_bound, closed, self._batch)
@@ -178,16 +185,16 @@ class UniformCandidates:
             self._relaxed_together = min(2 * self._relaxed_together, MOST_RELAXED)
 
     def open_cores(self, cores: Ints, threshold: float) -> Array:
-        """Price every layout of some layout cores. Returns the quick bounds of layouts that may take less than
-        `threshold` seconds."""
+        """Price every layout of some cores; return the quick bounds, seconds (N,), of those that may take
+        less than `threshold` seconds."""
         self._core_bound[cores], self._core_sizes[cores] = np.inf, 0
         core, choice = self.space.choices_of(cores)
         return self._price(core, choice, self.space.counts.rows(core), threshold)
 
     def halve(self, rows: Ints, threshold: float) -> Array:
-        """Split boxes (ranges of offload counts that share one bound) in halves, or smaller parts where boxes are
-        few. Single layouts that may take less than `threshold` seconds are opened, and their quick bounds
-        returned."""
+        """Split boxes (ranges of numbers of offloaded blocks with one common bound) into halves, or into
+        smaller parts where boxes are few. Single layouts that may take less than `threshold` seconds are
+        opened, and their quick bounds returned."""
         parents = self.closed.rows(rows)
         self.closed = self.closed.rows(np.setdiff1d(np.arange(len(self.closed.core)), rows))
         core, choice, counts = parents.core, parents.choice, parents.counts
@@ -198,9 +205,9 @@ class UniformCandidates:
                 return self._price(core, choice, counts, threshold)
 
     def _price(self, core: Ints, choice: Ints, counts: Boxes, threshold: float) -> Array:
-        """Price N layouts or boxes of layouts, and add each to the open rows or to the closed entries. Single
-        layouts that may take less than `threshold` seconds, or tie, become rows, whose quick bounds are
-        returned; the others stay closed."""
+        """Price N layouts or boxes of layouts, and add each to the opened rows or to the closed entries.
+        Single layouts that may take less than `threshold` seconds, or tie, become rows, whose quick bounds
+        are returned; the others stay closed."""
         bounds, columns_of, costs_of, closed = [np.empty(0)], [self._columns], [self._costs], [self.closed]
         for start in range(0, len(core), PRICED_TOGETHER):
             batch = np.arange(start, min(start + PRICED_TOGETHER, len(core)))
@@ -220,13 +227,13 @@ class UniformCandidates:
         return np.concatenate(bounds)
 
     def open_all(self) -> None:
-        """Open every layout of the space, even those that hosts cannot hold."""
+        """Open every layout of the space, even layouts that overflow host memory."""
         columns = self._columns = self.space.all_rows()
         self._costs = least_costs(self.question, columns, Boxes.of(columns)).within(self.max_memory)
 
     def capacity_bounds(self, rows: Ints, cut_off: float) -> Array:
-        """Lower bounds of rows that account for memory capacity, seconds (N,); bounds above `cut_off` may be
-        the cut-off."""
+        """Lower bounds of the steps of some rows that account for memory capacity, seconds (N,); bounds above
+        `cut_off` may be lowered to it."""
         bound = np.empty(len(rows))
         for members in groups_of(self._columns.rows(rows)):
             group = self.group(self._columns, self._costs, rows[members])
@@ -234,7 +241,7 @@ class UniformCandidates:
         return bound
 
     def leaf(self, row: int) -> Leaf:
-        """Leaf (layout to be placed) of one row, with its costs."""
+        """Costs of one row's layout as a `Leaf`, the problem of placing its blocks on stages."""
         rows, columns = np.array([row]), self._columns.rows(np.array([row]))
         leaf = self.group(self._columns, self._costs, rows).leaf
         leaf = replace(leaf, least_blocks=int(named_blocks(columns)[0]))
@@ -252,7 +259,7 @@ class UniformCandidates:
         core, columns = self.space.smallest_rows()
         columns, has_room = fullest_layouts(self.question, columns, self.space.counts.rows(core))
         if not has_room.any():
-            return nothing_held(self.question, columns)
+            return host_overflow_error(self.question, columns)
         core, columns = core[has_room], columns.rows(np.flatnonzero(has_room))
         costs = least_costs(self.question, columns, Boxes.of(columns)).within(self.max_memory)
         return explain_infeasible(self.question, columns, costs, self._policies)
@@ -277,7 +284,7 @@ class UniformCandidates:
 
 
 def lowest(bound: Array, rows: Ints, max_count: int) -> Ints:
-    """Select up to `max_count` of the indices `rows` with the lowest bounds, unordered."""
+    """Select up to `max_count` of the indices `rows` with the lowest bounds, in no particular order."""
     return rows if len(rows) <= max_count else rows[np.argpartition(bound[rows], max_count)[:max_count]]
 
 

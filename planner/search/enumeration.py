@@ -48,10 +48,10 @@ def policies_of(question: Question, limits: Restrictions) -> tuple[str, ...]:
     return left if limits.trainer is None else tuple(set(left) & set(trainer_named(limits.trainer).policies))
 
 
-def enumerated_names(question: Question, limits: Restrictions) -> set[str] | None:
-    """Every layout that a search covers, in layout notation, without replicas; None where there are too many
-    combinations."""
-    if how_many(question, limits, shaped=False) > MOST_COMBINATIONS:
+def enumerate_names(question: Question, limits: Restrictions) -> set[str] | None:
+    """Names of all layouts that a search covers, in layout notation, without replicas; None if there are too
+    many combinations."""
+    if count_combinations(question, limits, shaped=False) > MOST_COMBINATIONS:
         return None
     if question.has_pools:
         return {str(layout) for layout in covered_in_pools(question, limits)[0]}
@@ -60,7 +60,7 @@ def enumerated_names(question: Question, limits: Restrictions) -> set[str] | Non
 
 
 def covered(question: Question, limits: Restrictions) -> LayoutColumns:
-    """Every layout that a search covers on one kind of GPU, or in stages that fill several pools."""
+    """List every layout that a search covers on one kind of GPU, or in stages that fill several pools."""
     rows = written(question, limits)
     runs: Bools = np.asarray(policies_by_schedule(policies_of(question, limits)).any(axis=1))
     rows = rows.rows(np.flatnonzero(runs[rows.schedule] & allowed_rows(question, limits, rows)))
@@ -68,9 +68,8 @@ def covered(question: Question, limits: Restrictions) -> LayoutColumns:
 
 
 def covered_in_pools(question: Question, limits: Restrictions) -> tuple[list[Layout], list[Layout]]:
-    """Layouts that a search covers on several pools of GPUs, first pipelines over all pools, then replicas in
-    single pools. The first has those with stages in every order of the pools, the second those of replicas in
-    each pool."""
+    """List the layouts that a search covers on several pools of GPUs: pipelines through all pools, in every
+    order of the pools, and replicas that each lie in one pool."""
     columns, stages = covered(question, limits), list[Layout]()
     for layout in map(columns.layout, range(len(columns))):
         size = layout.tp * layout.data_ranks
@@ -91,13 +90,14 @@ def covered_in_pools(question: Question, limits: Restrictions) -> tuple[list[Lay
 
 
 def _within_limits(question: Question, limits: Restrictions, columns: LayoutColumns) -> LayoutColumns:
+    """Select the layouts that respect the limits of a search (`beyond_limits`)."""
     return columns.rows(np.flatnonzero(unbroken(beyond_limits(limits), question, columns)))
 
 
 def written(question: Question, limits: Restrictions) -> LayoutColumns:
-    """All distinct layouts, legal or not, whose degrees use every GPU. Many layouts are reduced to those that
-    are not excluded for every shape and microbatch size."""
-    in_full = how_many(question, limits) <= MOST_IN_FULL
+    """List all distinct layouts, legal or not, whose degrees use every GPU. Many layouts are reduced to those
+    that are not excluded for every shape and microbatch size."""
+    in_full = count_combinations(question, limits) <= MOST_IN_FULL
     tables = [LayoutColumns.of([Layout()]).rows(slice(0))]
     for mesh in meshes(question, limits):
         inside, shapes = _values(question, limits, mesh)
@@ -114,15 +114,15 @@ def written(question: Question, limits: Restrictions) -> LayoutColumns:
 
 
 def _combined(values: Values) -> LayoutColumns:
-    """Layouts for every combination of the given column values."""
+    """Layout columns with every combination of the given column values."""
     names = tuple(chain(*values))
     rows = [tuple(chain(*combination)) for combination in product(*values.values())]
     table = np.array(rows, dtype=np.int64).reshape(-1, len(names))
     return LayoutColumns(**dict(zip(names, np.ascontiguousarray(table.T), strict=True)))
 
 
-def how_many(question: Question, limits: Restrictions, *, shaped: bool = True) -> int:
-    """Number of combinations of the values of all axes. Without `shaped` the axes vpp, schedule and
+def count_combinations(question: Question, limits: Restrictions, *, shaped: bool = True) -> int:
+    """Count the combinations of the values of all axes. Without `shaped` the axes vpp, schedule and
     microbatch size do not count."""
     by_mesh = (_values(question, limits, mesh) for mesh in meshes(question, limits))
     axes = (inside | shapes if shaped else inside for inside, shapes in by_mesh)
@@ -137,12 +137,13 @@ def meshes(question: Question, limits: Restrictions) -> Rows:
 
 
 def _divisors(number: int) -> list[int]:
+    """Divisors of a number in rising order."""
     return [d for d in range(1, number + 1) if number % d == 0]
 
 
 def _values(question: Question, limits: Restrictions, mesh: tuple[int, ...]) -> tuple[Values, Values]:
-    """Possible values of the axes inside a mesh of parallel degrees, and possible shapes (vpp, schedule) and
-    microbatch sizes. In several pools of GPUs schedules are plain."""
+    """List the values to combine in a mesh of degrees: of the axes that rules check together, and of the axes
+    vpp, schedule and microbatch size. In several pools of GPUs schedules are plain."""
     tp, pp, cp, dp = mesh
     model, ranks = question.model, dp * cp
     experts: Rows = [(1, tp)]
@@ -175,7 +176,8 @@ def _values(question: Question, limits: Restrictions, mesh: tuple[int, ...]) -> 
 
 
 def _permitted(limits: Restrictions, names: tuple[str, ...], values: Rows) -> Rows:
-    """Select the column values that the restrictions permit; for columns with synonyms, all values."""
+    """Select the values of some columns that the restrictions permit; values of `order` and `context`, which
+    have synonyms, all stay."""
     if names in (("order",), ("context",)):
         return values
     table = np.array(values, dtype=np.int64).reshape(-1, len(names))
@@ -184,8 +186,8 @@ def _permitted(limits: Restrictions, names: tuple[str, ...], values: Rows) -> Ro
 
 
 def _seatings(cp: int, dp: int, pp: int) -> Rows:
-    """Indices of rank orders, each with a different sequence of the axes (cp, dp, pp) that have several
-    ranks."""
+    """Indices of rank orders, one for each different sequence of those axes among cp, dp and pp that have
+    several ranks."""
     degrees, first = {"cp": cp, "dp": dp, "pp": pp}, dict[tuple[str, ...], int]()
     for index, order in enumerate(ORDERS):
         first.setdefault(tuple(axis for axis in order.split("-") if degrees.get(axis, 1) > 1), index)
@@ -193,8 +195,8 @@ def _seatings(cp: int, dp: int, pp: int) -> Rows:
 
 
 def _offloads(question: Question, pp: int, rings: set[int]) -> Rows:
-    """Every combination of the numbers of blocks offloaded in each way (residency), with each ring size if
-    weights are streamed. At most one residency is without a count."""
+    """List every combination of the numbers of blocks offloaded in each way (residency), with each ring size
+    if weights are streamed. At most one residency is without a count."""
     counts = [*range(question.model.num_layers // pp + 1), EVERY]
     of_blocks = [some for some in product(counts, repeat=3) if some.count(EVERY) <= 1]
     away = [(*some, *rest) for some in of_blocks for rest in product((0, EVERY), repeat=2)]

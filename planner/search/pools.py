@@ -54,7 +54,7 @@ from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN, QUEUES
 from cost_models.specs.choices import SCHEDULES
 from cost_models.units import format_bytes
-from planner.bounds.cores import nothing_held
+from planner.bounds.cores import host_overflow_error
 from planner.bounds.steps import capacity_bounds, pipeline_seconds, quick_bounds
 from planner.placement.leaf import Leaf
 from planner.placement.rank_costs import RankCosts, groups_of
@@ -62,7 +62,7 @@ from planner.rules.legality import LATE_RULES
 from planner.rules.pools import HIGHEST_ZERO, fills_pools, holds_replicas
 from planner.search.candidates import joined
 from planner.space.limits import limits_in_words
-from planner.space.obstacles import evenly_full, least_share, nothing_legal
+from planner.space.obstacles import fill_memory_evenly, least_share, nothing_legal
 from planner.space.restrictions import Restrictions
 from planner.space.space import legal_space
 
@@ -76,8 +76,8 @@ model on a GPU."""
 
 
 class PoolCandidates:
-    """Candidate layouts of a search on several pools of GPUs, one row each. Rows are each layout of `stages` in
-    the first order of the pools, in the second and so on; then each of `replicas`."""
+    """Candidate layouts of a search on several pools of GPUs, one row each. Rows are each layout of `stages`
+    in the first order of the pools, in the second and so on; then each of `replicas`."""
 
     def __init__(
         self, question: Question, limits: Restrictions, stages: LayoutColumns, replicas: LayoutColumns
@@ -96,7 +96,7 @@ class PoolCandidates:
         return self._num_stages + len(self._replicas.columns)
 
     def least_closed(self) -> float:
-        """Lowest bound of the rows not yet opened to the search, seconds; 0 until all rows are opened, then
+        """Lower bound of the rows not yet opened to the search, seconds: 0 until all rows are opened, then
         infinite."""
         return math.inf if self._opened == len(self) else 0.0
 
@@ -115,8 +115,8 @@ class PoolCandidates:
         self._opened = len(self)
 
     def closed_bounds(self) -> tuple[Array, Ints]:
-        """Lower bound in seconds and number of layouts of the rows not yet opened to the search, as a single
-        entry."""
+        """Lower bound in seconds and number of the rows not yet opened to the search, as a single entry, (1,)
+        each."""
         return np.zeros(1), np.array([len(self) - self._opened])
 
     def capacity_bounds(self, rows: Ints, cut_off: float) -> Array:
@@ -128,7 +128,7 @@ class PoolCandidates:
         return bounds
 
     def leaf(self, row: int) -> Leaf:
-        """Layout of one row with its costs, ready to be placed."""
+        """Costs of one row's layout as a `Leaf`, the problem of placing its blocks on stages."""
         if row >= self._num_stages:
             return self._replicas.leaf(row - self._num_stages)
         return self._group(np.array([row])).leaf
@@ -152,7 +152,8 @@ class PoolCandidates:
         return replace(group, uses_full_counts=self._uses_full_counts)
 
     def _by_group(self, rows: Ints, bound: Callable[[RankCosts], Array]) -> Array:
-        """Compute `bound`, seconds (N,), for groups of rows with one schedule, pp and order of pools."""
+        """Compute the lower bound `bound`, seconds (N,), of the given rows, in groups with one schedule, pp
+        and order of pools."""
         values, order = np.empty(self._num_stages), rows // max(1, len(self._stages))
         for number in np.unique(order).tolist():
             group_rows = rows[order == number]
@@ -180,7 +181,7 @@ class PoolCandidates:
             return self._replicas.nothing_fits()
         share_N = self._by_group(np.arange(self._num_stages), least_share)
         rows = np.argsort(share_N, kind="stable")[:COMPARED_IN_POOLS].tolist()
-        filled = {row: evenly_full(self.leaf(row)) for row in rows}
+        filled = {row: fill_memory_evenly(self.leaf(row)) for row in rows}
         row = min(filled, key=lambda index: filled[index][1])
         update = {"layers": filled[row][0], "recompute": (self._policies[-1],)}
         closest = estimate(self.question, self.layout(row).model_copy(update=update)).within(self.max_memory)
@@ -191,7 +192,7 @@ class PoolCandidates:
 
 
 def _nothing_fits(subject: str, closest: Estimate, pool: str) -> str:
-    """Headline of the error that no layout fits, with the memory that the closest layout needs in a pool of
+    """Headline of the error that nothing fits, with the bytes that the closest layout needs in a pool of
     GPUs."""
     needs = f"{format_bytes(closest.peak_bytes)} of {closest.limit_words}"
     place = f"on pipeline rank {closest.fullest_rank}, in pool `{pool}`"
@@ -203,12 +204,12 @@ def pool_candidates(question: Question, limits: Restrictions) -> PoolCandidates:
     stages, has_room = _stage_layouts(question, limits)
     replicas = replica_layouts(question, limits)
     if not has_room.any() and not len(replicas):
-        raise nothing_held(question, stages) if len(stages) else nothing_legal(question, limits)
+        raise host_overflow_error(question, stages) if len(stages) else nothing_legal(question, limits)
     return PoolCandidates(question, limits, stages.rows(np.flatnonzero(has_room)), replicas)
 
 
 def count_layouts(question: Question, limits: Restrictions) -> int:
-    """Number of layouts that the search covers; every order of several pools counts separately."""
+    """Count the layouts that the search covers; every order of several pools counts separately."""
     if not question.has_pools:
         return len(legal_space(question, limits))
     _, has_room = _stage_layouts(question, limits)
@@ -224,8 +225,8 @@ def _stage_layouts(question: Question, limits: Restrictions) -> tuple[LayoutColu
 
 
 def orders_of(question: Question, layout: Layout) -> list[Layout]:
-    """Copies of the layout with its pipeline ranks in every order of the pools; unchanged for a single pool, or
-    if the layout names pools."""
+    """Copies of the layout with its pipeline ranks in every order of the pools; the layout alone for a single
+    pool, or if it names pools."""
     if layout.pools_field or not question.has_pools:
         return [layout]
     return [layout.model_copy(update={"pools": pools}) for pools in _pools_in_every_order(question, layout)]
@@ -239,8 +240,8 @@ def _pools_in_every_order(question: Question, layout: Layout) -> Iterator[tuple[
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaLeaf(Leaf):
-    """One layout whose data-parallel replicas lie in different pools, before its blocks are placed. The fields
-    of a leaf are those of a replica of the first pool. Costs are at the mean number of microbatches, and
+    """Placement problem of one layout whose data-parallel replicas lie in different pools. The fields of a
+    leaf are those of a replica of the first pool. Costs are at the mean number of microbatches, and
     `microbatches` is the minimum of each replica."""
 
     has_replicas: ClassVar[bool] = True
@@ -253,11 +254,12 @@ class ReplicaLeaf(Leaf):
 
     @cached_property
     def key(self) -> bytes:
+        """Cache key of the placement problem, the layout's name as bytes."""
         return str(self.layout).encode()
 
     def _with(self, pool: int, microbatches: int) -> Leaf:
-        """Leaf of a replica in one pool with the given number of microbatches and the memory that these
-        need."""
+        """Placement problem of a replica in one pool that takes the given number of microbatches, with the
+        memory that these need."""
         replica, key = self.pools[pool], (pool, microbatches)
         if key not in self._filled:
             costs = replica.costs
@@ -268,14 +270,14 @@ class ReplicaLeaf(Leaf):
         return self._filled[key]
 
     def fits(self, blocks_SP: Ints) -> Bools:
-        """Whether every rank stays within its memory limit in each placement if each replica takes the
-        minimum of microbatches, (...,)."""
+        """Whether every rank stays within its memory limit in each placement, (...,), if every replica takes
+        the minimum number of microbatches."""
         leaves = [self._with(pool, self.microbatches) for pool in range(len(self.pools))]
         return np.asarray(np.all([leaf.fits(blocks_SP) for leaf in leaves], axis=0))
 
     def busy_seconds(self, blocks_SP: Ints) -> Array:
-        """Lower bound of the step time of each placement over all divisions of microbatches among replicas,
-        seconds (Z,)."""
+        """Lower bound of the step time of each placement, seconds (Z,), over all divisions of the
+        microbatches among replicas."""
         pools = []
         for pipeline in self.pools:
             each_ZS = pipeline.forward(blocks_SP) + pipeline.backward(blocks_SP)
@@ -293,6 +295,8 @@ class ReplicaLeaf(Leaf):
         return np.array([self._seconds(blocks) for blocks in blocks_SP])
 
     def _seconds(self, blocks_SP: Ints) -> float:
+        """Step time of one placement with the best division of microbatches among replicas, seconds; infinite
+        where memory overflows."""
         by_pool = shares(self.question, self.layout, self.pools, blocks_SP)
         leaves = [self._with(pool, max(microbatches)) for pool, microbatches in enumerate(by_pool)]
         if not all(leaf.fits(blocks_SP) for leaf in leaves):
@@ -306,9 +310,9 @@ rank, and after the last backward pass."""
 
 
 def summed_rates(replica: Leaf | RankCosts, pools: Sequence[Times], counts: Ints, total: Ints | int) -> Array:
-    """Lower bound of the step, seconds (N,), from the sum of the rates at which replicas in all pools process
-    `total` microbatches. It is the bound above for plain pipelines like the `replica`, each with its minimum
-    of microbatches, of which there are so many `counts` in each pool, (K, N or 1)."""
+    """Lower bound of the step, seconds (N,), if the replicas in all pools share `total` microbatches in the
+    fastest way. Pool k has `counts` replicas, (K, N or 1), all plain pipelines like `replica`, each with its
+    minimum of microbatches; the formula stands at the top of the module."""
     cycle_KN, busiest_KN, tail_KN = map(np.stack, zip(*pools, strict=True))
     none = np.zeros(1, dtype=np.int64)  # microbatches, so this is what a pipeline takes besides them
     start_up_KN = pipeline_seconds(replica.schedule, replica.pp, none, cycle_KN, busiest_KN)
@@ -325,8 +329,8 @@ def asks_for_replicas(question: Question, limits: Restrictions) -> bool:
 
 
 def replica_layouts(question: Question, limits: Restrictions) -> LayoutColumns:
-    """Legal layouts whose replicas each lie in one pool, priced at the mean number of microbatches of a
-    replica; empty unless the restrictions allow replicas.
+    """List the legal layouts whose replicas each lie in one pool; empty unless the restrictions allow
+    replicas.
 
     Rules that know one number of microbatches are asked with a batch that all replicas divide.
     """
@@ -349,15 +353,15 @@ def replica_layouts(question: Question, limits: Restrictions) -> LayoutColumns:
 
 
 def _plain_only(limits: Restrictions, **values: set[int]) -> dict[str, frozenset[int]]:
-    """Allowed values of axes under the restrictions, limited to plain schedules, one stage per rank and the
-    given `values`."""
+    """Allowed values of each axis under the restrictions, limited to plain schedules, one stage per rank and
+    the given `values`."""
     may = {"schedule": {SCHEDULES.index(name) for name in PLAIN}, "vpp": {1}} | values
     return limits.only | {name: frozenset(limits.only.get(name, own)) & own for name, own in may.items()}
 
 
 def _min_microbatches(columns: LayoutColumns) -> Ints:
-    """Minimum number of microbatches that a replica of each layout takes, (N,), as `fewest_microbatches`
-    explains."""
+    """Minimum number of microbatches that each replica of a layout takes, (N,), explained at
+    `fewest_microbatches`."""
     return np.where(is_scheduled(columns, QUEUES), 1, columns.pp)
 
 
@@ -375,7 +379,7 @@ class ReplicaSpace:
         return in_pools(self.question, self.columns.layout(row))
 
     def leaf(self, row: int) -> ReplicaLeaf:
-        """Layout of one row with its costs in every pool, ready to be placed."""
+        """Placement problem of one row's layout, with its costs in every pool."""
         question, layout = self.question, self.layout(row)
         leaves = [self._group(np.array([row]), costs).leaf for costs in self.costs]
         pools = tuple(replace(leaf, any_engine=not question.stack.torch_pipelining) for leaf in leaves)
@@ -390,9 +394,9 @@ class ReplicaSpace:
         return replace(group, microbatches=_min_microbatches(columns))
 
     def bounds(self) -> Array:
-        """Lower bound of the step of every layout over its placements, seconds (N,); infinite where some rank
-        has no memory for the minimum of blocks. Blocks are as even as they divide, under the fastest
-        policy."""
+        """Lower bound of the step of every layout over its placements, seconds (N,); infinite where a rank
+        lacks memory for the minimum of blocks. Blocks are as even as they divide, under the fastest policy.
+        """
         x, blocks = self.columns, self.question.model.num_layers
         seconds, retained = np.empty(len(x)), np.zeros(len(x))
         if self.question.stack.torch_pipelining:  # for the mean number of microbatches: some take fewer

@@ -47,13 +47,13 @@ from planner.placement.leaf import TOLERANCE, Leaf, Placement
 from planner.placement.mixes import every_mix
 from planner.placement.patterns import chunk_patterns
 from planner.search.branching import Candidates, Prover, SearchSettings
-from planner.search.enumeration import enumerated_names
+from planner.search.enumeration import enumerate_names
 from planner.space.restrictions import Restrictions
 
 
 def relaxed_seconds(leaves: Sequence[Leaf], paths: Sequence[CriticalPath]) -> Array:
-    """Lower bound of the step of N layouts with the same pipeline shape over all placements, seconds (N,);
-    infinite where none fits.
+    """Lower bound of the step of N layouts with one pipeline shape, seconds (N,), over all placements with
+    fractions of blocks; infinite where none fits.
 
     Every path, and the mean of all, bounds the step from below; of a split backward pass the path counts only what it
     has of both halves.
@@ -63,7 +63,7 @@ def relaxed_seconds(leaves: Sequence[Leaf], paths: Sequence[CriticalPath]) -> Ar
 
     @cache
     def column(name: str) -> Array:
-        """Array of one cost coefficient on every stage of every layout, (N, S) or (N, S, P)."""
+        """Cost coefficient `name` on every stage of every layout, (N, S) or (N, S, P)."""
         return np.stack([leaf.by_stage(name) for leaf in leaves])
 
     nothing = np.broadcast_to(first.no_blocks, (len(leaves), *first.no_blocks.shape))
@@ -95,8 +95,8 @@ def relaxed_seconds(leaves: Sequence[Leaf], paths: Sequence[CriticalPath]) -> Ar
 
 
 def _mixed(leaf: Leaf, price_NP: Array, kept_NP: Array, room_N: Array) -> Array:
-    """Minimum seconds of all blocks of each layout, (N,), with recompute policies mixed in any fraction for
-    which all ranks together have memory."""
+    """Minimum seconds of one microbatch in all blocks of each layout, (N,), if blocks are split among
+    recompute policies in any fraction that all ranks together have memory for."""
     blocks, policies = leaf.num_layers, np.flatnonzero(leaf.allowed).tolist()
     best_N = np.full(len(room_N), np.inf)
     for policy in policies:
@@ -112,8 +112,8 @@ def _mixed(leaf: Leaf, price_NP: Array, kept_NP: Array, room_N: Array) -> Array:
 
 
 def _memory(leaves: Sequence[Leaf], column: Callable[[str], Array]) -> tuple[Array, Array]:
-    """Minimum bytes of a block under each policy, (N, P), and bytes free on all ranks under the policy with the
-    smallest temporary set, (N,), both for one live microbatch.
+    """Minimum bytes of a block under each recompute policy, (N, P), and bytes of all ranks together that
+    blocks may use, (N,), both per live microbatch.
 
     Only where a rank has one chunk and all blocks are of one kind: else it depends on the chunk how many microbatches
     of a block are live, and on the kind which bytes it has.
@@ -137,17 +137,17 @@ model."""
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Columns (placement variables) of a layout in the integer program, with the seconds that each adds to
-    the critical paths."""
+    """Columns (placement variables) of one layout in the integer program, with the seconds that each adds to
+    the critical paths of the pipeline."""
 
     leaf: Leaf
     columns: Columns
     fixed: Array
-    """Seconds of the paths without blocks, (Q,)."""
+    """Seconds of each critical path without any blocks, (Q,)."""
     column_seconds: Array
-    """Seconds that a column adds to each path, (J, Q)."""
+    """Seconds that each column adds to each critical path, (J, Q)."""
     tail_seconds: Array
-    """Minimum seconds after the paths, (J,)."""
+    """Minimum seconds between the end of the paths and the end of the step, with each column, (J,)."""
 
     @classmethod
     def of(cls, leaf: Leaf, columns: Columns, paths: Sequence[CriticalPath]) -> Timed:
@@ -158,7 +158,7 @@ class Timed:
         return cls(leaf, columns, fixed_Q, own_JQ, optimizer_J + leaf.overhead)
 
     def limited_to(self, target: float) -> Timed | None:
-        """Subset of the columns that a step of `target` seconds may contain; None if no placement is so fast."""
+        """Select the columns that a step of `target` seconds may contain; None if no placement is so fast."""
         timed, mask = self, self._in_time(target)
         while mask.any() and not mask.all():
             timed = timed.only(mask)
@@ -171,7 +171,7 @@ class Timed:
         return Timed(self.leaf, self.columns.only(mask), self.fixed, seconds_JQ, tail_J)
 
     def lower_bound(self, low: float, high: float) -> float:
-        """Lower bound of the step in seconds between `low` and `high`, by bisection. No shorter step has
+        """Lower bound of the step in seconds, by bisection between `low` and `high`: no shorter step has
         columns for all blocks of the model."""
         if self.limited_to(high) is None:
             return high
@@ -181,8 +181,8 @@ class Timed:
         return low
 
     def _in_time(self, target: float) -> Bools:
-        """Whether the critical paths with each column stay within `target` seconds if all other stages are as
-        fast as possible, (J,)."""
+        """Whether a step with each column can end within `target` seconds if all other stages are as fast as
+        possible, (J,)."""
         leaf, own_JQ, stage_J = self.leaf, self.column_seconds, self.columns.stage
         others_JQ: Array = np.zeros_like(own_JQ)
         if leaf.is_plain:
@@ -195,8 +195,8 @@ class Timed:
         return in_time
 
     def _hold_the_model(self) -> bool:
-        """Whether the columns of all stages can add up to the model's number of blocks, judged by minimum and
-        maximum sums."""
+        """Whether the block counts of the columns, one column a stage, can add up to the model's number of
+        blocks; a necessary condition."""
         if not self.leaf.is_plain:
             return True
         blocks_J, stage_J = self.columns.num_blocks, self.columns.stage
@@ -205,7 +205,7 @@ class Timed:
 
 
 def fitting_columns(leaf: Leaf, paths: Sequence[CriticalPath], target: float) -> Timed | None:
-    """Columns of a layout that fit in memory and that a step of `target` seconds may contain, with their path
+    """Columns (placement variables) of a layout that fit in memory and may be part of a step of `target`
     seconds; None if there are none."""
     columns = _stages(leaf, target) if leaf.is_plain else Columns.of_patterns(chunk_patterns(leaf))
     timed = Timed.of(leaf, columns, paths).limited_to(target) if columns is not None else None
@@ -215,8 +215,8 @@ def fitting_columns(leaf: Leaf, paths: Sequence[CriticalPath], target: float) ->
 
 
 def first_placement(leaf: Leaf, columns: Columns) -> Placement | None:
-    """Initial placement of a layout, good but not proven; None if none is known. For patterns, that whose
-    slowest stage is fastest."""
+    """Initial placement of a layout, good but not proven best; None if none is known. For patterns, that
+    whose slowest stage is fastest."""
     if leaf.is_plain:
         placement, _ = good_of_numbers(leaf, math.inf)
         return placement[0] if placement else None
@@ -225,9 +225,10 @@ def first_placement(leaf: Leaf, columns: Columns) -> Placement | None:
 
 
 def _stages(leaf: Leaf, target: float) -> Columns | None:
-    """Columns of the program for a layout whose schedule allows any number of blocks on a stage (1F1B,
-    GPipe). There is one for each stage, block count and kind of first blocks, with the fastest recompute mix
-    that fits. Where a trainer counts blocks recomputed in full, a column for every number of these."""
+    """Columns of the integer program for a layout of a plain schedule (1F1B, GPipe), which allows any number
+    of blocks on a stage. There is one for each stage, block count and kind of first blocks, with the fastest
+    recompute mix that fits. Where a trainer counts blocks recomputed in full, a column for every number of
+    these."""
     fixed = (leaf.forward(leaf.no_blocks) + leaf.backward(leaf.no_blocks)).min()
     block = leaf.by_stage("layer_forward").min() + leaf.by_stage("layer_backward").min()
     tables, number_K = [], np.arange(leaf.sizes.stop)
@@ -260,8 +261,8 @@ PLACEMENT_BATCH = 4
 
 
 class ProgramSearch(Prover):
-    """Search by one integer program, with bound, incumbent and proof of every layout. Layouts with equal costs
-    count as one."""
+    """Search by one integer program that chooses among all layouts and their placements. Layouts with equal
+    costs count as one."""
 
     proved_by = "ilp"
 
@@ -282,7 +283,7 @@ class ProgramSearch(Prover):
         super().__init__(candidates, settings)
         candidates.open_all()
         names = [str(candidates.layout(row)) for row in range(len(candidates))]
-        covered = enumerated_names(candidates.question, limits)
+        covered = enumerate_names(candidates.question, limits)
         if lacking := sorted((covered or set()).difference(names)):
             raise RunError(
                 f"the search leaves out `{lacking[0]}`, which an enumerator of layouts covers: one of them is wrong",
@@ -320,8 +321,8 @@ class ProgramSearch(Prover):
         return [(self._rows[number][0], placement) for number, placement in super().leaders()]
 
     def run(self) -> None:
-        """Compute relaxed bounds of all layouts, then let the solver choose until the k best are proven or time
-        runs out."""
+        """Run the search: compute relaxed bounds of all layouts, then solve and extend the program until the
+        k best are proven or time runs out."""
         self._relax()
         if self._seconds_left() <= 0:
             return
@@ -336,7 +337,8 @@ class ProgramSearch(Prover):
             self._report(exactly=True)
 
     def _relax(self) -> None:
-        """Compute the relaxed lower bound of every layout, one pipeline shape at a time."""
+        """Set the lower bound of every layout to its relaxed bound (fractional placement), one pipeline shape
+        at a time."""
         groups: dict[tuple[Pipeline, int, bytes], list[int]] = {}
         for number, leaf in enumerate(self._leaves):
             key = (pipeline_of(leaf), leaf.least_blocks, leaf.allowed.tobytes())
@@ -349,7 +351,7 @@ class ProgramSearch(Prover):
             self._bound[numbers] = relaxed_seconds(leaves, self._paths[pipeline])
 
     def _round(self, program: Program, solver: SolverName) -> None:
-        """Solve the program once, and add the columns, placements or paths that the solution lacks."""
+        """Solve the program once, then add the columns, placements or critical paths that its solution lacks."""
         may = self._open_layouts()
         for number in np.flatnonzero(~may).tolist():
             program.y[number].upBound = 0
@@ -378,14 +380,14 @@ class ProgramSearch(Prover):
             program.steps_are_no_shorter_than_path(choice.leaf, path)
 
     def _open_layouts(self, besides: Iterable[int] = ()) -> Bools:
-        """Whether each layout is unproven, may be among the k best, and is none of `besides`, (N,)."""
+        """Mask of the layouts outside `besides` that are unproven and may be among the k best, (N,)."""
         may: Bools = self._bound < self._threshold()
         may[[*self._proofs, *besides]] = False
         return may
 
     def _sharpen(self, program: Program) -> None:
-        """Raise the bounds of the most promising layouts by computing their stage columns for the integer
-        program."""
+        """Compute the columns of the layouts with the smallest lower bounds, and raise these bounds
+        accordingly."""
         coarse = np.flatnonzero(self._open_layouts(self._columns))
         for number in coarse[np.argsort(self._bound[coarse], kind="stable")][: self._batch].tolist():
             if self._seconds_left() <= 0:
@@ -402,7 +404,7 @@ class ProgramSearch(Prover):
         self._batch = min(2 * self._batch, MOST_SHARPENED)
 
     def _place(self, program: Program) -> None:
-        """Add placements to the program for the layouts with the lowest bounds among those with columns."""
+        """Add placement columns to the program for the layouts with the smallest lower bounds."""
         may = self._open_layouts(program.choices)
         closed = [number for number in self._columns if may[number]]
         for number in sorted(closed, key=lambda number: self._bound[number])[:PLACEMENT_BATCH]:
@@ -414,7 +416,7 @@ class ProgramSearch(Prover):
                 program.place(number, leaf, in_time.columns, self._paths[pipeline_of(leaf)])
 
     def _record_placement(self, number: int, placement: Placement) -> None:
-        """Price a placement on the timeline and keep it as the layout's incumbent if it is the fastest so far."""
+        """Price a placement on the timeline, and store it if it is the fastest of its layout so far."""
         seconds = self._leaves[number].price(placement)
         if number not in self.best or seconds < self.best[number][1]:
             self.best[number] = (placement, seconds)
@@ -426,10 +428,11 @@ class ProgramSearch(Prover):
         return min(max(self._lower_bound, float(self._bound.min(initial=math.inf))), self._best_seconds())
 
     def _count(self, layouts: Bools) -> int:
+        """Count the layouts of a mask, with all layouts that were merged because their costs are equal."""
         return sum(len(self._rows[number]) for number in np.flatnonzero(layouts).tolist())
 
     def _counts(self) -> dict[str, int]:
-        """Numbers of layouts that are infeasible, pruned, solved and undecided."""
+        """Count layouts by outcome: infeasible, pruned, solved and undecided."""
         infeasible, solved = np.isinf(self._bound), np.zeros(len(self._bound), dtype=np.bool_)
         solved[[*self._proofs, *(n for n, (_, own) in self.best.items() if own <= self.kth_seconds)]] = True
         solved &= not self.is_unfinished

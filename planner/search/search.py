@@ -133,8 +133,8 @@ def search_on(settings: SearchSettings, question: Question, limits: Restrictions
 
 
 def search_policies(terms: SearchSettings, question: Question, parts: Sequence[Restrictions]) -> SearchResult:
-    """Find the best layouts over all `parts`, which restrict the question to one recompute policy each. A
-    layout counts once, under its fastest policy.
+    """Find the best layouts over all `parts`, each of which restricts the question to one recompute policy
+    for all stages. A layout counts once, under its fastest policy.
 
     Each part is searched only for layouts that may be among the best of the parts before it.
 
@@ -197,8 +197,8 @@ def search_policies(terms: SearchSettings, question: Question, parts: Sequence[R
 
 
 def close_proof(result: SearchResult) -> SearchResult:
-    """Close the proof of a search result by an integer program. A result without the state of its search is
-    returned unchanged."""
+    """Run the closing integer program of a search result, which may prove the best layout; unchanged without
+    the state of its search."""
     if not result.searches:
         return result
     first = result.searches[0]
@@ -223,7 +223,7 @@ Query = tuple[Question, Restrictions, int, float, Effort]
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Budget:
-    """Time limit and settings shared by all searches of one answer; once `ended`, no more are started."""
+    """Time limit and settings that all searches of one answer share; once `ended`, no more searches start."""
 
     time_limit: float | None = None
     """Time limit of all searches together, seconds; None for no limit."""
@@ -257,7 +257,7 @@ class Budget:
             self.on_status(doing)
 
     def share(self, parts: int) -> Budget:
-        """Create a budget for one of `parts` parts of the answer, with an even share of the time left."""
+        """Create a budget for one of `parts` equal parts of the answer, with an even share of the time left."""
         limit = None if self.time_limit is None else self.seconds_left / parts
         return replace(self, time_limit=limit, start=time.monotonic(), ended=False, failure=None, searches=0)
 
@@ -267,13 +267,12 @@ class Budget:
         return time.monotonic() - self.start
 
     def is_over(self) -> bool:
-        """Whether no more searches are started; a budget whose time is up ends."""
+        """Whether no more searches may start; sets `ended` when the time is up."""
         self.ended = self.ended or self.seconds_left <= 0
         return self.ended
 
     def attempt(self, search: Callable[[], Answer]) -> Answer | None:
-        """Run a search unless the budget is over, count it, and note its failure or the user's interrupt; None if it
-        found nothing.
+        """Run a search unless the budget is over, and count it; None if it found nothing.
 
         Raises:
             InfeasibleError: nothing fits, which is proven.
@@ -308,8 +307,8 @@ class Budget:
         space: Space | None = None,
         remembers: bool = True,
     ) -> SearchResult | None:
-        """Search for the best layouts of a question within the time left; None if time ran out before any was
-        found.
+        """Search for the best layouts of a question within the time left; None if time ran out before a
+        layout was placed.
 
         `seconds` limits this search alone and does not end the budget. The answer holds only layouts faster than
         `cutoff` seconds, and may be empty. With `closes_with_ilp` an integer program closes the proof.
@@ -409,8 +408,8 @@ RowAt = Callable[[int, int], Row | None]
 def scaling_rows(
     question: AnyQuestion, sizes: Sequence[int], kinds: Sequence[str], budget: Budget, row_at: RowAt
 ) -> list[Row]:
-    """Rows of strong and weak scaling curves over the numbers of GPUs `sizes`. `row_at` is called once for
-    points that share GPUs and batch.
+    """Compute the rows of strong and weak scaling curves over the numbers of GPUs `sizes`. `row_at` is called
+    once for points that share GPUs and batch.
 
     Points on which nothing fits, and those for which `row_at` returns None, are left out.
     """
@@ -431,8 +430,8 @@ def scaling_rows(
 
 
 def doublings(question: AnyQuestion) -> list[int]:
-    """Numbers of GPUs for a scaling curve, from an eighth of the cluster to four times the cluster, in whole
-    nodes."""
+    """Numbers of GPUs for a scaling curve: an eighth to four times the cluster, each twice the last, where
+    they make complete nodes."""
     gpus = question.cluster.num_gpus
     counts = [gpus // 8, gpus // 4, gpus // 2, gpus, 2 * gpus, 4 * gpus]
     return sorted({count for count in counts if count > 0 and possible(count, question.cluster)})
@@ -459,8 +458,8 @@ def place_layout(question: Question, layout: Layout) -> Layout:
 
 
 def _place_plain(question: Question, layout: Layout) -> tuple[bool, float, Layout]:
-    """Find the best placement of a plain layout (one stage per rank), as (whether memory overflows, step
-    seconds, placed layout). It overflows memory only where every placement does."""
+    """Find the best placement of a plain layout (one stage per rank); return whether memory overflows, step
+    seconds and placed layout. It overflows memory only where every placement does."""
     costs = costs_of_ranks(question, layout)
     for overflows, rows in ((False, costs), (True, replace(costs, memory_limit=np.full(len(costs), np.inf)))):
         leaf = _leaf_of(question, layout, rows)
@@ -471,8 +470,8 @@ def _place_plain(question: Question, layout: Layout) -> tuple[bool, float, Layou
 
 
 def _in_equal_stages(question: Question, layout: Layout) -> Layout:
-    """Place a layout's blocks in stages as equal as possible, with smaller stages at the ends. This is the
-    fastest of these placements that fits, among equals the first.
+    """Place a layout's blocks in stages as equal as possible: of the splits with smaller stages at the ends,
+    the fastest that fits in memory, among equals the first.
 
     Used for replicas, which have the same blocks in all pools, and for several chunks a rank.
 
@@ -506,7 +505,7 @@ def _names_too_many(layout: Layout) -> InputError:
 
 
 def _leaf_of(question: Question, layout: Layout, costs: StageCosts) -> Leaf:
-    """Leaf (placement problem) of a given layout, with only the recompute policies that the layout names."""
+    """Placement problem (`Leaf`) of a given layout, with only the recompute policies that the layout names."""
     columns = LayoutColumns.of([layout])
     leaf = RankCosts.of_rows(question, columns, costs, policy_mask(layout.policies)).leaf
     least_blocks = int(offloaded_by_number(columns)[0])

@@ -1,5 +1,5 @@
-"""Treatment of each axis of layouts by a search, as values to try, properties that depend on the axis,
-reasons to close it, and boxes (ranges of numbers of offloaded blocks).
+"""Behaviour of each axis of layouts in a search: values to try, properties of a layout that depend on the
+axis, reasons to leave it closed, and boxes (ranges of numbers of offloaded blocks).
 
 An axis that is in none of these tables keeps its default; `planner.space.space` chooses the degrees of the
 mesh, microbatch sizes, ZeRO stages, shard groups and schedules.
@@ -51,19 +51,21 @@ def divisors(number: int) -> list[int]:
 
 
 def countable(question: Question, pp: Ints) -> Ints:
-    """Maximum number of blocks that a layout may offload by explicit counts on every rank, for pp stages, (N,).
-    It is one less than the blocks of the smallest rank, as all blocks are written without a count."""
+    """Maximum number of blocks per rank that a layout may offload by explicit counts with pp stages, (N,). It
+    is one less than the blocks of the smallest rank, as all blocks are written without a count."""
     return (question.model.num_layers - 1) // pp
 
 
 def _expert_tensor_degrees(question: Question, mesh: Mesh) -> list[int]:
+    """Expert tensor-parallel degrees (etp) that the search tries in a mesh: divisors of tp if the stack
+    supports other degrees than tp."""
     shares = question.model.has_experts and question.stack.expert_tensor_parallel
     return divisors(mesh.tp) if shares else [mesh.tp]
 
 
 def _orders(question: Question, mesh: Mesh) -> list[int]:
-    """Rank orders that the search tries in a mesh (degrees of tp, pp, cp and dp), as indices into `ORDERS`,
-    one of each set that places ranks alike."""
+    """Rank orders that the search tries in a mesh (degrees of tp, pp, cp and dp), as indices into `ORDERS`;
+    of orders that place ranks alike, only the first."""
     seats = same_seats(mesh.cp, mesh.dp, mesh.pp)
     return sorted({seats[ORDERS.index(order)] for order in question.stack.axis_orders})
 
@@ -100,9 +102,9 @@ def _offloads(question: Question, mesh: Mesh) -> Sequence[tuple[int, ...]]:
 
 
 def _overlaps(question: Question, mesh: Mesh) -> list[tuple[int, ...]]:
-    """Choices of communication to overlap that the search tries in a mesh (degrees of tp, pp, cp and dp), as
-    flags for `OVERLAPS`. They are the stack's default, and every subset of the axes that the stack can
-    overlap."""
+    """Combinations of overlapped communication that the search tries in a mesh (degrees of tp, pp, cp and
+    dp), as flags for `OVERLAPS`. They are the stack's default, and every subset of the axes that the stack
+    can overlap."""
     ranks = {"tp": mesh.tp, "pp": mesh.pp, "dp": mesh.dp * mesh.cp}
     if max(ranks.values()) == 1:
         return [(UNSAID,) * len(OVERLAPS)]
@@ -125,12 +127,14 @@ columns. The first axes vary slowest."""
 
 
 def _opens_no_replicas(question: Question, trainer: str | None) -> str:
+    """Reason why `--allow replicas` has no effect on a question; empty if it has one."""
     if not question.has_pools:
         return f"it puts replicas in different pools, and `{question.cluster.name}` has one"
     return f"{trainer} gives every replica as many microbatches" if trainer else ""
 
 
 def _opens_no_offload(question: Question, trainer: str | None) -> str:
+    """Reason why `--allow offload` has no effect on a question; empty if it has one."""
     cluster, stack = question.cluster, question.stack
     on_cpu = any(pool.cluster.gpu.kind == "cpu" for pool in question.pools)
     no_memory = f"cluster `{cluster.name}` does not say how much memory a host has (`--host-memory`)"
@@ -160,7 +164,7 @@ _AFFECTS: dict[str, tuple[Matter, ...]] = {
     "pp": ("pipeline",),
     "offload": ("states", "pipeline"),
 }
-"""Name of an axis → properties of a layout that depend on it, by default all. Layouts that do not differ in
+"""Name of an axis → properties of a layout that depend on the axis, by default all. Layouts that do not differ in
 the relevant axes are computed once."""
 
 
@@ -215,8 +219,8 @@ class Boxes:
 
     @property
     def layouts(self) -> Ints:
-        """Number of combinations of counts in each box, (N,). With two columns of counts a box is a rectangle
-        cut by a line, which leaves out a triangle less what of it is outside the rectangle."""
+        """Number of combinations of offload counts in each box, (N,). With two columns of counts a box is a
+        rectangle cut by a line, which leaves out a triangle less what of it is outside the rectangle."""
         long, high = np.sort(self.high - self.low + 1, axis=1)[:, :-3:-1].T
         over = (self.high % EVERY).sum(axis=1) - self.room
         sides = np.maximum([over, over - long, over - high, over - long - high], 0)
@@ -230,15 +234,15 @@ class Boxes:
         return single
 
     def corners(self, columns: LayoutColumns) -> list[LayoutColumns]:
-        """Layouts at the corners of the boxes, a table of N layouts for each combination of `low` and
-        `high` counts. Single counts repeat corners."""
+        """Layouts at the corners of the boxes: for each combination of `low` and `high` counts, a table of N
+        layouts. Single counts repeat corners."""
         open_R: Bools = np.any(self.low < self.high, axis=0)
         ends = product(*((False, True) if is_open else (False,) for is_open in open_R.tolist()))
         return [with_counts(columns, np.where(np.array(is_high), self.high, self.low)) for is_high in ends]
 
     def halves(self) -> tuple[Ints, Boxes]:
-        """Split each box along its longest side, and return the index of every half's box and the halves,
-        (M,) each. Single boxes stay."""
+        """Split each box in two along its longest side; return the index of the original box, (M,), and the M
+        halves. Single boxes stay."""
         boxes = np.arange(len(self))
         side = (self.high - self.low).argmax(axis=1)
         middle = (self.low[boxes, side] + self.high[boxes, side]) // 2
@@ -253,8 +257,8 @@ class Boxes:
         return np.tile(boxes, 2)[nonempty], replace(halves, high=high).rows(nonempty)
 
     def singles(self, columns: LayoutColumns) -> tuple[Ints, LayoutColumns, Boxes]:
-        """List every combination of counts in the boxes, as index of its box, (K,), layout with these counts,
-        and a box of this combination alone."""
+        """List every combination of offload counts in the boxes: index of its box, (K,), layout with these
+        counts, and a box of this combination alone."""
         bounds = zip(self.low.tolist(), self.high.tolist(), self.room.tolist(), strict=True)
         combinations = [
             (box, *counts)

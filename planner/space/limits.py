@@ -1,5 +1,5 @@
-"""Limits of a search as named rules with sentences, each for a kind of legal layouts that the search leaves
-out. Covered layouts are legal and within all limits.
+"""Limits of a search: named rules with sentences, each of which excludes some legal layouts from the search.
+Covered layouts are legal and within all limits.
 
 The search's space respects them by construction; obstacles, `--why-not` and an enumerator check given
 layouts.
@@ -34,8 +34,8 @@ Below it their messages take over twice as long, which no published run accepted
 
 
 def tensor_degrees(cluster: ClusterSpec) -> list[int]:
-    """Tensor-parallel degrees that a search tries on a cluster. They are divisors of the GPUs of a node or,
-    over fast enough links, of all GPUs."""
+    """Tensor-parallel degrees that a search tries on a cluster: divisors of the GPUs of a node or, if links
+    between nodes are fast enough, of all GPUs."""
     levels = levels_of(cluster)
     inside, across = ([at.bandwidth for at in levels if at.network == far] for far in (False, True))
     is_slow = not across or min(across) < NEARLY_AS_FAST * min(inside)
@@ -43,15 +43,15 @@ def tensor_degrees(cluster: ClusterSpec) -> list[int]:
 
 
 def tried_tensor_degrees(question: Question, limits: Restrictions) -> list[int]:
-    """Tensor-parallel degrees that a search tries or the user names, as far as the restrictions permit them and
-    they divide the GPUs."""
+    """Tensor-parallel degrees that a search tries or the user names, if the restrictions permit them and they
+    divide the number of GPUs."""
     degrees = {*tensor_degrees(question.cluster), *limits.only.get("tp", ())}
     return limits.permitted("tp", [tp for tp in sorted(degrees) if question.cluster.num_gpus % tp == 0])
 
 
 def needless_rows(question: Question, limits: Restrictions, columns: LayoutColumns) -> Bools:
-    """Whether each layout keeps data on the drive that host memory would hold, (N,); False if a restriction
-    names drives.
+    """Whether each layout keeps data on the drive although host memory would hold it, (N,); False if a
+    restriction names drives.
 
     They need as much device memory as without the drive, and no less time, so none is the only best one.
     """
@@ -63,6 +63,7 @@ def needless_rows(question: Question, limits: Restrictions, columns: LayoutColum
 
 
 def _uneven(question: Question, x: LayoutColumns) -> Bools:
+    """Whether each layout has stages of unequal size that the search does not cover, (N,)."""
     blocks, stages_N = question.model.num_layers, x.pp * x.vpp
     shapes = zip(x.schedule.tolist(), stages_N.tolist(), strict=True)
     covered = [covers(SCHEDULES[schedule], blocks, stages) for schedule, stages in shapes]
@@ -70,6 +71,7 @@ def _uneven(question: Question, x: LayoutColumns) -> Bools:
 
 
 def _untried(question: Question, x: LayoutColumns) -> Bools:
+    """Whether each layout combines offloaded blocks in a way that the search does not try, (N,)."""
     with_states = (x.offload_states > 0) | (x.offload_streamed > 0)
     streams_all = (x.offload_streamed >= EVERY) & (x.offload_states > 0)
     own_host = offloads(x) & (question.cluster.gpu.kind == "cpu")
@@ -78,6 +80,7 @@ def _untried(question: Question, x: LayoutColumns) -> Bools:
 
 
 def _redundant(question: Question, limits: Restrictions, x: LayoutColumns) -> Bools:
+    """Whether each layout has an equivalent under another name, or uses a drive needlessly, (N,)."""
     is_redundant: Bools = (x.zero > 0) & (x.shard == 1)
     is_redundant |= (x.cp > 1) & (x.context == CONTEXTS.index(question.stack.context_parallel))
     return is_redundant | needless_rows(question, limits, x)
@@ -142,5 +145,6 @@ def limits_in_words(question: Question, limits: Restrictions) -> str:
 
 
 def left_out(question: Question, limits: Restrictions, layout: Layout) -> tuple[str, ...]:
-    """Sentences on the search limits by which a search does not try a legal layout; empty if the layout is tried."""
+    """Sentences on the search limits that exclude a legal layout from the search; empty if the search covers
+    it."""
     return tuple(words.what for words in objections(beyond_limits(limits), question, layout))

@@ -1,5 +1,5 @@
-"""Reasons for missing answers, such as rules that the closest layouts break or the memory that the closest
-layout needs, and notes on parts of a question without effect.
+"""Reasons why a question has no answer (rules that the closest layouts break, or the memory that the closest
+layout needs), and notes on parts of a question that have no effect.
 
 Notes cover lengths that divide badly or exceed the model's positions, and windows and memory limits that
 limit nothing.
@@ -47,8 +47,8 @@ MAX_EXAMPLES = 3
 
 
 def obstacles(question: Question, limits: Restrictions) -> list[Words]:
-    """Sentences on the rules that keep every layout within the restrictions from being legal and covered by the
-    search; empty if some layout is.
+    """Sentences on the rules that exclude every layout within the restrictions; empty if some layout is legal
+    and covered by the search.
 
     The rules that all layouts break; if there is none, the rules broken by the layouts that break fewest.
     """
@@ -82,8 +82,8 @@ def obstacles(question: Question, limits: Restrictions) -> list[Words]:
 
 
 def _degrees(question: Question, limits: Restrictions) -> Words | None:
-    """Sentence on parallel degrees fixed by the user that do not divide the number of GPUs; None if all
-    do."""
+    """Sentence on the parallel degrees fixed by the user if their product does not divide the number of GPUs;
+    else None."""
     fixed = {axis: min(limits.only[axis]) for axis in _MESH if len(limits.only.get(axis, ())) == 1}
     gpus, divisor = question.cluster.num_gpus, math.prod(fixed.values())
     if gpus % divisor == 0:
@@ -100,8 +100,7 @@ def _degrees(question: Question, limits: Restrictions) -> Words | None:
 
 
 def _rules(question: Question, limits: Restrictions) -> tuple[Rule, ...]:
-    """Rules to check when no layout is legal, which concern layouts, trainer, pools, schedules and the
-    search's limits."""
+    """Rules to report when no layout is legal: on layouts, trainer, pools, schedules and the search's limits."""
     policies = limits.recompute(question)
     recomputes: Bools = np.asarray(policies_by_schedule(policies).any(axis=1))
     return (
@@ -119,12 +118,13 @@ def _rules(question: Question, limits: Restrictions) -> tuple[Rule, ...]:
 
 
 def _rows_within(question: Question, limits: Restrictions) -> LayoutColumns:
-    """Layouts within the restrictions, legal or not, (N,). Axes without restriction have simple values."""
+    """List layouts that satisfy the restrictions, legal or not, (N,); axes without restriction have simple
+    values."""
     stack, gpus, restricted = question.stack, question.cluster.num_gpus, limits.named_axes
 
     def values(axis: str, defaults: Iterable[int]) -> list[int]:
-        """Default and requested values of an axis that the restrictions permit; if there are none, the
-        smallest permitted value."""
+        """Default and requested values of an axis that the restrictions permit, or the smallest permitted
+        value if there are none."""
         bounds = {limit[axis] for limit in (limits.minima, limits.maxima) if axis in limit}
         permitted = limits.permitted(axis, sorted({*defaults, *limits.only.get(axis, ()), *bounds}))
         return permitted or limits.permitted(axis, limits.unbounded(axis, 1))[:1]
@@ -247,6 +247,7 @@ def _legal_sizes(question: Question) -> str:
     step, more_steps = (cluster.gpus_per_node, steps) if cluster.nodes > 1 else (1, range(0))
 
     def first_legal(changes: Iterable[tuple[int, int]]) -> tuple[int, int] | None:
+        """First pair of GPUs and global batch with which some layout is legal; None without any."""
         asked = (change for change in changes if min(change) > 0)
         return next((one for one in asked if not obstacles(resized(question, *one), Restrictions())), None)
 
@@ -261,7 +262,7 @@ def _legal_sizes(question: Question) -> str:
 
 
 def least_share(group: RankCosts) -> Array:
-    """Minimum memory that all ranks of a pipeline need together, as a share of the memory that they have, (N,)."""
+    """Minimum memory that all ranks of a pipeline need together, as a share of the memory of all ranks, (N,)."""
     x, by_rank = group.costs, group.by_rank
     kept_NRP = by_rank(x.layer_activation)[..., group.allowed]
     blocks_N = group.num_layers * (by_rank(x.layer_static).min(axis=1) + kept_NRP.min(axis=(1, 2)))
@@ -270,8 +271,8 @@ def least_share(group: RankCosts) -> Array:
     return share_N
 
 
-def evenly_full(leaf: Leaf) -> tuple[tuple[int, ...], float]:
-    """Number of blocks on each rank if each block goes where most memory is left, and the share of memory
+def fill_memory_evenly(leaf: Leaf) -> tuple[tuple[int, ...], float]:
+    """Spread the blocks so that memory fills evenly: number of blocks on each rank, and the share of memory
     that the fullest rank uses. All blocks are under the strongest recompute policy."""
     policy = int(np.flatnonzero(leaf.allowed)[-1])
     blocks_RP = leaf.no_blocks

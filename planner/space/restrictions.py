@@ -1,4 +1,4 @@
-"""Restrictions of the user on layouts, as values, bounds, forbidden choices, and a trainer whose rules a
+"""Restrictions of the user on layouts: allowed and forbidden values, bounds, and a trainer whose rules a
 layout must obey.
 
 `--fix`, `--forbid` and `--allow` as people write them: `tp=8`, `tp=2,4`, `pp>=2`, `zero3`, `cp`, `offload`.
@@ -62,9 +62,9 @@ class Restrictions:
     """Trainer whose rules a layout must obey (a name in `planner.formats.trainers.TRAINERS`)."""
 
     def allows(self, columns: LayoutColumns) -> Bools:
-        """Whether each layout satisfies the restrictions, (N,), except the trainer's rules (`allowed_rows`).
-        The kind of context parallelism must be given. An order is allowed under any name that seats the ranks
-        of the layout alike."""
+        """Whether each layout satisfies the restrictions, (N,), apart from the trainer's rules (see
+        `allowed_rows`). The kind of context parallelism must be given. An order is allowed under any name
+        that seats the ranks of the layout alike."""
         allowed = np.ones(len(columns), dtype=np.bool_)
         for axis in self.named_axes:
             values = getattr(columns, axis)
@@ -77,15 +77,15 @@ class Restrictions:
         return allowed
 
     def apply_confidence(self, question: Question) -> Question:
-        """Copy of the question with the higher of two minimum probabilities of fitting, the question's and the
-        restrictions'."""
+        """Copy of the question whose minimum probability of fitting in memory is the higher of the question's
+        and the restrictions'."""
         if self.confidence is None or self.confidence <= question.confidence:
             return question
         return replace(question, confidence=self.confidence)
 
     def with_confidence(self, question: Question, confidence: float) -> Restrictions:
-        """Copy of the restrictions with a probability of fitting above the question's; `max_memory` shrinks as
-        the safety margin widens."""
+        """Copy of the restrictions with a probability of fitting above the question's; `max_memory` shrinks
+        accordingly."""
         if confidence <= question.confidence:
             return self
         shares = [confident_share(one, question.memory_error) for one in (confidence, question.confidence)]
@@ -105,7 +105,7 @@ class Restrictions:
         return name in self.allowed or bool({*self.only, *self.minima} & {*LAYOUT_AXES[name].columns(name)})
 
     def without(self, axes: Collection[str]) -> Restrictions:
-        """Copy of the restrictions without any on the named axes."""
+        """Copy of the restrictions without those on the named axes."""
         fields: dict[str, Any] = {
             name: {axis: value for axis, value in getattr(self, name).items() if axis not in axes}
             for name in ("only", "never", "minima", "maxima")
@@ -130,8 +130,8 @@ class Restrictions:
         return permitted
 
     def unbounded(self, axis: str, smallest: int) -> range:
-        """Values of a numeric axis from `smallest`, or its minimum, upwards, one more than the number of
-        forbidden values."""
+        """First values of an axis of unlimited numbers, from `smallest` or its minimum upwards; one more than
+        the number of forbidden values, so that one is allowed."""
         minimum = max(smallest, self.minima.get(axis, smallest))
         return range(minimum, minimum + len(self.never.get(axis, ())) + 1)
 
@@ -182,14 +182,14 @@ class Restrictions:
 
     @property
     def fix_words(self) -> tuple[str, ...]:
-        """Words of `--fix` for the allowed values and bounds, in the order of `AXES`."""
+        """Arguments of `--fix` that give these allowed values and bounds, in the order of `AXES`."""
         bounds = [f"{axis}>={self.minima[axis]}" for axis in AXES if axis in self.minima]
         bounds += [f"{axis}<={self.maxima[axis]}" for axis in AXES if axis in self.maxima]
         return (*_words(self.only), *bounds)
 
     @property
     def forbid_words(self) -> tuple[str, ...]:
-        """Words of `--forbid` for the forbidden values."""
+        """Arguments of `--forbid` that give these forbidden values."""
         unwanted = ",".join(policy for policy in RECOMPUTE_POLICIES if policy in self.forbidden_recompute)
         left_out = [axis for axis in AXES if axis in self.unused]
         return (*_words(self.never), *left_out, *([f"recompute={unwanted}"] if unwanted else []))
@@ -223,7 +223,7 @@ def with_context_ways(question: Question, columns: LayoutColumns) -> LayoutColum
 
 
 def names_of(axis: str) -> tuple[str, ...]:
-    """Names of the values of an axis, in the order of their numbers; empty for numeric axes."""
+    """Names of the values of an axis in the order of their numbers; empty for numeric axes."""
     if axis == "recompute":
         return RECOMPUTE_POLICIES
     word = COLUMNS[axis]
@@ -231,7 +231,7 @@ def names_of(axis: str) -> tuple[str, ...]:
 
 
 def _words(values: Mapping[str, frozenset[int]]) -> tuple[str, ...]:
-    """Words such as `tp=2,4` and `schedule=1f1b`, one for each axis with values."""
+    """Arguments such as `tp=2,4` and `schedule=1f1b`, one for each axis with values."""
     words = []
     for axis in AXES:
         names, accepted = names_of(axis), sorted(values.get(axis, ()))
@@ -325,7 +325,8 @@ def parse_restrictions(
 def _unusable(
     words: Sequence[_Word], shut: Sequence[str], allow: Sequence[str], trainer: str | None
 ) -> Iterator[Problem]:
-    """Yield problems of axes that are both opened and closed, of words that lack a value, and of unknown names."""
+    """Yield problems with axes that are both opened and closed, with words that lack a value, and with
+    unknown names."""
     for name in shut:
         columns = LAYOUT_AXES[name].columns(name)
         opening = [f"`--allow {name}`"] * (name in allow)
@@ -351,14 +352,15 @@ def _unusable(
 
 
 def _either(words: Sequence[_Word]) -> str:
-    """Hint that `--fix AXIS=A,B` allows several values of an axis, if the user fixed several; else empty."""
+    """Hint that `--fix AXIS=A,B` allows several values of an axis, if the user fixed it several times; else
+    empty."""
     axis, lists = words[0].axis, [word.text.removeprefix(word.axis).removeprefix("=") for word in words]
     fixes_values = all(word.flag == "--fix" for word in words) and all(text[:1].isalnum() for text in lists)
     return f"`--fix {axis}={','.join(lists)}` allows either" if fixes_values and len(lists) > 1 else ""
 
 
 def _leaves_something(limits: Restrictions, axis: str) -> bool:
-    """Whether the restrictions permit some value of an axis, whatever the other axes."""
+    """Whether the restrictions permit some value of an axis."""
     if axis == "recompute":
         return len(limits.forbidden_recompute) < len(RECOMPUTE_POLICIES)
     if axis == "context" and axis not in limits.only and limits.permitted("cp", [1]):
@@ -368,7 +370,7 @@ def _leaves_something(limits: Restrictions, axis: str) -> bool:
 
 
 def _read(flag: str, texts: Sequence[str], problems: list[Problem]) -> Iterator[_Word]:
-    """Parse the words of one flag, `--fix` or `--forbid`, and append a problem for each word that cannot be
+    """Parse the arguments of one flag, `--fix` or `--forbid`, and append a problem for each that cannot be
     read. Words are `cp`, `schedule=1f1b,gpipe`, `tp=2,4`, `tp8`, `pp>=2`, `sp=0`."""
     axes = (*AXES, "recompute")
     for text in texts:
@@ -398,7 +400,7 @@ def _read(flag: str, texts: Sequence[str], problems: list[Problem]) -> Iterator[
 
 
 def _complaint(axis: str, text: str, is_bound: bool) -> str:
-    """Complaint about a value of an axis that no layout can have; empty if some layout can have the value."""
+    """Complaint about a value of an axis that no layout can have; empty for a possible value."""
     if names := names_of(axis):
         unknown = f"`{text}` is not one of {', '.join(names)}{did_you_mean(text, names)}"
         return "" if text in names else unknown

@@ -1,5 +1,5 @@
 """Numbers of GPUs to choose from (parsing of `--gpus`, numbers that a cluster can have, the question at
-each), and families of models.
+each), and families of models of growing size.
 
 A family is one shape at every size: deeper, wider or for longer sequences, step by step. By depth a size is a
 number of blocks of the family's base. By width it is a number of heads, with as many blocks as the published
@@ -97,8 +97,8 @@ def _out_of_range(word: str, first: int, last: int, step: int, points: int) -> s
 
 
 def _in_even_ratios(question: AnyQuestion, first: int, last: int, points: int) -> list[int]:
-    """Numbers of GPUs near `first · (last / first)^(i / (points − 1))`. Near each, the number with most layouts
-    of equal stages is taken."""
+    """Choose numbers of GPUs near the geometric series `first · (last / first)^(i / (points − 1))`. Near
+    each, the number with most layouts of equal stages is taken."""
     unit = question.cluster.gpus_per_node if first >= question.cluster.gpus_per_node else 1
     targets = np.geomspace(first, last, max(points, 2))[: max(points, 1)]
     spread = (last / first) ** (0.5 / max(points - 1, 1))
@@ -115,8 +115,8 @@ def _in_even_ratios(question: AnyQuestion, first: int, last: int, points: int) -
 
 
 def plain_layouts(question: AnyQuestion, gpus: int) -> tuple[int, int]:
-    """Numbers of legal plain pipelines on `gpus` GPUs, first of those with equal stages, then of all. A plain
-    pipeline has no ZeRO, and `mbs1` or one microbatch.
+    """Count the legal plain pipelines on `gpus` GPUs: those with equal stages, and all. A plain pipeline has
+    no ZeRO, and `mbs1` or one microbatch.
 
     For a recommender 1 if the GPUs divide its batch, else 0.
     """
@@ -137,7 +137,7 @@ def plain_layouts(question: AnyQuestion, gpus: int) -> tuple[int, int]:
 
 
 def possible(count: int, cluster: ClusterSpec) -> bool:
-    """Whether a number of GPUs is part of a node, or full nodes that links connect."""
+    """Whether a cluster can have a number of GPUs: a part of a node, or complete nodes that links connect."""
     per_node, connected = cluster.gpus_per_node, cluster.links.inter_node is not None
     whole_nodes = connected and count % per_node == 0 and not cluster.building_problem(count // per_node)
     return count <= per_node or whole_nodes
@@ -159,7 +159,8 @@ def require_possible(cluster: ClusterSpec, counts: Sequence[int]) -> None:
 
 
 def on_whole_nodes(question: Q) -> Q:
-    """Copy of the question on one full node, if the question has only part of a node of a catalogue cluster."""
+    """Copy of the question on one complete node, if its cluster is part of a node of a catalogue cluster;
+    else the question itself."""
     cluster = question.cluster
     if cluster.nodes > 1 or cluster.name == LOCAL or cluster.name not in catalog.names("clusters"):
         return question
@@ -202,7 +203,7 @@ by width follow, narrowest first."""
 
 @dataclass(frozen=True)
 class Family:
-    """Transformer that grows in depth, width or sequence length, at every size from 1."""
+    """Family of transformers, one for every size from 1, which grow in depth, width or sequence length."""
 
     name: str
     base: TransformerSpec
@@ -237,8 +238,8 @@ class Family:
 
     @cached_property
     def _measures(self) -> tuple[Ints, Ints, Ints]:
-        """Quantities of every size that parallel degrees must divide, (N,) each: tokens of a sequence or
-        heads, MLP width, and blocks. Zeros where a quantity does not grow."""
+        """Quantities of every size that parallel degrees must divide: tokens of a sequence or heads, MLP
+        width, and blocks, (N,) each. Zeros where a quantity does not grow."""
         size = np.arange(1, self.largest_size + 1)
         if self.by == "sequence":
             return size * SEQUENCE_STEP, 0 * size, 0 * size
@@ -248,8 +249,9 @@ class Family:
         return size, np.array([*map(self._inner, widths)]), np.array([*map(self._layers, widths)])
 
     def divisible_sizes(self, question: Question) -> Iterator[Bools]:
-        """For every set of degrees that the GPUs allow, yield whether each size is divisible by the degrees,
-        (N,). A layout that is legal at one of these sizes is legal at every smaller one, with no more memory."""
+        """Yield, for every set of degrees that the GPUs allow, whether each size is divisible by the degrees,
+        (N,). A layout that is legal at one of these sizes is legal at every smaller one, with no more memory.
+        """
         tokens_N, inner_N, layers_N = self._measures
         gpus, side = question.cluster.num_gpus, FP8_SIDE if question.training.precision == "fp8" else 1
         tokens = _PIECES * side * gpus if self.by == "sequence" else gpus
@@ -280,11 +282,13 @@ class Family:
         return total_parameters(self.model(size))
 
     def _inner(self, hidden: int) -> int:
+        """MLP width at a hidden size, in the base model's proportion and rounded."""
         unit = MLP_MULTIPLE if self.base.gated_mlp else 1
         inner = round(self.base.ffn_hidden_size / self.base.hidden_size * hidden)
         return -(-inner // unit) * unit
 
     def _layers(self, hidden: int) -> int:
+        """Number of blocks at a hidden size, interpolated or extrapolated from the published models."""
         widths = [model.hidden_size for model in self.published]
         depths = [model.num_layers for model in self.published]
         if widths[0] < hidden < widths[-1]:
@@ -294,7 +298,7 @@ class Family:
 
 
 def family_named(name: str, by: By) -> Family | None:
-    """Family of models with a name of `LADDERS`, growing by `by`; None if the name is unknown."""
+    """Find the family of models with a name of `LADDERS`, growing by `by`; None if the name is unknown."""
     if name not in LADDERS:
         return None
     base, published = LADDERS[name]

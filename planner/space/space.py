@@ -64,7 +64,7 @@ _COLUMNS = (*Mesh._fields, *chain.from_iterable(AXES[name].columns(name) for nam
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Table of integers whose rows lie in consecutive groups."""
+    """Table of integers, C columns wide, whose T rows lie in G consecutive groups."""
 
     rows: Ints
     """Rows of the table, (T, C)."""
@@ -87,8 +87,8 @@ class Groups:
 
 
 def candidate_cores(question: Question, limits: Restrictions) -> LayoutColumns:
-    """Cores (layouts before microbatch size, ZeRO and schedule are chosen) from the divisors of GPUs, batch
-    and experts, legal or not."""
+    """List the cores (layouts without microbatch size, ZeRO and schedule) with all degrees that divide GPUs,
+    batch and experts, legal or not."""
 
     permitted = cache(limits.permitted)
 
@@ -129,8 +129,9 @@ def candidate_cores(question: Question, limits: Restrictions) -> LayoutColumns:
 
 
 def sized_cores(question: Question, limits: Restrictions, cores: LayoutColumns) -> tuple[Ints, LayoutColumns]:
-    """Copy each core (layout before microbatch size, ZeRO and schedule are chosen) for every legal microbatch
-    size, after the index of its core, (N,). Sizes divide the share of the batch of a data-parallel rank."""
+    """Combine each core (layout without microbatch size, ZeRO and schedule) with every legal microbatch size;
+    return the index of its core, (N,), and the combination. Sizes divide the share of the batch of a
+    data-parallel rank."""
     of_degree = {}
     for dp in np.unique(cores.dp).tolist():
         sizes = limits.permitted("mbs", divisors(question.training.global_batch // dp))
@@ -147,8 +148,8 @@ ROWS_TOGETHER = 200_000
 
 
 def variants_of(question: Question, limits: Restrictions, families: LayoutColumns) -> Groups:
-    """Legal ZeRO stages and shard sizes of each family (cores with equal model states). Values that are
-    redundant at the highest counts of offloaded blocks are left out."""
+    """List the legal ZeRO stages and shard sizes of each family (cores with equal model states). Values that
+    are redundant at the highest counts of offloaded blocks are left out."""
     is_hybrid = question.stack.hybrid_shard
     tried = [
         (family, zero, shard)
@@ -176,8 +177,8 @@ def legal_within(question: Question, limits: Restrictions, x: LayoutColumns, sha
 
 
 def legal_at_any_stage(question: Question, limits: Restrictions, cores: LayoutColumns) -> Bools:
-    """Whether each core (layout without ZeRO stage and schedule) is legal with some ZeRO stage over all
-    ranks, (N,)."""
+    """Whether each core (layout without ZeRO stage and schedule) is legal with at least one ZeRO stage,
+    sharded over all ranks, (N,)."""
     legal = np.zeros(len(cores), dtype=np.bool_)
     for start in range(0, len(cores), ROWS_TOGETHER):
         batch = np.arange(start, min(start + ROWS_TOGETHER, len(cores)))
@@ -195,8 +196,8 @@ def schedules_run(question: Question, limits: Restrictions) -> list[Schedule]:
 
 
 def shapes_of(question: Question, limits: Restrictions, pipelines: LayoutColumns, shards: Ints) -> Groups:
-    """Legal pairs of vpp and schedule, a group for each pipeline and ZeRO stage. Rules are checked with the
-    shard groups `shards` (K, Z)."""
+    """List the legal pairs of vpp and schedule, a group for each pipeline and ZeRO stage. Rules are checked
+    with the shard groups `shards` (K, Z)."""
     layers, runs = question.model.num_layers, schedules_run(question, limits)
 
     @cache
@@ -225,8 +226,8 @@ def shapes_of(question: Question, limits: Restrictions, pipelines: LayoutColumns
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """Search space of legal layouts, stored as cores (layouts without ZeRO stage and schedule) with the ZeRO
-    variants and pipeline shapes of each."""
+    """Search space of legal layouts: cores (layouts without ZeRO stage and schedule), and for each core its
+    ZeRO variants and pipeline shapes."""
 
     question: Question
     cores: LayoutColumns
@@ -263,9 +264,9 @@ class Space:
         return counts * self.counts.layouts
 
     def with_question(self, question: Question, *, keeps_memo: bool = False) -> Space:
-        """Copy of the space for a question that differs only in rates, memory sizes and confidence of
-        fitting, which no rule of legality reads. With `keeps_memo`, for a difference in confidence alone, the
-        copy shares the memo."""
+        """Copy of the space for a question that differs only in rates, memory sizes and minimum probability
+        of fitting, which no rule of legality reads. With `keeps_memo`, for a difference in confidence alone,
+        the copy shares the memo."""
         space = replace(self, question=question)
         shared = ["sizes", "microbatches", "may_have_empty_stage", *["memo"] * keeps_memo]
         vars(space).update({name: getattr(self, name) for name in shared})
@@ -277,7 +278,7 @@ class Space:
         return {}
 
     def of_cores(self, mask: Bools) -> Space:
-        """Copy of the space with only the cores in a mask."""
+        """Copy of the space with only the cores where a mask (N,) is true."""
         index = np.flatnonzero(mask)
         return self._with_cores(self.cores.rows(index), index, self.counts.rows(index))
 
@@ -300,7 +301,7 @@ class Space:
 
     @cached_property
     def in_scenarios(self) -> tuple[Space, ...]:
-        """Copies of the space for the question in each scenario that the risk weighs; empty without
+        """Copies of the space, one for each hardware scenario that the question's risk weighs; empty without
         scenarios."""
         return tuple(replace(self, question=one) for one in scenarios_of(self.question))
 
@@ -310,20 +311,19 @@ class Space:
         return any(SCHEDULES[index] in SPLIT_BACKWARD for index in np.unique(self.shapes.rows[:, 1]).tolist())
 
     def zero_stages_of(self, cores: Ints) -> list[tuple[int, Bools]]:
-        """ZeRO stages that occur in the given cores, each with the mask of cores that have the stage,
-        (N,)."""
+        """ZeRO stages that occur in the given cores, each with a mask of the cores that have it, (N,)."""
         own_NZ = self._stages[self.family[cores]] > 0
         return [(zero, own_NZ[:, zero]) for zero in range(ZERO_STAGES) if own_NZ[:, zero].any()]
 
     def rows(self, core: Ints, choice: Ints) -> LayoutColumns:
-        """Layout columns of N cores with the minimum of offloaded blocks and the zero, shard, vpp and
-        schedule of `choice` (N, 4)."""
+        """Layout columns of N cores combined with the zero, shard, vpp and schedule of `choice`, (N, 4), and
+        the minimum of offloaded blocks."""
         zero, shard, vpp, schedule = choice.T
         return replace(self.cores.rows(core), zero=zero, shard=shard, vpp=vpp, schedule=schedule)
 
     def smallest_rows(self) -> tuple[Ints, LayoutColumns]:
-        """Layout with the least memory for every core and ZeRO stage, after the index of its core, (N,). It
-        is sharded over all ranks, with the minimum of offloaded blocks.
+        """For every core and ZeRO stage, the index of the core, (N,), and the layout that needs least memory.
+        It is sharded over all ranks, with the minimum of offloaded blocks.
 
         In 1f1b, or where a pipeline cannot run that (it has few microbatches, or was fixed) in its first shape.
         """
@@ -347,7 +347,7 @@ class Space:
         return space.rows(*space.choices_of(np.arange(len(space.cores))))
 
     def choices_of(self, cores: Ints) -> tuple[Ints, Ints]:
-        """List every layout of the given cores, as index of the core, (N,), and zero, shard, vpp and
+        """List every layout of the given cores as index of its core, (N,), and its zero, shard, vpp and
         schedule, (N, 4)."""
         core, variant = self.variants.rows_of(self.family[cores])
         of_variant, shape = self.shapes.rows_of(self.pipeline[cores[core]] * ZERO_STAGES + variant[:, 0])
@@ -355,12 +355,14 @@ class Space:
 
 
 def legal_space(question: Question, limits: Restrictions) -> Space:
-    """Space of all layouts that satisfy the rules of `planner.rules.legality` and the restrictions. Rules that
-    need prices are applied when layouts are priced."""
+    """Create the space of all layouts that satisfy the rules of `planner.rules.legality` and the
+    restrictions, or take it from the shared cache. Rules that need prices are applied when layouts are
+    priced."""
     return shared_spaces().of(question, limits)
 
 
 def _legal_space(question: Question, limits: Restrictions) -> Space:
+    """Create the space of all legal layouts within the restrictions."""
     cores = candidate_cores(question, limits)
     counts = Boxes.from_minimum(question, cores)
     if not limits.named_axes.isdisjoint(COUNTS):
@@ -408,8 +410,8 @@ MOST_ROWS = 20_000
 
 
 def cloud(question: Question, limits: Restrictions, like: Layout) -> LayoutColumns:
-    """Sample legal layouts for a plot, within the restrictions and on few axes. Degrees cp and ep are 1 or as
-    in the plan `like`, and etp, shard and order keep their defaults, unless the user restricts them."""
+    """Sample legal layouts within the restrictions for a plot, on few axes. Degrees cp and ep are 1 or as in
+    the plan `like`, and etp, shard and order keep their defaults, unless the user restricts them."""
     degrees = {axis: frozenset({1, getattr(like, axis)}) for axis in ("cp", "ep")}
     plain = frozenset({"etp", "shard", "order"}) - limits.named_axes
     only = {axis: values for axis, values in degrees.items() if axis not in limits.named_axes}
@@ -452,6 +454,7 @@ def balanced_prices(question: Question, x: LayoutColumns) -> BalancedPrices:
 
 
 def _step_seconds(group: RankCosts) -> Array:
+    """Step time of layouts with evenly spread blocks, by the formula of `balanced_prices`, seconds (N, P)."""
     blocks = group.num_layers / group.pp
     rank_NRP = group.fixed_seconds[..., None] + blocks * group.by_rank(group.block_seconds)
     slowest_NP, all_NP = rank_NRP.max(axis=1), rank_NRP.sum(axis=1)
@@ -462,7 +465,7 @@ def _step_seconds(group: RankCosts) -> Array:
 
 
 def _peak_bytes(group: RankCosts) -> Array:
-    """Peak bytes of the fullest rank, in training or in the optimizer step, (N, P)."""
+    """Peak bytes of the fullest rank with evenly spread blocks, in training or in the optimizer step, (N, P)."""
     x, blocks = group.costs, group.num_layers / group.pp
     fixed_NR = x.memory_limit[:, None] - group.free_bytes
     static_NR = fixed_NR + blocks * x.layer_static[:, None]
@@ -484,23 +487,22 @@ bytes each."""
 
 
 def _key(question: Question, limits: Restrictions) -> tuple[Question, Restrictions, frozenset[str]]:
-    """Cache key of question and restrictions, without what no legality rule reads (memory limit,
-    confidence). These are question, restrictions and the schedules that run under some permitted policy;
-    without memory limit and confidence of fitting, which no rule of legality reads."""
+    """Cache key of a question and restrictions, without memory limit and confidence, which no legality rule
+    reads; of the recompute policies only the schedules count that run under them."""
     runs = schedules_run(question, limits)
     free = replace(limits, max_memory=None, confidence=None, forbidden_recompute=frozenset())
     return replace(question, confidence=EVEN), free, frozenset(runs)
 
 
 class SpaceCache:
-    """Cache of the latest search spaces, with the memos of their cores."""
+    """Cache of the latest search spaces."""
 
     def __init__(self) -> None:
         self._entries: list[tuple[tuple[Question, Restrictions, frozenset[str]], Space]] = []
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Context manager in which `legal_space` uses this cache."""
+        """Make `legal_space` use this cache within a `with` block."""
         token = _SHARED.set(self)
         try:
             yield
@@ -508,8 +510,7 @@ class SpaceCache:
             _SHARED.reset(token)
 
     def of(self, question: Question, limits: Restrictions) -> Space:
-        """Return the space of a question's legal layouts, taken from the cache, selected from a cached space
-        of all degrees, or new."""
+        """Space of a question's legal layouts: cached, selected from a cached space of all degrees, or new."""
         key, wider_key = _key(question, limits), _key(question, limits.without(_DEGREES))
         space = next((space for known, space in self._entries if known == key), None)
         wider = next((space for known, space in self._entries if known == wider_key), None)

@@ -22,7 +22,7 @@ from cost_models.specs.training import LengthsSpec, TrainingSpec, TuningSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.formats.trainers import TRAINERS
 from planner.objectives import Objective
-from planner.search.enumeration import how_many
+from planner.search.enumeration import count_combinations
 from planner.space.restrictions import Restrictions, parse_restrictions
 from planner.space.space import legal_space
 
@@ -213,7 +213,7 @@ def _drawn(rng: np.random.Generator, pools: bool) -> Drawn | None:
     if question.has_pools and name in ("memory", "mfu"):
         objective = Objective()
     flags.append(f"objective {objective.name}")
-    if how_many(question, limits) > MOST_WRITTEN * (3 if opened else 1):
+    if count_combinations(question, limits) > MOST_WRITTEN * (3 if opened else 1):
         return None
     if not question.has_pools and len(legal_space(question, limits)) > MOST_LAYOUTS:
         return None
