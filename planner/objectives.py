@@ -1,6 +1,5 @@
 """Objectives of a plan (step time, MFU, GPU-hours, cost, peak memory, fewest GPUs that meet a deadline), and
-the certificate that the best was found. A certificate proves that a plan is optimal, or the gap that its
-proof reached.
+the certificate, which proves that a plan is optimal or states the gap that the proof reached.
 
 On a fixed number of GPUs GPU-hours and money are the step time times a constant, so they have the same
 optimum. MFU does not quite: its numerator counts the output layer over the vocabulary as padded for tensor
@@ -40,8 +39,8 @@ closing integer program, as in curves of many searches; `any`: to the first plan
 
 
 class ClosingProgram(Spec):
-    """Result of the integer program that closes a proof by deciding all remaining layouts (lower bound below
-    the best step time) at once."""
+    """Result of the integer program that closes a proof, by deciding together all layouts whose lower bound
+    is below the best step time."""
 
     solver: str
     layouts: int
@@ -53,8 +52,8 @@ class ClosingProgram(Spec):
 
 
 class Certificate(Spec):
-    """Proof that no other layout covered by the search is better, with counts of layouts and the proven lower
-    bound.
+    """Proof that no other layout covered by the search is better: the proven lower bound, and counts of
+    layouts.
 
     Its derivation (k, the reason for excluding each layout, the prover) is not part of a plan file: it
     depends on the search's state, so nobody could check it.
@@ -104,7 +103,7 @@ DAY = 86400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """Quantity that a search optimises (such as step time or cost), with the price and the deadline that it
+    """Quantity that a search optimises (such as step time or cost), with the price and deadline that it
     needs."""
 
     name: ObjectiveName = "time"
@@ -126,13 +125,12 @@ class Objective:
         return self.measure.of(question, estimate, self)
 
     def loss(self, question: Question, estimate: Estimate) -> float:
-        """Value of a plan under the objective, negated if higher is better, so that lower is always
-        better."""
+        """Value of a plan under the objective, negated if higher is better, so that lower is always better."""
         return self.measure.loss(self.value(question, estimate))
 
     def meets_deadline(self, question: Question, step_seconds: float) -> bool:
-        """Whether training with steps of `step_seconds` ends before the deadline. True without a deadline,
-        and for a trivial bound of 0."""
+        """Whether training with steps of `step_seconds` ends before the deadline; True without a deadline,
+        and for `step_seconds` of 0 (no bound yet)."""
         if self.deadline is None or step_seconds <= 0:
             return True
         return self.training_seconds(question, step_seconds) <= self.deadline
@@ -156,7 +154,7 @@ class Objective:
 
     def require_complete(self, question: Question, *, single: bool = True) -> None:
         """Raise InputError unless the tokens, price and deadline that the objective needs are given. As one
-        of two objectives of a frontier (`alone=False`) it needs no deadline.
+        of two objectives of a frontier (`single=False`) it needs no deadline.
 
         Raises:
             InputError: tokens, a price or a deadline is missing, or a given one has no effect.
@@ -184,8 +182,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Quantity by which an objective compares plans, with its label, its unit, and the function that computes
-    it."""
+    """Quantity by which an objective compares plans: label, unit, and the function that computes it."""
 
     label: str
     unit: Unit
@@ -199,16 +196,16 @@ class Measure:
         return -value if self.highest else value
 
     def best(self, values: Iterable[float]) -> float:
-        """Best of several values, the highest if higher is better, else the lowest."""
+        """Best of several values: the highest if higher is better, else the lowest."""
         return max(values) if self.highest else min(values)
 
     @property
     def open(self) -> float:
-        """Bound on the measure before anything is proved, infinity if higher is better, else 0."""
+        """Bound on the measure before anything is proved: infinity if higher is better, else 0."""
         return math.inf if self.highest else 0.0
 
     def gap(self, value: float, bound: float) -> float:
-        """Largest relative gain over `value` that `bound` leaves possible; 0 proves that `value` is
+        """Largest relative improvement over `value` that `bound` leaves possible; 0 proves that `value` is
         optimal."""
         if self.highest:
             return max(0.0, bound / value - 1) if math.isfinite(bound) else 1.0
@@ -216,7 +213,7 @@ class Measure:
 
 
 def training_steps(question: Question) -> int:
-    """Number of optimizer steps to train on all tokens of the question's training job."""
+    """Number of optimizer steps for training on all tokens of the question."""
     assert question.training.tokens is not None
     return math.ceil(question.training.tokens / question.training.tokens_per_step)
 

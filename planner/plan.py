@@ -1,4 +1,4 @@
-"""Plan files, which hold a question (all inputs), its layout, prediction and certificate of optimality, and a
+"""Plan files, each with a question (all inputs), its layout, prediction and certificate of optimality; and a
 cache of follow-up searches.
 
 `AnyPlan` is the base of all families' plans; `Plan` is that of a transformer, with the records that its file
@@ -82,8 +82,7 @@ def package_version() -> str:
 
 
 class AnyPlan(Spec):
-    """Base class of plan files, which hold a question and its answer, enough to train. Model families add
-    fields."""
+    """Base class of plan files: a question and its answer, enough to train. Model families add fields."""
 
     kind: str
     """Kind of plan file, such as "plan" for transformers."""
@@ -136,19 +135,19 @@ class AnyPlan(Spec):
         raise NotImplementedError
 
     def problems(self) -> list[Problem]:
-        """Problems of the plan's layout, such as broken rules on the plan's cluster or model parts without a
-        place."""
+        """Problems of the plan's layout, such as rules that it breaks on the plan's cluster."""
         raise NotImplementedError
 
 
 def _rename_parts(parts: Any) -> Any:
+    """Replace old names of parts of memory by the new names; values other than mappings stay."""
     if not isinstance(parts, dict):
         return parts
     return {_RENAMED.get(name, name): size for name, size in parts.items()}
 
 
 def _unused_sizes(predicted: object) -> set[str]:
-    """Names of the sizes of hosts and drives on which nothing is kept, in an estimate or a prediction."""
+    """Names of the fields about host memory and drives that an estimate or prediction does not use."""
     tiers = [tier for tier in ("host", "drive") if getattr(predicted, f"{tier}_bytes", None) in (None, 0)]
     return {f"{tier}_{size}" for tier in tiers for size in ("bytes", "limit")}
 
@@ -204,8 +203,8 @@ class PlanOffer(Spec):
 
 
 class PlanObjective(Spec):
-    """Objective of the search and the value that the plan reaches, stored if it is not the fastest step on
-    the cluster's GPUs."""
+    """Objective of the search and its value for the plan, stored unless it is the fastest step on the
+    cluster's GPUs."""
 
     name: ObjectiveName
     price: float | None = None
@@ -269,15 +268,14 @@ class PlanRestrictions(Spec):
 
     @property
     def read(self) -> Restrictions:
-        """Restrictions in the form that searches use, parsed from the stored words; raises InputError for
-        words that cannot be parsed."""
+        """Restrictions in the form that searches use, parsed from the stored texts."""
         words = {name: value for name, value in self if name != "confidence"}
         return replace(parse_restrictions(**words), confidence=self.confidence)
 
 
 class PlanChoice(Spec):
-    """Record of why a plan's layout was preferred to the fastest within its restrictions, as the model cannot
-    tell their steps apart."""
+    """Record of why a plan's layout was preferred to the layout with the fastest predicted step within its
+    restrictions."""
 
     first: LayoutText
     """Layout with the fastest predicted step within the plan's restrictions."""
@@ -295,8 +293,8 @@ class PlanChoice(Spec):
 
 
 class PlanRecommendation(Spec):
-    """Layouts with which a recommended layout was compared when the plan was made. The plan's `restrictions`
-    are those within which the layout is proved the fastest."""
+    """Layouts with which a recommended layout was compared when the plan was made. The recommended layout is
+    proved the fastest within the plan's own `restrictions`."""
 
     why: str
     """Common property of the simple layouts of which the plan's layout is the fastest; empty if it is the
@@ -324,8 +322,7 @@ class PlanRecommendation(Spec):
 
 
 class Plan(AnyPlan):
-    """Plan file of a transformer, with the question, the layout, its predicted step and memory, and its
-    certificate of optimality."""
+    """Plan file of a transformer: question, layout, predicted step and memory, and certificate of optimality."""
 
     kind: Literal["plan"] = "plan"
     model: TransformerSpec
@@ -355,6 +352,7 @@ class Plan(AnyPlan):
 
     @model_validator(mode="after")
     def _a_profile_for_each_pool(self) -> Plan:
+        """Check that the plan has one hardware profile for each pool of its cluster."""
         pools = len(self.cluster.pools) if isinstance(self.cluster, MixedCluster) else None
         profiles = len(self.hardware) if isinstance(self.hardware, tuple) else None
         if pools != profiles:
@@ -369,13 +367,13 @@ class Plan(AnyPlan):
 
     @property
     def user_restrictions(self) -> Restrictions:
-        """Restrictions that the user gave for the search. Those of a recommended layout (`restrictions`) are
+        """Restrictions that the user gave for the search; the `restrictions` of a recommended layout are
         narrower."""
         return (self.recommendation.asked if self.recommendation else self.restrictions).read
 
     @property
     def proved_seconds(self) -> float:
-        """Step seconds that the certificate proves minimal, of the plan or of the faster layout `first` to
+        """Step seconds that the certificate proves minimal: of the plan, or of the faster layout `first` to
         which the plan was preferred."""
         if self.recommendation is not None and self.recommendation.choice is not None:
             return self.recommendation.choice.first_seconds
@@ -409,8 +407,8 @@ def make_plan(
     objective: PlanObjective | None = None,
     recommendation: PlanRecommendation | None = None,
 ) -> Plan:
-    """Create a plan from an estimated layout; without a certificate the layout was given by the user, not
-    searched."""
+    """Create a plan from an estimated layout; without a certificate the layout was given by the user instead
+    of searched."""
     cluster, hardware = parts_of(question)
     return Plan(
         meshwright_version=package_version(),
@@ -453,14 +451,13 @@ def save_plan(plan: AnyPlan, path: str | Path) -> None:
 
 
 def plan_yaml(header: str, fields: dict[str, Any]) -> str:
-    """Text of a plan file in YAML, with header comments, then the fields, then YAML's end-of-document
-    mark."""
+    """Text of a plan file in YAML: header comments, the fields, and YAML's end-of-document mark."""
     return header + yaml.safe_dump(fields, sort_keys=False, explicit_end=True, allow_unicode=True, width=120)
 
 
 def write_plan(path: str | Path, text: str) -> None:
-    """Write the text of a plan file, completely or not at all. Raises InputError if the path cannot be
-    written."""
+    """Write the text of a plan file to `path`, completely or not at all. Raises InputError if the path cannot
+    be written."""
     try:
         write_whole(Path(path), text)
     except OSError as error:
@@ -499,8 +496,8 @@ def _require_legal(document: Document, plan: P) -> P:
 
 
 def read_plan_in(document: Document) -> AnyPlan:
-    """Convert a parsed plan file of any model family to a plan, without a check of the layout. A file of an
-    unknown kind is read as a transformer's, whose reader reports the error.
+    """Convert a parsed plan file of any model family to a plan, without checking the layout. A file of an
+    unknown kind is read as a transformer's plan, which reports the error.
 
     Raises:
         InputError: no plan, of another schema version or cut short; all problems at once.
@@ -511,8 +508,8 @@ def read_plan_in(document: Document) -> AnyPlan:
 
 
 def without_dropped_facts(fields: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Remove software-stack fields that only earlier versions have from a plan file's fields; return the rest
-    and the removed names."""
+    """Remove software-stack fields that only earlier versions have from a plan file's fields; return the
+    remaining fields and the removed names."""
     facts = fields.get("stack")
     if not isinstance(facts, dict):
         return fields, ()
@@ -521,6 +518,7 @@ def without_dropped_facts(fields: dict[str, Any]) -> tuple[dict[str, Any], tuple
 
 
 def _read_plan(document: Document, plan_type: type[P]) -> P:
+    """Convert a parsed plan file to a plan of the type `plan_type`; raises the errors of `read_plan_in`."""
     check_kind(document, plan_type)
     written = document.value.get("schema_version")
     if written != PLAN_SCHEMA:
@@ -542,14 +540,14 @@ def _read_plan(document: Document, plan_type: type[P]) -> P:
 
 
 def priced_again(plan: Plan, layout: Layout | None = None) -> Estimate:
-    """Estimate the plan's layout, or the given `layout`, anew for the plan's question, under the user's
-    memory limit."""
+    """Price the plan's layout, or the given `layout`, anew for the plan's question, under the user's memory
+    limit."""
     return estimate(plan.question, layout or plan.layout).within(plan.user_restrictions.max_memory)
 
 
 def priced_within_restrictions(plan: Plan) -> Estimate:
-    """Estimate the plan's layout anew under the memory limit and the probability of fitting of the search
-    that chose it."""
+    """Price the plan's layout anew under the memory limit and the probability of fitting that its search
+    used."""
     limits = plan.restrictions.read
     return estimate(limits.apply_confidence(plan.question), plan.layout).within(limits.max_memory)
 
@@ -564,8 +562,7 @@ SearchedLayouts = tuple[Sequence[Layout], bool]
 
 
 class PlanCache:
-    """File in the user's cache folder with the layouts that follow-up searches of one plan found, by name of
-    the search."""
+    """Cache file of one plan, with the layouts that follow-up searches found, by name of the search."""
 
     def __init__(self, plan: Plan) -> None:
         folder, self._layouts = cache_folder(), dict[str, tuple[Layout, ...]]()
@@ -614,8 +611,8 @@ def cache_folder() -> Path | None:
 
 @cache
 def _version() -> str:
-    """Text that changes with the installed code, made of the package version and the size and modification
-    time of every file."""
+    """Text that changes with the installed code: package version, and size and modification time of every
+    file."""
     lines = [package_version()]
     for place in (*cost_models.__path__, *planner.__path__):
         for folder, folders, files in os.walk(place):

@@ -1,5 +1,5 @@
-"""Plans to serve recommenders: the rows of each table that every GPU caches, as a knapsack over the hits that each row
-gives for its bytes, latency of answers, and the plan file.
+"""Plans to serve recommenders: the rows of each table that every GPU caches, as a knapsack over hits per
+byte; latency of answers; and the plan file.
 
     maximise    Σ_c w_c h_c(f_c)             w_c: share of accesses, h_c: hits by rows cached, concave
     subject to  Σ_c N_c f_c b_c ≤ capacity   f_c rows of b_c bytes of each of the N_c tables of class c
@@ -58,15 +58,16 @@ class FillingOrder(NamedTuple):
     cache of so many bytes."""
 
     def fill(self, capacity: float) -> Filling:
-        """Rows of each table for a cache of this many bytes."""
+        """Rows of each table for a cache of `capacity` bytes."""
         return self._filling(capacity, float(self.curve.hits(capacity)))
 
     def smallest(self, share: float) -> Filling:
-        """Rows of each table for the smallest cache with this hit rate."""
+        """Rows of each table for the smallest cache whose hit rate is `share`."""
         return self._filling(float(self.curve.rows_for(share)), share, fills_up=True)
 
     def _filling(self, capacity: float, bound: float, *, fills_up: bool = False) -> Filling:
-        """Rows of the steps that fit fully, and those of the next step that fit, or with `fills_up` one more."""
+        """Rows of all steps that fit completely in `capacity` bytes, plus as many rows of the next step as
+        fit, or with `fills_up` as reach the capacity."""
         tables, ends = self.tables, self.curve.rows_up_to
         step = int(np.searchsorted(ends, capacity, side="right")) - 1
         rows = np.zeros(len(tables.counts))
@@ -81,7 +82,7 @@ class FillingOrder(NamedTuple):
 
 
 def filling_order(tables: CachedTables) -> FillingOrder:
-    """Sort the rows of all tables by hits per byte, best first."""
+    """Sort the rows of all tables by hits per byte, the best first."""
     curves, counts = tables.curves, [len(curve.rows) for curve in tables.curves]
     step_class = np.repeat(np.arange(len(curves)), counts)
     rows, shares = np.concatenate([(curve.rows, curve.shares) for curve in curves], axis=1)
@@ -95,7 +96,8 @@ def filling_order(tables: CachedTables) -> FillingOrder:
 
 
 def one_share_hits(tables: CachedTables, capacity: float) -> float:
-    """Hit rate of a cache that holds the same share of rows of every table, as with a single load factor."""
+    """Hit rate of a cache of `capacity` bytes that holds the same share of every table's rows, as with a
+    single load factor."""
     return tables.hits(np.floor(min(1.0, capacity / tables.cached_whole_bytes) * tables.rows))
 
 
@@ -112,8 +114,8 @@ class ServingPlan(Spec):
     schema_version: Literal[1] = 1
     question: ServingQuestion
     cached_rows: tuple[int, ...]
-    """Number of rows of each table of a class to cache, which are the rows used most or, with `lru`, room for
-    so many."""
+    """Number of rows that the cache has room for, of each table of a class: the rows used most or, with `lru`, used
+    last."""
     cache_bytes: float
     """Bytes of the cache on each GPU, with keys."""
     hits: float
@@ -130,8 +132,8 @@ class ServingPlan(Spec):
 def with_rates(
     question: ServingQuestion, *, stack: str | None = None, profile: str | HardwareProfile | None = None
 ) -> ServingQuestion:
-    """Copy of the question with measured rates from the nearest profiles of the cluster and of the stack's
-    lookups.
+    """Copy of the question with measured rates from the nearest hardware profile and the nearest profile of
+    the stack's lookups.
 
     The stack is our own on CPUs, TorchRec on clusters unless said. Raises UnknownNameError.
     """
@@ -176,7 +178,7 @@ def plan_cache(
 
 
 def scaled(plan: ServingPlan, share: float) -> ServingPlan:
-    """Plan for a smaller model, with tables, cache and host memory scaled by `share`.
+    """Plan for a smaller model, in which tables, cache and host memory are scaled by `share`.
 
     Raises:
         InputError: a table has a recorded histogram, which tells of its own rows alone.
@@ -196,7 +198,7 @@ def scaled(plan: ServingPlan, share: float) -> ServingPlan:
 
 
 def require_host(question: ServingQuestion) -> None:
-    """Raise InfeasibleError if host memory must hold all tables and is too small."""
+    """Raise InfeasibleError if all tables must lie in host memory and it is too small."""
     room, needs = usable_host_memory(question.cluster), question.tables.bytes
     if question.drive_rate is None and room and needs > room:
         filled = f"of which they may fill {format_bytes(room)}"
@@ -205,8 +207,8 @@ def require_host(question: ServingQuestion) -> None:
 
 
 def rows_on_host(question: ServingQuestion) -> Array:
-    """Hottest rows of each table that host memory holds, (C,); all rows without drives, or if the size of host
-    memory is unknown."""
+    """Number of rows of each table in host memory, the hottest first, (C,); all rows without drives, or if
+    the size of host memory is unknown."""
     tables = cached_tables(question.model, ELEMENT_BYTES[question.table_dtype])
     room = usable_host_memory(question.cluster)
     if question.drive_rate is None or not room or tables.bytes <= room:
@@ -215,7 +217,7 @@ def rows_on_host(question: ServingQuestion) -> Array:
 
 
 def latencies(question: ServingQuestion, filling: Filling | ServingPlan) -> Served:
-    """Latency of every batch size of the question, with these rows cached."""
+    """Latency of every batch size of the question if the rows in `filling` are cached."""
     return served(question, np.asarray(filling.rows), rows_on_host(question))
 
 
@@ -230,8 +232,7 @@ def load_serving_plan(path: str | Path) -> ServingPlan:
 
 
 def serving_plan_in(document: Document) -> ServingPlan:
-    """Validate a document that was read from a file as a serving plan. Raises InputError as `load_serving_plan`
-    does."""
+    """Validate a document read from a file as a serving plan. Raises InputError as `load_serving_plan` does."""
     check_kind(document, ServingPlan)
     require_ended(document)
     plan = validate(document, ServingPlan)

@@ -30,36 +30,38 @@ USUAL_CONTEXT = UNSAID
 
 
 def context_ways(question: Question, columns: LayoutColumns) -> Ints:
-    """(N,) index into `CONTEXTS` of the method by which context-parallel ranks exchange keys and values. It
-    is the layout's choice or else the stack's default."""
+    """Method by which context-parallel ranks exchange keys and values, (N,), as an index into `CONTEXTS`: the
+    layout's choice or else the stack's default."""
     default = CONTEXTS.index(question.stack.context_parallel)
     return np.where(columns.context == USUAL_CONTEXT, default, columns.context)
 
 
 def exchanges_by(question: Question, columns: LayoutColumns, way: Context) -> Bools:
-    """(N,) whether context-parallel ranks exchange keys and values by `way` (ring, all-gather or all-to-all)."""
+    """Whether context-parallel ranks exchange keys and values by the method `way` (ring, all-gather or
+    all-to-all), (N,)."""
     return (columns.cp > 1) & np.equal(context_ways(question, columns), CONTEXTS.index(way))
 
 
 def names_overlap(columns: LayoutColumns) -> Bools:
-    """(N,) whether the layout sets `overlap=`, the axes whose communication overlaps compute."""
+    """Whether the layout sets `overlap=`, the axes whose communication overlaps compute, (N,)."""
     return np.asarray(np.any([getattr(columns, f"overlap_{axis}") != UNSAID for axis in OVERLAPS], axis=0))
 
 
 def is_overlapped(columns: LayoutColumns, mesh_axis: Overlap, *, default: bool) -> Bools:
-    """(N,) whether communication over a mesh axis overlaps compute, or `default` for layouts without `overlap=`."""
+    """Whether communication over a mesh axis overlaps compute, (N,); `default` for layouts without
+    `overlap=`."""
     column: Ints = getattr(columns, f"overlap_{mesh_axis}")
     return np.where(column == UNSAID, default, column == 1)
 
 
 def is_scheduled(columns: LayoutColumns, schedules: Container[str]) -> Bools:
-    """(N,) whether the layout's pipeline schedule is one of `schedules`."""
+    """Whether the layout's pipeline schedule is one of `schedules`, (N,)."""
     return np.asarray(np.array([name in schedules for name in REGISTRY])[columns.schedule])
 
 
 def places_ranks_as(columns: LayoutColumns, orders: Iterable[int]) -> Bools:
-    """(N,) whether each layout places its ranks as one of several orders of mesh axes does. `orders` are
-    indices into `ORDERS`."""
+    """Whether each layout places its ranks as at least one of the `orders` of mesh axes does (indices into
+    `ORDERS`), (N,)."""
     mesh = columns.cp, columns.dp, columns.pp
     seats = same_seats(*mesh, columns.order)
     return np.asarray(np.any([same_seats(*mesh, order) == seats for order in orders], axis=0))
@@ -79,8 +81,7 @@ else:
 
 
 class LayoutColumns(_AxisColumns):
-    """Columns of N layouts, (N,) integers for each of `COLUMNS`. A choice is stored as the index of its
-    name."""
+    """Columns of N layouts, integers (N,) for each of `COLUMNS`; a choice is stored as the index of its name."""
 
     __slots__ = ()
 
@@ -108,44 +109,44 @@ class LayoutColumns(_AxisColumns):
         return LayoutColumns(**{name: take_rows(getattr(self, name), index) for name in COLUMNS})
 
     def microbatches(self, global_batch: int) -> Ints:
-        """(N,) number of microbatches per pipeline and step, global batch / (mbs × dp)."""
+        """Number of microbatches per pipeline and step, global batch / (mbs × dp), (N,)."""
         return global_batch // (self.mbs * self.dp)
 
     def tokens(self, sequence_length: int) -> Array:
-        """(N,) number of tokens of one microbatch on one rank, mbs × sequence length / cp."""
+        """Number of tokens of one microbatch on one rank, mbs × sequence length / cp, (N,)."""
         return self.mbs * sequence_length / self.cp
 
     @property
     def replicas(self) -> Ints:
-        """(N,) number of ranks with the same parameters (except experts) and different tokens, dp × cp."""
+        """Number of ranks with the same parameters (except experts) and different tokens, dp × cp, (N,)."""
         return self.dp * self.cp
 
     @property
     def expert_replicas(self) -> Ints:
-        """(N,) number of ranks with the same experts, tp × dp × cp / (ep × etp)."""
+        """Number of ranks with the same experts, tp × dp × cp / (ep × etp), (N,)."""
         return self.tp * self.replicas // (self.ep * self.etp)
 
     @property
     def expert_shard(self) -> Ints:
-        """(N,) number of ranks over which ZeRO shards experts. With hybrid sharding experts have as many
+        """Number of ranks over which ZeRO shards experts, (N,). With hybrid sharding experts have as many
         copies as other parameters."""
         expert_replicas = self.expert_replicas
         copies: Ints = np.gcd(expert_replicas, self.replicas // self.shard)
         return expert_replicas // copies
 
     def shards(self, part: str = "block", zero: int = 0) -> Ints:
-        """(N,) number of ranks over which ZeRO shards the routed experts (`part` "experts") or all other
-        parameters. It is 1 below ZeRO stage `zero`."""
+        """Number of ranks over which ZeRO shards the routed experts (`part` "experts") or all other
+        parameters, (N,); 1 below ZeRO stage `zero`."""
         return np.where(self.zero >= zero, self.expert_shard if part == "experts" else self.shard, 1)
 
     @property
     def ranks(self) -> Ints:
-        """(N,) number of GPUs that the layout occupies."""
+        """Number of GPUs that the layout occupies, (N,)."""
         return self.tp * self.cp * self.pp * self.dp
 
     def stride(self, axis: str) -> Ints:
-        """(N,) difference in rank between neighbours along a mesh axis other than tp: tp times the degrees of
-        the axes inside it."""
+        """Difference in rank between neighbours along a mesh axis other than tp, (N,): tp times the degrees
+        of the axes inside it."""
         places = PLACES[self.order]
         cp, dp, pp = (places < places[:, [MESH_AXES.index(axis)]]).T
         return np.asarray(self.tp * self.cp**cp * self.dp**dp * self.pp**pp)
@@ -160,8 +161,8 @@ values. Beyond it they are sorted."""
 
 
 def codes_of(columns: Sequence[Ints]) -> Ints:
-    """(N,) integer code of each row's combination of values in several columns. Codes are ordered like the
-    first column."""
+    """Integer code of each row's combination of values in several columns, (N,), ordered like the first
+    column."""
     code, size = np.zeros_like(columns[0]), 1
     if not len(code):
         return code
@@ -182,7 +183,7 @@ def codes_of(columns: Sequence[Ints]) -> Ints:
 
 
 def _numbered(column: Ints) -> tuple[Ints, int]:
-    """(N,) index of each value of a column in the sorted distinct values, and the number of distinct
+    """Index of each value of a column among its sorted distinct values, (N,), and the number of distinct
     values."""
     if not len(column):
         return column, 1
@@ -198,8 +199,8 @@ def _numbered(column: Ints) -> tuple[Ints, int]:
 
 
 def first_of_each(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """First row of each distinct combination of values in several columns, and (N,) index of each row's
-    combination."""
+    """First row of each distinct combination of values in several columns, and index of each row's
+    combination, (N,)."""
     kind, count = _numbered(codes_of(columns))
     first = np.empty(count if len(kind) else 0, dtype=np.int64)
     first[kind[::-1]] = np.arange(len(kind))[::-1]
@@ -208,8 +209,7 @@ def first_of_each(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
 
 def over_distinct(columns: LayoutColumns, names: Iterable[str], compute: Callable[[LayoutColumns], T]) -> T:
     """Call `compute` on one row for each distinct combination of values in the columns `names`, and copy the
-    results to all rows. The result of `compute(columns)`, a record of (N,) arrays, depends on those columns
-    alone."""
+    results to all rows. The result, a record of (N,) arrays, may depend only on those columns."""
     if len(columns) < MIN_ROWS_TO_DEDUPLICATE:
         return compute(columns)
     first, kind = first_of_each([getattr(columns, name) for name in names])
@@ -220,8 +220,8 @@ def over_distinct(columns: LayoutColumns, names: Iterable[str], compute: Callabl
 
 
 def take_rows(value: Any, index: Ints | slice) -> Any:
-    """Copy a record (dataclass, tuple or dict) with only the rows `index` of each array. An array broadcast
-    from one number stays broadcast."""
+    """Copy of a record (dataclass, tuple or dict) with only the rows `index` of each array. An array
+    broadcast from one number stays broadcast."""
     if isinstance(value, np.ndarray):
         if isinstance(index, slice):
             return value[index]

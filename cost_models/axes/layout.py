@@ -1,4 +1,4 @@
-"""Parallel layout of a model, with its degrees and switches, written `tp8 pp16 vpp2 dp8 mbs1 zero1 sp
+"""Parallel layout of a model: degrees and switches, written `tp8 pp16 vpp2 dp8 mbs1 zero1 sp
 recompute=selective` everywhere.
 
 The fields of `Layout` are the axes, in the order of the notation; the annotation of each says how it is written and
@@ -98,15 +98,15 @@ Degree = Ints | int
 
 
 def same_seats(cp: Degree, dp: Degree, pp: Degree, order: Degree | slice = slice(None)) -> Ints:
-    """Index of the first order of mesh axes that places ranks as a given order does, (N,). Without `order`,
-    the result is for every order, (N, orders) or (orders,). Orders place ranks equally if they differ only in
-    axes of degree 1."""
+    """Index of the first order of mesh axes that places ranks as `order` does, (N,); without `order` for
+    every order, (N, orders) or (orders,). Orders place ranks equally if they differ only in axes of degree 1.
+    """
     return np.asarray(_FIRST_SEATS[(cp > 1) + 2 * (dp > 1) + 4 * (pp > 1), order])
 
 
 def canonical_order(order: Order, cp: int, dp: int, pp: int) -> Order:
-    """First order in `ORDERS` that places ranks as a given order of mesh axes does, on a mesh of these
-    degrees. It is the canonical order."""
+    """First order in `ORDERS` that places ranks as the given order of mesh axes does, on a mesh of these
+    degrees."""
     return ORDERS[int(same_seats(cp, dp, pp, ORDERS.index(order)))]
 
 
@@ -195,6 +195,7 @@ class Layout(CheckedSpec):
 
     @model_validator(mode="after")
     def _canonical(self) -> Layout:
+        """Replace values that mean the same by one canonical value, such as an `etp` equal to tp by None."""
         ranks = {"tp": self.tp, "pp": self.pp, "dp": self.data_ranks}
         overlap = None if max(ranks.values()) == 1 else self.overlap
         canonical = {
@@ -211,7 +212,7 @@ class Layout(CheckedSpec):
         return self
 
     def contradictions(self) -> dict[str, object]:
-        """Error messages about contradictory fields of a layout, each mapped to a value that is true if the
+        """Error messages about contradictory fields of a layout, each with a value that is true if the
         message applies."""
         gpus, stages, of_stages = self.num_gpus, self.num_stages, f"; the layout has {self.num_stages}"
         lists = (self.recompute, self.layers, self.pools, self.replicas)
@@ -252,29 +253,28 @@ class Layout(CheckedSpec):
 
     @property
     def shard_group(self) -> int:
-        """Effective number of ranks that ZeRO shards over, which is `shard` or else dp × cp."""
+        """Effective number of ranks that ZeRO shards over: `shard` or else dp × cp."""
         return self.shard or self.data_ranks
 
     @property
     def expert_tp(self) -> int:
-        """Effective tensor-parallel degree inside an expert, which is `etp` or else tp."""
+        """Effective tensor-parallel degree inside an expert: `etp` or else tp."""
         return self.etp or self.tp
 
     @property
     def num_stages(self) -> int:
-        """Number of virtual stages, pp × vpp. Stage k is chunk k div pp of the rank given by
-        `schedules.registry.rank_of_stage`."""
+        """Number of virtual stages, pp × vpp. Stage k is chunk k div pp of the rank that
+        `PipelineSchedule.rank_of_stage` gives."""
         return self.pp * self.vpp
 
     @property
     def pools_field(self) -> str:
-        """Name of the field (`replicas` or `pools`) that assigns the layout's ranks to pools. Empty if
-        neither does."""
+        """Name of the field (`replicas` or `pools`) that assigns the layout's ranks to pools; empty if
+        neither does. Empty if neither does."""
         return next((name for name in ("replicas", "pools") if getattr(self, name)), "")
 
     def resolve(self, axis: str) -> Any:
-        """Effective value of an axis, also for an axis that the layout omits. `etp` is then tp, and `shard`
-        dp × cp."""
+        """Effective value of an axis, also if the layout omits it: `etp` is then tp, and `shard` dp × cp."""
         return getattr(self, RESOLVED_AS.get(axis, axis))
 
     @property
@@ -288,13 +288,13 @@ class Layout(CheckedSpec):
         return tuple(dict.fromkeys(policy for mix in self.recompute for policy in policies_in(mix)))
 
     def microbatches(self, global_batch: int) -> int:
-        """Number of microbatches per pipeline and step, global batch / (mbs × dp). With `replicas` in several
-        pools, whose numbers differ, their mean rounded down."""
+        """Number of microbatches per pipeline and step, global batch / (mbs × dp); with `replicas` in several
+        pools the mean, rounded down."""
         return global_batch // (self.mbs * self.dp)
 
     @property
     def brief(self) -> str:
-        """Short notation of the layout for people, without `layers` if blocks are spread evenly."""
+        """Short notation of the layout for people, without `layers` if all stages have equally many blocks."""
         return str(self.model_copy(update={"layers": ()}) if len(set(self.layers)) == 1 else self)
 
     def stride(self, axis: str) -> int:
@@ -379,8 +379,8 @@ def axes_that_differ(first: Layout, second: Layout) -> tuple[str, ...]:
 
 
 def axis_value(name: str, layout: Layout) -> str:
-    """Value of a layout's axis as one word for comparisons, such as "8" or "interleaved". For recompute it is
-    the policies in use, without their counts."""
+    """Value of a layout's axis as one word for comparisons, such as "8" or "interleaved"; for recompute the
+    policies in use, without counts."""
     value = getattr(layout, name)
     if name == "recompute":
         used = {mix.partition(":")[0] for mix in layout.stage_recompute} - {"none"}

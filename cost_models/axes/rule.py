@@ -1,5 +1,5 @@
-"""Rules that layouts must obey, each with a condition on many layouts at once and a sentence for a layout
-that breaks it."""
+"""Rules that layouts must obey: a condition on many layouts at once, and a sentence for a layout that breaks
+the rule."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cost_models.question import Question
 
 
 class Words(NamedTuple):
-    """Error sentence about a broken rule, and one hint, which may be empty."""
+    """Error sentence about a broken rule, and a hint, which may be empty."""
 
     what: str
     hint: str = ""
@@ -33,8 +33,8 @@ hint."""
 
 
 class _Template(Formatter):
-    """Formatter of sentence templates in which a list becomes alternatives ("a, b or c"), each item put into a pattern.
-    `{stack.zero_stages:zero*}` is "zero0, zero1 or zero2"."""
+    """Formatter of sentence templates that turns a list into alternatives ("a, b or c"), each item put into a
+    pattern: `{stack.zero_stages:zero*}` is "zero0, zero1 or zero2"."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if "*" in format_spec:
@@ -44,7 +44,7 @@ class _Template(Formatter):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One named rule that layouts must obey, shared by the search, error messages and explanations."""
+    """Named rule that layouts must obey, shared by search, error messages and explanations."""
 
     name: str
     broken: Broken
@@ -73,7 +73,7 @@ def rules(table: Mapping[str, Row]) -> tuple[Rule, ...]:
 
 
 def unbroken(rules: Iterable[Rule], question: Question, columns: LayoutColumns) -> Bools:
-    """(N,) whether each layout obeys all of the rules."""
+    """Whether each layout obeys all of the rules, (N,)."""
     legal = np.ones(len(columns), dtype=np.bool_)
     for rule in rules:
         legal &= np.logical_not(rule.broken(question, columns))
@@ -87,14 +87,14 @@ def objections(rules: Iterable[Rule], question: Question, layout: Layout) -> lis
 
 
 def divisors_clause(axis: str, total: int, limit: int) -> str:
-    """Clause for an error message that lists the degrees up to `limit` that divide `total`, such as "tp1, tp2
-    or tp4 divide them"."""
+    """Clause of an error message with the degrees up to `limit` that divide `total`, such as "tp1, tp2 or tp4
+    divide them"."""
     fitting = [f"{axis}{degree}" for degree in range(1, limit + 1) if gcd(total, limit) % degree == 0]
     return f"{either(fitting)} divide{'s' if len(fitting) == 1 else ''} them"
 
 
 def raise_problems(words: Sequence[Words], headline: str) -> None:
-    """Raise one InputError with all sentences and hints in `words` under a `headline`. Do nothing if there
+    """Raise one InputError with all sentences and hints in `words` under a `headline`; do nothing if there
     are none.
 
     Raises:

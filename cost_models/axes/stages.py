@@ -1,5 +1,5 @@
-"""Number of blocks on each pipeline stage of a layout, and recompute policies of these blocks (one policy, or
-a mix).
+"""Number of blocks on each pipeline stage of a layout, and the recompute policies of these blocks (one
+policy, or a mix).
 
 A mix is written `full:3` (three blocks in full, the others nothing), or `full:3/selective` (three in full,
 all others selectively). Blocks that recompute most come first in a stage, as in Megatron-LM's
@@ -27,23 +27,23 @@ _PART = re.compile(rf"({'|'.join(RECOMPUTE_POLICIES)})(?::(\d{{1,6}}))?", re.ASC
 
 
 def even_layers(num_layers: int, stages: int) -> tuple[int, ...]:
-    """Number of blocks of each pipeline stage, as even as they divide. The larger shares are in the middle,
-    away from embedding and head."""
+    """Number of blocks of each pipeline stage, as equal as possible; larger stages are in the middle, away
+    from embedding and head."""
     share, remainder = divmod(num_layers, stages)
     first = (stages - remainder) // 2
     return tuple(share + (first <= stage < first + remainder) for stage in range(stages))
 
 
 def layers_in_turn(num_layers: int, stages: int) -> tuple[int, ...]:
-    """Number of blocks of each stage if stages take ceil(blocks / stages) each, first to last. The last
+    """Number of blocks of each stage if every stage takes ceil(blocks / stages), first to last; the last
     stage, with the head, has fewer."""
     stage_layers = -(-num_layers // stages)
     return tuple(max(0, min(stage_layers, num_layers - stage_layers * stage)) for stage in range(stages))
 
 
 def layers_up_to_shares(num_layers: int, stages: int, head: float) -> tuple[int, ...]:
-    """Number of blocks of each stage if stages are filled one after another until each has its equal share of
-    the work. A stage is filled until the total work, head included, passes its share.
+    """Number of blocks of each stage if stages are filled one after another, each until the total work, head
+    included, passes its equal share.
 
     The head counts as `head` blocks and follows the last block, so the last stages may have none.
     """
@@ -63,17 +63,18 @@ def allowed_recompute(schedule: str) -> tuple[Recompute, ...]:
 
 
 def policy_mask(policies: Container[str]) -> Bools:
-    """(P,) whether each of `RECOMPUTE_POLICIES` is among `policies`."""
+    """Whether each of `RECOMPUTE_POLICIES` is among `policies`, (P,)."""
     return np.array([policy in policies for policy in RECOMPUTE_POLICIES])
 
 
 def policies_by_schedule(policies: Iterable[str]) -> Bools:
-    """(schedules, P) whether stages may use each of `RECOMPUTE_POLICIES` under each of `SCHEDULES`. Policies
-    not in `policies` are False."""
+    """Whether stages may use each of `RECOMPUTE_POLICIES` under each of `SCHEDULES`, (schedules, P); False
+    for policies not in `policies`."""
     return np.array([policy_mask({*policies}.intersection(allowed_recompute(one))) for one in SCHEDULES])
 
 
 def _is_mix(text: str) -> str:
+    """Check that a text is a recompute policy or mix of policies; returns the text, or raises ValueError."""
     _parts(text)
     return text
 
@@ -101,7 +102,7 @@ def _parts(text: str) -> dict[Recompute, int | None]:
 
 
 def policies_in(text: str) -> tuple[Recompute, ...]:
-    """Recompute policies that blocks have under the text of a mix. `none` is among them if the text does not
+    """Recompute policies that blocks have under the text of a mix; `none` is among them if the text does not
     cover all blocks."""
     parts = _parts(text)
     return (*parts,) if None in parts.values() or "none" in parts else (*parts, "none")
@@ -113,8 +114,8 @@ def named_blocks(text: str) -> int:
 
 
 def blocks_by_policy(layers: Sequence[int], recompute: Sequence[str]) -> Ints:
-    """(S, P) number of blocks of each stage under each recompute policy. `layers` are the stages' numbers of
-    blocks, `recompute` the texts of their mixes.
+    """Number of blocks of each stage under each recompute policy, (S, P), from each stage's number of blocks
+    (`layers`) and the text of its mix (`recompute`).
 
     Raises:
         InputError: a mix names more blocks than its stage has.
@@ -141,8 +142,8 @@ def mix_of(counts_P: Sequence[int]) -> str:
 
 
 def first_in_full(sizes: Ints, number: Ints | int) -> Ints:
-    """(..., P) number of blocks per recompute policy in stages whose first `number` blocks are recomputed in
-    full. Stages have `sizes` (...) blocks, all of which are recomputed in full if there are fewer."""
+    """Number of blocks per recompute policy, (..., P), in stages of `sizes` (...) blocks whose first `number`
+    blocks (all, if there are fewer) are recomputed in full."""
     full = np.minimum(sizes, number)
     counts = np.zeros((*full.shape, len(RECOMPUTE_POLICIES)), dtype=np.int64)
     counts[..., _FULL], counts[..., _NONE] = full, sizes - full
@@ -150,7 +151,7 @@ def first_in_full(sizes: Ints, number: Ints | int) -> Ints:
 
 
 def number_in_full(layers: Sequence[int], recompute: Sequence[str]) -> int | None:
-    """Number of blocks that every stage recomputes in full. None unless each stage's mix is that of
+    """Number of blocks that every stage recomputes in full; None unless each stage's mix is that of
     `first_in_full` with this number."""
     counts_SP = blocks_by_policy(layers, recompute)
     number = int(counts_SP[:, _FULL].max())

@@ -1,5 +1,5 @@
-"""Kinds of words in a layout, each with its notation, parser and columns: `tp8`, `sp`, `order=tp-pp-cp-dp`,
-`recompute=full*2,none`."""
+"""Kinds of words in the notation of layouts, with writer, parser and columns: `tp8`, `sp`,
+`order=tp-pp-cp-dp`, `recompute=full*2,none`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_DIGITS = 12
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One kind of word in the notation of layouts, a name followed by a value."""
+    """Kind of word in the notation of layouts: the name of an axis followed by a value."""
 
     sign: str = field(default="=", kw_only=True)
     """Text between the name of an axis and its value, `=` or empty."""
@@ -27,8 +27,8 @@ class Word:
     """Number in the column of layouts that do not set the axis."""
 
     def read(self, text: str) -> Any:
-        """Parse the axis's value from a word's text after the axis name. None if the text is not of this kind
-        of word.
+        """Parse the axis's value from a word's text after the axis name; None if the text is not of this kind
+        of word. None if the text is not of this kind of word.
 
         Raises:
             ValueError: the value cannot be parsed; the message says why.
@@ -37,8 +37,8 @@ class Word:
         return self.parse(text.removeprefix(self.sign)) if has_sign else None
 
     def parse(self, text: str) -> Any:
-        """Parse the axis's value from a word's text after the sign. None if the text is not of this kind of
-        word."""
+        """Parse the axis's value from a word's text after the sign; None if the text is not of this kind of
+        word. None if the text is not of this kind of word."""
         return text
 
     def write(self, name: str, value: Any) -> str:
@@ -46,7 +46,7 @@ class Word:
         return f"{name}{self.sign}{value}"
 
     def compare(self, name: str, value: Any) -> str:
-        """Text of the word in comparisons of layouts, where an absent value also has a text, such as "no sp"
+        """Text of the word in comparisons of layouts, where an omitted value also has a text, such as "no sp"
         or "usual overlap"."""
         if value is None or value is False or (isinstance(self, (Counts, PerStage)) and not any(value)):
             return f"{'usual' if isinstance(self, (Choice, Subset)) else 'no'} {name}"
@@ -66,7 +66,8 @@ class Word:
 
     @property
     def number_range(self) -> range | None:
-        """Range of the numbers that the axis's column may contain. None: any number from `simplest` up."""
+        """Range of the numbers that the axis's column may contain; None if any number from `simplest` up is
+        possible. None: any number from `simplest` up."""
         return None
 
 
@@ -92,8 +93,8 @@ class Number(Word):
 
 @dataclass(frozen=True, slots=True)
 class Switch(Word):
-    """Word that is on or off, written `sp` or `sp=1`, and `sp=0` for off. As a column of a `Subset` it is
-    whether a name is in the subset, or `UNSAID`."""
+    """Word that is on or off, written `sp` or `sp=1`, and `sp=0` for off. As a column of a `Subset` it says
+    whether a name is in the subset, or is `UNSAID`."""
 
     sign: str = field(default="", kw_only=True)
 

@@ -83,8 +83,8 @@ from cost_models.specs.training import STATE_BYTES
 
 
 class DataSeconds(NamedTuple):
-    """Seconds of data-parallel communication of one module (a block, the embedding or the head), (N,) each,
-    before any overlap with compute."""
+    """Seconds of data-parallel communication of one module (a block, the embedding or the head) before any
+    overlap with compute, (N,) each."""
 
     gather: Array
     """Seconds to gather weights before a pass of a microbatch (ZeRO-3)."""
@@ -106,7 +106,7 @@ def data_seconds(
     trained: TrainedShare = ALL_TRAINED,
 ) -> DataSeconds:
     """Seconds of data-parallel communication of a module with `module_parameters` (N,) parameters on each
-    rank. `trained` is the share of these that is trained.
+    rank, of which the share `trained` is trained.
 
     If the stack updates by owner, `owners` (N,) ranks have tensors of the module; below 1 if one rank owns
     tensors of several modules.
@@ -146,8 +146,8 @@ def data_seconds(
 def exposed_seconds(
     communication: Array, window: Array, profile: HardwareProfile, *, overlapped: bool | Bools = True
 ) -> Array:
-    """(N,) seconds of communication that compute does not hide. `window` seconds of compute hide a part where
-    `overlapped`, else nothing.
+    """Seconds of communication that compute does not hide, (N,): where `overlapped`, `window` seconds of
+    compute hide a part, else nothing is hidden.
 
     Together they take max(C, M) + κ min(C, M), as each slows the other while they overlap.
     """
@@ -159,11 +159,11 @@ def exposed_seconds(
 
 
 def norms_seconds(question: Question, columns: LayoutColumns, groups: AxisGroups) -> Array:
-    """(N,) seconds per step of the LAMB optimizer's all-reduce of norms: two numbers per parameter tensor, so
-    nearly all latency.
+    """Seconds per step of the LAMB optimizer's all-reduce of norms, (N,): two numbers per parameter tensor,
+    so nearly all latency; 0 for other optimizers.
 
     Priced as one over tensor ranks and one over those that ZeRO shards over, or, with experts, over all
-    replicas. Two numbers for the two copies of a tied matrix are left out. 0 for other optimizers.
+    replicas. Two numbers for the two copies of a tied matrix are left out.
     """
     if question.training.optimizer != "lamb":
         return np.zeros(len(columns))
@@ -175,7 +175,8 @@ def norms_seconds(question: Question, columns: LayoutColumns, groups: AxisGroups
 
 
 class ContextSeconds(NamedTuple):
-    """Seconds of context-parallel communication per block and microbatch, (N,) each. Zero if cp is 1."""
+    """Seconds of context-parallel communication per block and microbatch, (N,) each; 0 if cp is 1. Zero if cp
+    is 1."""
 
     forward: Array
     """Exposed seconds of a forward pass. Likewise `backward`."""
@@ -186,15 +187,15 @@ class ContextSeconds(NamedTuple):
 
 
 def attention_calls(question: Question, columns: LayoutColumns) -> Ints:
-    """(N,) number of attention kernel calls per pass: one per step of a ring, or per piece of a gathered
+    """Number of attention kernel calls per pass, (N,): one per step of a ring, or per piece of a gathered
     sequence, else 1."""
     gathers = exchanges_by(question, columns, "all-gather")
     return np.select([attends_in_steps(question, columns), gathers], [columns.cp, 2], default=1)
 
 
 def attends_in_steps(question: Question, columns: LayoutColumns) -> Bools:
-    """(N,) whether attention runs as several kernel calls, each on the keys and values of one
-    context-parallel rank."""
+    """Whether attention runs as several kernel calls, each on the keys and values of one context-parallel
+    rank, (N,)."""
     ring, gathers = (exchanges_by(question, columns, way) for way in ("ring", "all-gather"))
     return ring | (gathers & question.stack.torch_context_parallel)
 
@@ -208,8 +209,8 @@ def attended_width(question: Question) -> int:
 
 
 def gathered_elements(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) number of elements of a sequence's keys and values that a rank gathers for a block's attention.
-    Zero if it gathers none. The backward pass holds their gradients too."""
+    """Number of elements of a sequence's keys and values that a rank gathers for a block's attention, (N,); 0
+    if it gathers none. The backward pass holds their gradients too."""
     gathered = columns.cp * columns.tokens(question.training.sequence_length) / columns.tp
     return np.where(exchanges_by(question, columns, "all-gather"), gathered * attended_width(question), 0.0)
 
@@ -217,8 +218,8 @@ def gathered_elements(question: Question, columns: LayoutColumns) -> Array:
 def context_seconds(
     question: Question, columns: LayoutColumns, group: Groups, core_forward: Array, core_backward: Array
 ) -> ContextSeconds:
-    """Seconds of context-parallel communication per block and microbatch. Attention kernels of `core_forward`
-    and `core_backward` (N,) seconds can hide it."""
+    """Seconds of context-parallel communication per block and microbatch, hidden in part by attention kernels
+    of `core_forward` and `core_backward` (N,) seconds."""
     total, hidden = np.zeros((2, 2, len(columns)))  # forward and backward, (2, N) each
     kernels, share_of_blocks = (core_forward, core_backward), question.model.attention_share
     for way in CONTEXTS:
@@ -234,8 +235,8 @@ def context_seconds(
 
 
 def _state_heads_seconds(question: Question, columns: LayoutColumns, group: Groups) -> Array:
-    """(N,) seconds per pass of the all-to-alls around a recurrence (such as Mamba) under context parallelism,
-    which exchange tokens for heads and back.
+    """Seconds per pass of the all-to-alls around a recurrence (such as Mamba) under context parallelism,
+    (N,), which exchange tokens for heads and back.
 
     Keys shared by heads of several ranks are sent to each of these; Mamba-1's joint projection is added up.
     """
@@ -258,7 +259,7 @@ That is the share of the pass's attention kernels that can hide the message."""
 
 
 def _messages(way: Context, question: Question, columns: LayoutColumns, group: Groups) -> list[Message]:
-    """Messages of a block's passes under one method of context parallelism."""
+    """Messages of a block's passes under the method `way` of context parallelism."""
     model, steps = question.model, columns.cp - 1
     rank_bytes = tokens_on_rank(question, columns, "split") * question.training.element_bytes
     if way == "all-to-all":
@@ -305,8 +306,8 @@ class TensorSeconds(NamedTuple):
 
 
 def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) -> TensorSeconds:
-    """Seconds of tensor-parallel communication per microbatch in a block, the embedding and the head. Zero if
-    tp is 1."""
+    """Seconds of tensor-parallel communication per microbatch in a block, the embedding and the head; 0 if tp
+    is 1."""
     model, profile = question.model, question.hardware
     tokens = columns.tokens(question.training.sequence_length)
     message = tokens * model.hidden_size * question.training.element_bytes
@@ -355,8 +356,8 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
 
 
 def expert_seconds(question: Question, columns: LayoutColumns, groups: MeshGroups) -> Array:
-    """(N,) seconds of expert-parallel communication per block, microbatch and pass, mean over blocks with and
-    without experts. Forward and backward take equally long."""
+    """Seconds of expert-parallel communication per block, microbatch and pass, (N,), mean over blocks with
+    and without experts. Forward and backward take equally long."""
     model, training, profile = question.model, question.training, question.hardware
     if not model.has_experts:
         return np.zeros(len(columns))
@@ -374,9 +375,9 @@ def expert_seconds(question: Question, columns: LayoutColumns, groups: MeshGroup
 
 
 def boundary_seconds(question: Question, columns: LayoutColumns, groups: MeshGroups) -> Array:
-    """(N,) seconds to send one microbatch's activations from a pipeline stage to the next. Zero if pp is 1.
-    In an encoder-decoder tokens of both stacks are sent, with a vision tower the larger of tower's and
-    decoder's tokens."""
+    """Seconds to send one microbatch's activations from a pipeline stage to the next, (N,); 0 if pp is 1. In
+    an encoder-decoder tokens of both stacks are sent, with a vision tower the larger of tower's and decoder's
+    tokens."""
     message = boundary_elements(question, columns) * question.training.element_bytes
     sp = columns.sp == 1
     split = sp | question.stack.scatter_gather_pipeline_sends

@@ -40,28 +40,29 @@ _CHUNK = 2.0**19
 
 
 def all_reduce_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
-    """Seconds of an all-reduce, which moves 2 (n − 1)/n of the message by ring or tree, whichever is faster."""
+    """Seconds of an all-reduce: 2 (n − 1)/n of the message over the slowest link, by ring or tree, whichever
+    has less latency."""
     latency = 2 * np.minimum(_once_around_seconds(groups), _tree_seconds(groups))
     formula = latency + 2 * _ring_transfer_seconds(message_bytes, groups, profile)
     return _measured_or_formula_seconds("all_reduce", message_bytes, formula, groups, profile)
 
 
 def all_gather_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
-    """Seconds of an all-gather, in which every rank starts with 1/n of the message and (n − 1)/n passes the
-    slowest link."""
+    """Seconds of an all-gather: every rank starts with 1/n of the message, and (n − 1)/n passes the slowest
+    link."""
     formula = _once_around_seconds(groups) + _ring_transfer_seconds(message_bytes, groups, profile)
     return _measured_or_formula_seconds("all_gather", message_bytes, formula, groups, profile)
 
 
 def reduce_scatter_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
-    """Seconds of a reduce-scatter, in which every rank ends with 1/n of the sum and (n − 1)/n of the message
-    passes the slowest link."""
+    """Seconds of a reduce-scatter: every rank ends with 1/n of the sum, and (n − 1)/n of the message passes
+    the slowest link."""
     formula = _once_around_seconds(groups) + _ring_transfer_seconds(message_bytes, groups, profile)
     return _measured_or_formula_seconds("reduce_scatter", message_bytes, formula, groups, profile)
 
 
 def broadcast_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
-    """Seconds of a broadcast, in which one rank sends the entire message to all others along a chain, as NCCL
+    """Seconds of a broadcast: one rank sends the complete message to all others along a chain, as NCCL
     broadcasts over rings only.
 
     A rank hands on a channel's chunk when it has all of it, so the last rank begins as many chunks later as
@@ -73,8 +74,8 @@ def broadcast_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: Har
 
 
 def all_to_all_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
-    """Seconds of an all-to-all, in which each rank holds 1/n of the message and sends 1/n of that to each rank,
-    on all links at once.
+    """Seconds of an all-to-all: each rank has 1/n of the message and sends 1/n of that to each rank, on all
+    links at once.
 
     Members of a domain send out of it to all others that the same medium reaches.
     """
@@ -89,8 +90,8 @@ def all_to_all_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: Ha
 
 
 def fan_out_seconds(rank_bytes: Array, node_bytes: Array, groups: Groups, profile: HardwareProfile) -> Array:
-    """Seconds in which each rank sends pieces of its data to several other ranks. Between nodes each piece is
-    sent once, then forwarded inside the node.
+    """Seconds of a fan-out, in which each rank sends pieces of its data to several other ranks; between nodes
+    each piece is sent once, then forwarded inside the node.
 
     `rank_bytes` are a rank's bytes for all members of its group, with a piece for each; `node_bytes` its
     bytes for all nodes. One kernel does both at once, so the slower sets the pace (DeepEP's internode
@@ -107,8 +108,8 @@ def fan_out_seconds(rank_bytes: Array, node_bytes: Array, groups: Groups, profil
 
 
 def point_to_point_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
-    """Seconds in which every rank sends a message to the next member of its group, over the slowest link
-    between such neighbours.
+    """Seconds of a transfer in which every rank sends a message to the next member of its group, over the
+    slowest link between such neighbours.
 
     Every rank sends at the same time, so each has only its own share of a link, plus the shares of the
     members behind the same link that hand on to one another.
@@ -124,7 +125,7 @@ def point_to_point_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile
 
 
 def _once_around_seconds(groups: Groups) -> Array:
-    """Latency in seconds of the n − 1 hops of a ring. The ring leaves a domain (such as a node) once for each
+    """Latency in seconds of the n − 1 hops of a ring, which leaves a domain (such as a node) once for each
     domain that the group spans."""
     hops = groups.size - 1
     leaving = [np.where(at.domains > 1, np.minimum(at.domains, hops), 0) for at in groups.reach[1:]]
@@ -132,8 +133,8 @@ def _once_around_seconds(groups: Groups) -> Array:
 
 
 def _fill_seconds(groups: Groups, profile: HardwareProfile) -> Array:
-    """Seconds until the last rank of a broadcast chain gets its first chunk. These are the seconds of one
-    chunk of every channel, at each hop's rate."""
+    """Seconds until the last rank of a broadcast chain gets its first chunk: those of one chunk of every
+    channel at each hop's rate."""
     adapters = np.maximum(1.0, groups.ranks_per_node / max(at.level.sharers or 1 for at in groups.reach))
     leaving = [groups.size - 1, *(np.where(at.domains > 1, at.domains - 1, 0) for at in groups.reach[1:])]
     chunks = [adapters * _CHUNK / (at.bandwidth * at.level.efficiency(profile)) for at in groups.reach]
@@ -152,8 +153,8 @@ def _tree_seconds(groups: Groups) -> Array:
 
 
 def _hops_seconds(leaving: Sequence[npt.NDArray[Any]], hop_seconds: Sequence[Array | float]) -> Array:
-    """Latency in seconds of all hops of a ring or tree. `leaving` counts the hops that leave a domain of each
-    level, `hop_seconds` are a hop's seconds there."""
+    """Latency in seconds of all hops of a ring or tree: `leaving` counts the hops that leave a domain of each
+    level, `hop_seconds` are the seconds of such a hop."""
     levels = zip(hop_seconds, leaving, [*leaving, 0][1:], strict=True)
     return sum(((hops - farther) * cost for cost, hops, farther in levels), start=np.zeros(1))
 
@@ -166,8 +167,8 @@ def _ring_transfer_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile
 def _measured_or_formula_seconds(
     operation: Operation, sent_bytes: npt.ArrayLike, formula: Array, groups: Groups, profile: HardwareProfile
 ) -> Array:
-    """(N,) seconds of a collective, by a measured curve that matches the group, else by `formula` plus
-    start-up. 0 for an empty message."""
+    """Seconds of a collective, (N,), by a measured curve for this size of group, else by `formula` plus
+    start-up; 0 for an empty message."""
     message = _as_floats(sent_bytes)
     seconds = formula + profile.collective_seconds
     size, nodes = groups.size, groups.nodes
@@ -181,4 +182,5 @@ def _measured_or_formula_seconds(
 
 
 def _as_floats(message_bytes: npt.ArrayLike) -> Array:
+    """Bytes of messages as an array of floats."""
     return np.asarray(message_bytes, dtype=np.float64)

@@ -48,8 +48,8 @@ _ENTRIES = 4_000_000
 
 
 class StoredTensor(NamedTuple):
-    """Bytes per parameter of a stored tensor (weights, gradients or optimizer states), and the first ZeRO
-    stage that shards it."""
+    """Stored tensor (weights, gradients or optimizer states): bytes per parameter, and the first ZeRO stage
+    that shards it."""
 
     bytes_each: float
     from_stage: int
@@ -72,11 +72,11 @@ class ReshardBytes(NamedTuple):
 
     @property
     def received_total(self) -> Array:
-        """(R,) bytes that each rank receives from all other ranks."""
+        """Bytes that each rank receives from all other ranks, (R,)."""
         return self.received_inside + self.received
 
     def seconds(self, question: Question) -> tuple[float, float]:
-        """Seconds of the busiest rank's transfers, as one number inside its node and one over the network."""
+        """Seconds of the busiest rank's transfers: inside its node, and over the network."""
         profile, rates = question.hardware, {True: np.inf, False: np.inf}
         for level in levels_of(question.cluster):
             rates[level.network] = min(rates[level.network], level.bandwidth * level.efficiency(profile))
@@ -87,8 +87,8 @@ class ReshardBytes(NamedTuple):
 def reshard(
     question: Question, first: Layout, second: Layout, tensors: Sequence[StoredTensor], per_node: int
 ) -> ReshardBytes:
-    """Bytes that each rank moves when a model's stored tensors change from the `first` to the `second` placed
-    layout. Both are on the same ranks, with `per_node` ranks a node."""
+    """Bytes that each rank moves when a model's stored tensors change from the placed layout `first` to the
+    placed layout `second`, on the same ranks with `per_node` ranks a node."""
     total = np.zeros((len(ReshardBytes._fields), max(first.num_gpus, second.num_gpus)))
     for bytes_each, from_stage in tensors:
         boxes = [_rank_boxes(one, total.shape[1], sharded=one.zero >= from_stage) for one in (first, second)]
@@ -106,8 +106,8 @@ way."""
 
 
 def _model_parts(question: Question, *layouts: Layout) -> Iterator[tuple[Parts, int, list[list[int]]]]:
-    """Yield each part of the model (block, embedding ...) with its elements, number of copies, and pipeline
-    ranks in each layout."""
+    """Yield each part of the model (block, embedding ...) with its elements, its number of copies, and its
+    pipeline ranks in each layout."""
     model, kinds = question.model, question.kinds.of_block
     by_kind = [_block_parts(own.model) for own in question.by_kind]
     stage_of = [schedule_named(one.schedule).rank_of_stage(one.pp, one.vpp) for one in layouts]
@@ -135,6 +135,7 @@ def _model_parts(question: Question, *layouts: Layout) -> Iterator[tuple[Parts, 
 
 
 def _block_parts(model: TransformerSpec) -> Parts:
+    """Number of elements of a block's tensors, by the way in which ranks share them."""
     elements: Parts = {}
     for operator in block_operators(model):
         split = "rows" if operator.gemm and operator.gemm.split == "rows" else "columns"
@@ -145,9 +146,9 @@ def _block_parts(model: TransformerSpec) -> Parts:
 
 
 def _rank_boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dict[str, Array]]:
-    """Pipeline rank of each rank, (R,), and the part of a tensor that each rank holds, (R, 3, 2), for each
-    way of sharing. The pipeline rank is -1 if the layout does not use the rank. A part is a box with a begin
-    and an end along three directions, as shares of the tensor."""
+    """Pipeline rank of each rank, (R,), −1 if the layout does not use the rank, and for each way of sharing
+    the part of a tensor that each rank has, (R, 3, 2). A part is a box with a begin and an end along three
+    directions, as shares of the tensor."""
     rank, stride = np.arange(ranks), layout.stride("pp")
     seat = rank // (stride * layout.pp) * stride + rank % stride  # in the stage, in order of rank
     shards = layout.shard_group if sharded else 1
@@ -172,8 +173,8 @@ def _rank_boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dic
 
 
 def _moved_shares(boxes: Sequence[Array], per_node: int) -> Array:
-    """Shares of a tensor that each rank holds, needs, receives and sends, (6, R). There is a row for each
-    field of `ReshardBytes`; `boxes` are the ranks' parts before and after, (R, 3, 2) each."""
+    """Shares of a tensor that each rank holds, needs, receives and sends, (6, R): a row for each field of
+    `ReshardBytes`. `boxes` are the ranks' parts before and after, (R, 3, 2) each."""
     ranks = len(boxes[0])
     cuts = [np.unique(np.concatenate([box[:, at] for box in boxes]).round(12)) for at in range(3)]
     sides = [(one[1:] + one[:-1]) / 2 for one in cuts], [np.diff(one) for one in cuts]
@@ -187,8 +188,8 @@ def _moved_shares(boxes: Sequence[Array], per_node: int) -> Array:
 
 
 def _cell_shares(have_CR: Bools, want_CR: Bools, per_node: int) -> Iterator[Array]:
-    """Yield shares of C cells of a tensor that each of R ranks holds, needs, receives and sends, (C, R) each.
-    They are in the order of the fields of `ReshardBytes`."""
+    """Yield shares of C cells of a tensor that each of R ranks holds, needs, receives and sends, (C, R) each,
+    in the order of the fields of `ReshardBytes`."""
     need_CR, ranks = want_CR & ~have_CR, have_CR.shape[1]
     node_R = np.arange(ranks) // per_node
     sums = partial(np.add.reduceat, indices=np.arange(0, ranks, per_node), axis=1, dtype=np.float64)

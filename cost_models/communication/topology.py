@@ -1,5 +1,4 @@
-"""Link levels of a cluster, and the links that groups of ranks of each parallel axis use, with their
-bandwidth.
+"""Link levels of a cluster, and the links and bandwidth that the groups of ranks of each parallel axis use.
 
 **Levels** are counted from the GPUs outwards: node and network, leaf switches and spine. A level joins the
 domains of the level inside it (GPUs, nodes, the nodes under a leaf switch) into larger ones. Its `bandwidth`
@@ -54,8 +53,8 @@ if TYPE_CHECKING:
 
 
 class Level(LevelSpec):
-    """Links of one level of a cluster, such as NVLink in a node or the network. One domain of the level joins
-    `gpus` neighbouring GPUs (None: all); `sharers` GPUs share one link, and each can use all of it while the
+    """Links of one level of a cluster, such as NVLink in a node or the network. A domain of the level joins
+    `gpus` neighbouring GPUs (None: all). `sharers` GPUs share a link, and each can use all of it while the
     others are silent (None: all GPUs of the inner domain)."""
 
     network: bool
@@ -104,7 +103,7 @@ def link_level(
     opens: bool = True,
     sharers: int | None = None,
 ) -> Level:
-    """Level with the bandwidth and latency of `link`, whose domains have `gpus` GPUs. None: all GPUs."""
+    """Create a level with the bandwidth and latency of `link`, whose domains have `gpus` GPUs (None: all)."""
     fields = dict(link) | {"name": name, "gpus": gpus, "nodes": None, "network": network, "opens": opens}
     return Level.model_construct(**fields | {"sharers": (sharers or 1) if opens else None})
 
@@ -117,8 +116,7 @@ def used_levels(cluster: ClusterSpec) -> tuple[Level, ...]:
 
 
 def with_one_level(cluster: ClusterSpec, at: int) -> ClusterSpec:
-    """Copy of a cluster in which transfers take time only on links of level number `at`, and have no
-    latency."""
+    """Copy of a cluster in which only the links of level `at` take time for transfers, without latency."""
     levels, per_node = list[LevelSpec](), cluster.gpus_per_node
     for index, level in enumerate(levels_of(cluster)):
         gpus = None if level.network or level.gpus == per_node else level.gpus
@@ -129,8 +127,8 @@ def with_one_level(cluster: ClusterSpec, at: int) -> ClusterSpec:
 
 
 def link_graph(cluster: ClusterSpec, gpus: Iterable[int] | None = None) -> networkx.Graph[str]:
-    """Graph of GPUs, adapters and switches with all links of the GPUs `gpus`, up to the level that joins
-    them. None: all GPUs.
+    """Graph of GPUs, adapters and switches with all links of the GPUs `gpus` (None: all), up to the level
+    that joins them.
 
     Vertices have `kind` (gpu, adapter, switch), `level`, its index, and `index`, their number from the left.
     Edges have `level`, `bandwidth` (bytes/s, one direction) and `latency`: those from a GPU up to the switch
@@ -160,7 +158,8 @@ def link_graph(cluster: ClusterSpec, gpus: Iterable[int] | None = None) -> netwo
 
 
 class Runs(NamedTuple):
-    """Ranks of N communication groups in compressed form, as arrays (N,). A group is `pieces` runs of `length`
+    """Ranks of N communication groups in compressed form, (N,) each: a group is `pieces` runs of `length`
+    ranks that are `stride` apart; the runs begin `outer` ranks apart. A group is `pieces` runs of `length`
     ranks that are `stride` apart; the runs begin `outer` ranks apart."""
 
     length: Ints
@@ -170,8 +169,8 @@ class Runs(NamedTuple):
 
 
 def runs_of_stage(size: Ints, stride: Ints, piece: Ints, stages: Ints, world: Ints) -> Runs:
-    """Ranks of groups within one pipeline stage, as runs of ranks at equal strides. The groups have `size`
-    members `stride` apart in the numbering of the stage's ranks.
+    """Ranks of groups within one pipeline stage, as runs of ranks at equal strides; the groups have `size`
+    members that are `stride` apart in the numbering of the stage's ranks.
 
     A stage owns runs of `piece` neighbouring ranks, one in every piece · stages. Groups tile the stage's
     ranks. A group within a piece, or with equal parts of complete pieces, is represented exactly; for any
@@ -188,7 +187,7 @@ def runs_of_stage(size: Ints, stride: Ints, piece: Ints, stages: Ints, world: In
 
 def pack_runs(runs: Runs, capacity: int, world: Ints) -> tuple[Ints, Ints]:
     """Minimum number of members that a group has on a node, and maximum number of nodes that it spans, (N,)
-    each. Nodes have `capacity` ranks; only nodes that the group touches count.
+    each, on nodes of `capacity` ranks. Only nodes that the group touches count.
 
     Groups tile the world, so a piece that lies in one node is a slot for the groups outside: what holds for single runs
     (`_pack_single_runs`) holds for the pieces of a group. Where a node border cuts the pieces, they share no node.
@@ -205,7 +204,7 @@ def pack_runs(runs: Runs, capacity: int, world: Ints) -> tuple[Ints, Ints]:
 
 
 def crosses_border(runs: Runs, inner: int, outer: int, world: Ints) -> Bools:
-    """(N,) whether neighbours in a group can be in the same outer domain but in different inner domains. The
+    """Whether neighbours in a group can be in the same outer domain but in different inner domains, (N,); the
     domains have `outer` and `inner` ranks.
 
     Neighbours in a run are if a border of an inner domain cuts the run. The last of a run and the first of
@@ -231,8 +230,8 @@ def _pack_single_runs(size: Ints, stride: Ints, capacity: int) -> tuple[Ints, In
 
 
 def link_shares(cluster: ClusterSpec, places: Sequence[Ints]) -> list[Share]:
-    """Fraction of link bandwidth that groups get on each level of a cluster with a link graph, (N,). Equal
-    groups are computed once; the (N,) columns of `places` are those of `fabric.shares`.
+    """Fraction of the link bandwidth that groups get on each level of a cluster with a link graph, (N,);
+    equal groups are computed once. The columns of `places` are the arguments of `fabric.shares`.
 
     Raises:
         InputError: `links` and `graph` of the cluster do not have the same levels.
@@ -267,8 +266,8 @@ def fabric_of(cluster: ClusterSpec) -> Fabric:
 
 
 class Reach(NamedTuple):
-    """Use of one level of links by the groups of one parallel axis, (N,) each. It is for the group with the
-    worst position."""
+    """Use of one level of links by the groups of one parallel axis, (N,) each, for the group with the worst
+    position."""
 
     level: Level
     peers: Ints
@@ -293,8 +292,8 @@ class Reach(NamedTuple):
 
     @property
     def bandwidth(self) -> Array:
-        """(N,) bytes/s that a ring through the group reaches out of one inner domain, while all groups
-        send."""
+        """Bandwidth that a ring through the group reaches out of one inner domain while all groups send,
+        bytes/s (N,)."""
         return np.float64(self.level.bandwidth) * self.peers * self.share.ring
 
     @property
@@ -304,8 +303,8 @@ class Reach(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """Size, nodes and link use of the groups of one parallel axis, (N,) each. They are for the group with the
-    worst position."""
+    """Size, nodes and link use of the groups of one parallel axis, (N,) each, for the group with the worst
+    position."""
 
     size: Ints
     ranks_per_node: Ints
@@ -316,8 +315,8 @@ class Groups(NamedTuple):
     """Use of each level of links, from the GPUs outwards."""
 
     def ring_bandwidth(self, profile: HardwareProfile | None = None) -> Array:
-        """(N,) bytes/s of the slowest link of a ring through the group. `profile` gives the measured
-        efficiencies of links. None: nominal bandwidths."""
+        """Bandwidth of the slowest link of a ring through the group, bytes/s (N,). The measured efficiencies
+        of links are those of `profile`; None stands for nominal bandwidths."""
         slowest = np.full(len(self.size), np.inf)
         for at in self.reach:
             rate = at.bandwidth * (at.level.efficiency(profile) if profile else 1.0)
@@ -375,6 +374,7 @@ def axis_groups(cluster: ClusterSpec, columns: LayoutColumns) -> AxisGroups:
 
 
 def _axis_groups(cluster: ClusterSpec, x: LayoutColumns) -> AxisGroups:
+    """Groups of ranks along every axis of N layouts, computed for each row."""
     world, piece, units = x.ranks, x.stride("pp"), np.ones(len(x), dtype=np.int64)
 
     def in_stage(size: Ints, stride: Ints) -> Groups:
@@ -402,8 +402,8 @@ def _axis_groups(cluster: ClusterSpec, x: LayoutColumns) -> AxisGroups:
 
 
 def _groups(cluster: ClusterSpec, size: Ints, stride: Ints, piece: Ints, stages: Ints, world: Ints) -> Groups:
-    """Groups of `size` ranks that are `stride` apart in the numbering of a stage's ranks. A stage owns runs
-    of `piece` neighbouring ranks, one in every piece · stages."""
+    """Groups of `size` ranks that are `stride` apart in the numbering of a stage's ranks, where a stage owns
+    runs of `piece` neighbouring ranks, one in every piece · stages."""
     runs, levels = runs_of_stage(size, stride, piece, stages, world), levels_of(cluster)
     units = np.broadcast_to(np.int64(1), world.shape)
     packed = [(size, units) if level.gpus is None else pack_runs(runs, level.gpus, world) for level in levels]
@@ -435,8 +435,8 @@ def _groups(cluster: ClusterSpec, size: Ints, stride: Ints, piece: Ints, stages:
 
 
 def _mesh_share(level: Level, members: Ints) -> Share:
-    """Fraction of a level's bandwidth that groups get in a full mesh of links. They use only the links
-    between their members, of which one domain has `members`. Pipeline neighbours have one link."""
+    """Fraction of a level's bandwidth that groups get in a full mesh of links, where they use only the links
+    between their members. A domain has `members` of them; pipeline neighbours have one link."""
     if not level.mesh or level.gpus is None:
         return FULL_SHARE
     links = max(1, level.gpus - 1)
@@ -445,13 +445,13 @@ def _mesh_share(level: Level, members: Ints) -> Share:
 
 
 def group_of(cluster: ClusterSpec, size: int, stride: int = 1) -> Groups:
-    """One group of `size` ranks `stride` apart, in a job on all GPUs of the cluster."""
+    """Single group of `size` ranks that are `stride` apart, in a job on all GPUs of the cluster."""
     length, strides, world, unit = np.array([[size], [stride], [cluster.num_gpus], [1]], dtype=np.int64)
     return _groups(cluster, length, strides, world, unit, world)
 
 
 def pairs_over(link: LinkSpec, rows: int) -> Groups:
-    """Groups of two ranks on different nodes that only `link` joins, with `rows` equal rows."""
+    """Groups of two ranks on different nodes that only `link` joins, in `rows` equal rows."""
     unit, two = (np.broadcast_to(np.int64(count), (rows,)) for count in (1, 2))
     level = link_level("between", link, None, network=True)
     reach = Reach(level, peers=unit, domains=two, members=two, reached=two, behind=unit, meets=two > 1)

@@ -36,7 +36,7 @@ from cost_models.specs.stack import STORES_SCORES
 
 
 class BlockSeconds(NamedTuple):
-    """Seconds of one block for one microbatch on one rank, each (N,)."""
+    """Seconds of one block for one microbatch on one rank, (N,) each."""
 
     forward: Array
     backward: Array
@@ -58,8 +58,8 @@ class BlockSeconds(NamedTuple):
 def block_seconds(
     question: Question, columns: LayoutColumns, device: Device, *, data_parallel: bool = True
 ) -> BlockSeconds:
-    """Seconds of one block for one microbatch on one rank, summed over operators, each by a roofline model.
-    With `data_parallel` it includes the copies around data-parallel collectives."""
+    """Seconds of one block for one microbatch on one rank, summed over operators, each by a roofline model;
+    with `data_parallel` including the copies around data-parallel collectives."""
     names = ["tp", "cp", "mbs", "ep", "etp", "sp", "context"]
     stack = question.stack
     copies = stack.copies_gathered_weights or stack.gradient_passes
@@ -69,6 +69,7 @@ def block_seconds(
 
 
 def _block_seconds(question: Question, columns: LayoutColumns, device: Device, copies: bool) -> BlockSeconds:
+    """Seconds of one block for one microbatch on one rank, computed for each row."""
     uncast, measured = device_of(question, uncast=True), has_measured_operators(question)
     matrix_forward, matrix_backward, matrix_weight, column_weight = matrix_seconds(question, columns, device)
     attention, scan = _attention_seconds(question, columns, uncast), scan_seconds(question, columns, uncast)
@@ -99,8 +100,8 @@ def _block_seconds(question: Question, columns: LayoutColumns, device: Device, c
 def _recomputed_seconds(
     question: Question, columns: LayoutColumns, device: Device, forward: Array, core: Array, scan: Array
 ) -> Array:
-    """Seconds that the backward pass repeats under each of P recompute policies, (N, P). They are zero for
-    none, for selective the attention core (or the stack's other selective drops), for full the block.
+    """Seconds that the backward pass repeats under each of P recompute policies, (N, P): nothing under none,
+    the attention core (or the stack's other selective drops) under selective, the block under full.
 
     A stack that stops early omits the last GEMM of the recomputed part (in a mixture of the dense blocks
     only), as nothing needs its output again.
@@ -137,9 +138,9 @@ def _recomputed_seconds(
 
 
 def _attention_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
-    """Seconds of attention scores and weighted values, forward and backward, mean over blocks with and
-    without attention, (2, N). They are those of a flash kernel, or of batched products that keep the s × s
-    scores in memory."""
+    """Seconds of attention scores and weighted values, forward and backward, (2, N), mean over blocks with
+    and without attention: those of a flash kernel, or of batched products that keep the s × s scores in
+    memory."""
     model, length = question.model, question.training.sequence_length
     if not model.attention_share:
         return np.zeros((2, len(columns)))
@@ -157,8 +158,8 @@ def _attention_seconds(question: Question, columns: LayoutColumns, device: Devic
 
 
 def _stored_scores_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
-    """Seconds of attention with stored scores, forward and backward, (2, N). They are those of two batched
-    products forward and four backward, one batch entry a head, and passes over the scores."""
+    """Seconds of attention with stored scores, forward and backward, (2, N): two batched products forward and
+    four backward, with one batch entry per head, and passes over the scores."""
     model, sequence = question.model, np.asarray(float(question.training.sequence_length))
     width, heads = np.asarray(float(model.head_dim)), columns.mbs * model.num_heads / columns.tp
     queries, seconds = sequence / columns.cp, np.zeros((2, len(columns)))
@@ -171,6 +172,6 @@ def _stored_scores_seconds(question: Question, columns: LayoutColumns, device: D
 
 
 def traffic_seconds(traffic: Traffic, device: Device) -> Array:
-    """Seconds of memory-bound kernels, forward and backward, a start-up per kernel plus the time to move the
-    bytes, (2, N)."""
+    """Seconds of memory-bound kernels, forward and backward, (2, N): a start-up per kernel plus the time to
+    move the bytes."""
     return traffic.kernels * device.profile.kernel_seconds + traffic.moved / device.memory_rate

@@ -1,4 +1,4 @@
-"""Device seconds of the two ends of the model: token embedding, and final norm, output matrix and loss."""
+"""Device seconds of both ends of the model: token embedding, and final norm, output matrix and loss."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ writes once."""
 
 
 class EndSeconds(NamedTuple):
-    """Seconds of the embedding and the head for one microbatch on one rank, each (N,)."""
+    """Seconds of the embedding and the head for one microbatch on one rank, (N,) each."""
 
     embedding_forward: Array
     embedding_backward: Array
@@ -50,13 +50,14 @@ def end_seconds(question: Question, columns: LayoutColumns, device: Device) -> E
 
 
 def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> EndSeconds:
+    """Seconds of embedding and head for one microbatch, as if no loss ran in chunks."""
     model, training, none = question.model, question.training, np.zeros(len(columns))
     tokens, rate = columns.tokens(training.sequence_length), device.memory_rate
     images, width = columns.mbs.astype(np.float64), np.asarray(float(model.hidden_size))
 
     def product(rows: Array, outputs: Array, inputs: float, trains: bool = True) -> tuple[Array, ...]:
-        """Seconds of a product forward, of the gradient of its input, and of the gradient of its matrix, if
-        that is trained."""
+        """Seconds of a product forward, of the gradient of its input, and of the gradient of its matrix (0
+        unless that is trained)."""
         local = LocalGemm(rows=rows, inputs=np.asarray(float(inputs)), outputs=outputs)
         return product_seconds(local, device), *backward_products(local, device, trained=trains)
 
@@ -100,7 +101,7 @@ def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
 
 
 def _loss_bytes(question: Question, device: Device) -> tuple[float, float]:
-    """Bytes that the loss moves per logit, forward (cast to fp32, maximum, exponentials with their sum) and
+    """Bytes per logit that the loss moves forward (cast to fp32, maximum, exponentials with their sum) and
     backward (gradient in place, cast back)."""
     fp32 = 4 if question.stack.fp32_logits else device.element_bytes
     return device.element_bytes + 4 * fp32, 2 * fp32 + 2 * device.element_bytes

@@ -71,7 +71,7 @@ from cost_models.units import FP32_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Device:
-    """Rates of one accelerator in one precision, from datasheet values and the constants of a hardware profile."""
+    """Rates of one accelerator in one precision, from its datasheet and the constants of a hardware profile."""
 
     profile: HardwareProfile
     peak: float
@@ -180,7 +180,7 @@ def gemm_seconds(
 
 
 def _tile_utilisation(m: Array, n: Array, batch: Array | float, device: Device) -> Array:
-    """Share of a product's tile slots (tiles per wave times waves) that hold useful output, for the best tile
+    """Share of a product's tile slots (tiles per wave times waves) with useful output, for the best tile
     shape; 1 on a device without waves (CPU)."""
     if device.sm_count == 1:
         return np.ones(np.broadcast(m, n, batch).shape)
@@ -208,7 +208,7 @@ _SHARE_BY_DIVISOR = np.array([_ALIGNED.get(divisor, _MISALIGNED) for divisor in 
 
 
 def _alignment(widths: Sequence[Array], device: Device) -> Array:
-    """Share of the matrix rate that remains for the least aligned row width; 1 on a CPU."""
+    """Share of the matrix rate that remains for the worst aligned of the row widths; 1 on a CPU."""
     lowest_share: Array = np.ones(np.broadcast(*widths).shape)
     for width in widths if device.sm_count > 1 and device.tensor_cores else ():
         row_bytes = np.ceil(np.asarray(width) * device.operand_bytes).astype(np.int64)
@@ -223,8 +223,8 @@ fp8."""
 
 
 def _cast_seconds(local: LocalGemm, device: Device, *, backward: bool, precast: bool) -> Array | float:
-    """Seconds to cast the operands of a matrix product forward, or of its two products backward, (N,).
-    Results of the backward products are also scaled.
+    """Seconds to cast the operands of a matrix product forward, or of its two products backward including the
+    scaling of their results, (N,).
 
     With `precast` a norm has already cast the input.
     """
@@ -243,7 +243,7 @@ def _cast_seconds(local: LocalGemm, device: Device, *, backward: bool, precast: 
     times = 1.0 if fuses else matrices  # one cast input per matrix; a compiler casts it once
 
     def cast(elements: Array, casts: float, *, turned: bool = False) -> Array:
-        """Seconds to cast `casts` operands of `elements` elements in total, each operand for one product."""
+        """Seconds to cast `casts` operands with `elements` elements together, each operand for one product."""
         kernels, bytes_each = _COMPILED_KERNELS, 2 * element + narrow
         if not fuses:
             kernels = _EAGER_KERNELS + turned
@@ -266,8 +266,8 @@ def _cast_seconds(local: LocalGemm, device: Device, *, backward: bool, precast: 
 def product_operators(
     model: TransformerSpec, *, joined: bool, tuning: TuningSpec | None = None
 ) -> list[tuple[Operator, Gemm]]:
-    """Operators of a block that are matrix products, each with the shape of its product. `joined` merges a
-    parallel block's products if possible.
+    """Operators of a block that are matrix products, each with its product; `joined` merges the products of a
+    parallel block if possible.
 
     A mixture, latent attention and matrices with adapters are not merged, nor are inputs from two norms.
     """
@@ -282,8 +282,8 @@ def product_operators(
 
 
 def _joined_product(first: Operator, gemm: Gemm, second: Operator, partner: Gemm) -> tuple[Operator, Gemm]:
-    """Merge two matrix products into one; return the joined operator and its product. Outputs are side by
-    side if ranks split the outputs; inner dimensions are end to end if ranks split the inputs."""
+    """Merge two matrix products into one operator and its product: outputs side by side if ranks split the
+    outputs, inner dimensions end to end if ranks split the inputs."""
     if gemm.split == "columns":
         joined = replace(gemm, outputs=gemm.outputs + partner.outputs)
     else:
@@ -300,7 +300,7 @@ _EXPERT_BANDWIDTH = 0.9
 
 @dataclass(frozen=True, slots=True)
 class LocalGemm:
-    """Shape of a matrix product on one rank for one microbatch, (rows, inputs) × (inputs, outputs), repeated
+    """Shape of a matrix product on one rank for one microbatch: (rows, inputs) × (inputs, outputs), repeated
     `batch` times."""
 
     rows: Array
@@ -314,8 +314,8 @@ class LocalGemm:
 
 
 def matrix_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, ...]:
-    """Seconds of a block's matrix products for the forward pass, the backward pass, weight gradients (part of
-    backward) and weight gradients of column-parallel matrices, (N,) each.
+    """Seconds of a block's matrix products, (N,) each: forward pass, backward pass, weight gradients (part of
+    backward), and weight gradients of column-parallel matrices.
 
     Backward runs each GEMM twice, as dgrad and as wgrad. A mixture is averaged with the model's dense blocks.
     """
@@ -324,6 +324,7 @@ def matrix_seconds(question: Question, columns: LayoutColumns, device: Device) -
 
 
 def _matrix_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, ...]:
+    """Seconds of a block's matrix products as in `matrix_seconds`, computed for each row."""
     forward, backward, weight, column_weight = np.zeros((4, len(columns)))
     wide_rates, stack = device_of(question, uncast=True), question.stack
     tuning = question.training.tuning
@@ -349,8 +350,8 @@ def _matrix_seconds(question: Question, columns: LayoutColumns, device: Device) 
 
 
 def _exposed_weight_seconds(question: Question, local: LocalGemm, *, trained: bool) -> tuple[Array, Array]:
-    """Seconds to read weights and seconds to accumulate weight gradients that expert GEMMs cannot hide behind
-    compute, (N,) each.
+    """Seconds of expert products to read weights, and to accumulate weight gradients, that compute does not
+    hide, (N,) each.
 
     Each expert's product is a separate kernel over few rows: it waits for the first of its weights, and at
     its end reads, updates and writes a block of the gradient. Transformer Engine's grouped products on B200
@@ -387,8 +388,8 @@ def forward_seconds(local: LocalGemm, device: Device, *, precast: bool = False) 
 
 
 def _widening_seconds(local: LocalGemm, device: Device) -> Array | float:
-    """Seconds to widen frozen matrices from their stored type to the type of products, 0 where both are the
-    same, (N,). A kernel for each matrix does so before each product (bitsandbytes 0.50,
+    """Seconds to widen frozen matrices from their stored type to the type of products, (N,); 0 where both
+    types are the same. A kernel for each matrix does so before each product (bitsandbytes 0.50,
     autograd/_functions.py, `MatMul4Bit`)."""
     if local.stored_bytes is None:
         return 0.0
@@ -403,7 +404,7 @@ def product_seconds(local: LocalGemm, device: Device) -> Array:
 
 def backward_products(local: LocalGemm, device: Device, *, trained: bool) -> tuple[Array, Array]:
     """Seconds of a matrix product's dgrad and of its wgrad (0 for a frozen matrix), without casts of
-    operands, (N,)."""
+    operands, (N,) each."""
     rows, inner, out, batch = local.rows, local.inputs, local.outputs, local.batch
     weight = gemm_seconds(inner, out, rows, device, batch, over_rows=True) if trained else np.zeros(len(rows))
     return gemm_seconds(rows, inner, out, device, batch), weight

@@ -429,7 +429,7 @@ class _Cluster:
 
     @property
     def node(self) -> Ints:
-        """(GPUs,) index of each GPU's node."""
+        """Index of each GPU's node, (GPUs,)."""
         return np.arange(len(self.gpus)) // (len(self.gpus) // len(self.nodes))
 
     def node_levels(self) -> list[FabricLevel]:

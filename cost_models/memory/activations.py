@@ -53,8 +53,8 @@ input."""
 
 
 def norm_bytes(question: Question, norm: Norm) -> float:
-    """Bytes per input element that a norm keeps for the backward pass. It keeps its input, which an eager RMS
-    norm keeps in fp32, with the normalised input if its gain is trained (on a CPU in fp32 too)."""
+    """Bytes per input element that a norm keeps for the backward pass: its input, and for an eager RMS norm
+    with trained gain also the normalised input. An eager RMS norm keeps both in fp32 on a CPU."""
     element, trains = question.training.element_bytes, question.training.tuning is None
     if norm != "rmsnorm":
         return element
@@ -64,8 +64,8 @@ def norm_bytes(question: Question, norm: Norm) -> float:
 
 
 def is_eager(question: Question) -> bool:
-    """Whether the stack runs plain PyTorch operators on a CPU, without a fused RMS norm and without an
-    attention kernel that reads grouped heads in place."""
+    """Whether the stack runs plain PyTorch operators on a CPU, without fused RMS norm and without attention
+    kernels for grouped heads."""
     return question.stack.eager_attention_and_norms and question.cluster.gpu.kind == "cpu"
 
 
@@ -82,7 +82,7 @@ executor/models/recurrence.py each, within 5 %."""
 
 def plain_scan_bytes(question: Question) -> float:
     """Peak bytes per token in the backward pass of a recurrent scan, if the stack computes scans by plain
-    matrix products. Else 0."""
+    matrix products; else 0. Else 0."""
     mixer, eager = question.model.recurrence, question.stack.eager_attention_and_norms
     if mixer is None or not (eager and question.model.mixer_share("recurrence", "both")):
         return 0.0
@@ -94,8 +94,8 @@ def plain_scan_bytes(question: Question) -> float:
 
 
 def _scan_bytes(question: Question, scan: Operator) -> Amount:
-    """Sharding of an activation (place) → bytes per token that a recurrent scan keeps for its backward pass.
-    These are outputs, per-head elements in fp32, and inputs; states of chunks are recomputed.
+    """Bytes per token that a recurrent scan keeps for its backward pass, by sharding of the activation
+    (place): outputs, per-head elements in fp32, and inputs; states of chunks are recomputed.
 
     Plain products also recompute the convolution, from its input. Mamba-2's kernel recomputes its convolution
     instead of keeping its output (mamba-ssm 2.2, ops/triton/ssd_combined.py,
@@ -120,8 +120,8 @@ def _scan_bytes(question: Question, scan: Operator) -> Amount:
 
 def _patch_bytes(question: Question) -> float:
     """Bytes per token that the patch embedding of a vision tower or diffusion model keeps for the backward
-    pass. In a tower these are patches, and the input of any norm after the patch embedding; 0 if the
-    embedding is frozen. In diffusion patches, and the inputs of the time step's matrices."""
+    pass; 0 if it is frozen. In a tower these are patches, and the input of any norm after the embedding; in
+    diffusion patches, and the inputs of the time step's matrices."""
     tower, training, diffusion = question.model.tower, question.training, question.model.diffusion
     if diffusion is not None:
         width = diffusion.pixels + (diffusion.frequencies + 2 * question.model.hidden_size) / diffusion.tokens
@@ -133,7 +133,8 @@ def _patch_bytes(question: Question) -> float:
 
 
 class ActivationBytes(NamedTuple):
-    """Bytes of activations that a pipeline rank keeps per live microbatch, (N,) each. `block` is (N, P)."""
+    """Bytes of activations that a pipeline rank keeps per live microbatch, (N,) each except `block`, (N, P).
+    `block` is (N, P)."""
 
     block: Array
     """(N, P) bytes of a block under each of P recompute policies."""
@@ -154,8 +155,8 @@ class ActivationBytes(NamedTuple):
 
 
 def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBytes:
-    """Bytes of activations that a microbatch keeps in a block (under each recompute policy), in the embedding
-    and in the head."""
+    """Bytes of activations that one microbatch keeps in a block (under each recompute policy), in the
+    embedding and in the head."""
     model, training, stack = question.model, question.training, question.stack
     element = training.element_bytes
     tokens = columns.tokens(training.sequence_length)
@@ -200,7 +201,7 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
 
 
 def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> tuple[Array, Array]:
-    """(N, P) bytes that a block keeps under each of P recompute policies, and (N,) bytes of its MLP.
+    """Bytes that a block keeps under each of P recompute policies, (N, P), and bytes of its MLP, (N,).
     `entered` (N,) are the bytes of the block's input."""
     stack = question.stack
     operators = job_operators(question.model, question.training.tuning)
@@ -214,7 +215,7 @@ def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> 
     output_bytes = element * question.model.attended_size  # the core also keeps its output
 
     def without_outputs(total: Array, drops: Container[str | None]) -> Array:
-        """Bytes `total` minus the kept inputs that are outputs of operators in `drops`."""
+        """Bytes `total` less kept inputs that are outputs of operators in `drops`."""
         read = [
             (share, {place: size - output_bytes * (one.kind == "core") for place, size in amount.items()})
             for one, share, amount in inputs
@@ -252,7 +253,7 @@ def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> 
 
 
 def _kept_bytes(question: Question, operator: Operator) -> Amount:
-    """Sharding of an activation (place) → bytes per token that an operator keeps for its backward pass."""
+    """Bytes per token that an operator keeps for its backward pass, by sharding of the activation (place)."""
     element, stack, reads = question.training.element_bytes, question.stack, operator.reads
     place = reads.place
     match operator.kind:
@@ -281,7 +282,7 @@ def _kept_bytes(question: Question, operator: Operator) -> Amount:
 
 
 def _input_bytes(question: Question, operator: Operator) -> float:
-    """Bytes per input element that a matrix product keeps for the weight gradient. 0 if the matrix is frozen
+    """Bytes per input element that a matrix product keeps for the weight gradient; 0 if the matrix is frozen
     or another operator keeps the input.
 
     In fp8 and fp4 it is kept as cast. An adapter keeps its input in 16 bits, after dropout and with its mask.
@@ -299,9 +300,8 @@ def _input_bytes(question: Question, operator: Operator) -> float:
 
 
 def _core_bytes(question: Question, core: Operator) -> Amount:
-    """Sharding of an activation (place) → bytes per token that the attention core keeps for its backward
-    pass. It keeps queries, keys, values and output; an eager core has keys and values repeated to all query
-    heads.
+    """Bytes per token that the attention core keeps for its backward pass, by sharding of the activation
+    (place): queries, keys, values and output; an eager core has keys and values repeated for all query heads.
 
     Heads that are recomputed from latents are not kept, their latents are.
     """
@@ -317,8 +317,8 @@ def _core_bytes(question: Question, core: Operator) -> Amount:
 
 
 def _second_output_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes of a second copy of the attention core's output. There is one if the next matrix product
-    keeps the output in another order than the kernel.
+    """Bytes of a second copy of the attention core's output, (N,), if the next matrix product keeps the
+    output in another order than the kernel.
 
     cuDNN's kernel reads and writes either order, but Transformer Engine prefers FlashAttention on most GPUs.
     If heads are traded back for tokens (Ulysses), the two copies cover different parts on each rank.
@@ -333,9 +333,9 @@ def _second_output_bytes(question: Question, columns: LayoutColumns) -> Array:
 
 
 def _score_bytes(question: Question) -> Amount:
-    """Sharding of an activation (place) → bytes per token kept inside the attention core for its backward
-    pass. These are the softmax output, dropout mask and its output (s × s per head), or a flash kernel's
-    log-sum-exp row, and picked tokens."""
+    """Bytes per token kept inside the attention core for its backward pass, by sharding of the activation
+    (place): softmax output, dropout mask and its output (s × s per head), or a flash kernel's log-sum-exp
+    row, and picked tokens."""
     model, training, heads = question.model, question.training, question.model.num_heads
     if question.stack.attention not in STORES_SCORES:
         picked = min(model.attention_window or 0, training.sequence_length) * (model.window_kind == "picked")
@@ -347,10 +347,9 @@ def _score_bytes(question: Question) -> Amount:
 
 
 def boundary_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Array, Array]:
-    """Bytes that tensors sent between pipeline stages take on a rank, as three arrays (N,). The first is for
-    every rank, the second what the rank with the first stage has in addition (negative: fewer), as it sends
-    no gradients back, the third the same for the rank with the last stage, which sends no activations on and
-    receives no gradients.
+    """Bytes on a rank of tensors sent between pipeline stages, as three arrays (N,): on every rank;
+    additional bytes on the rank with the first stage (negative: fewer), which sends no gradients back; and
+    the same on the rank with the last stage, which sends no activations on and receives no gradients.
 
     Bytes of one buffer each way, or of the tensors that a stack retains over the step's microbatches.
 
@@ -384,8 +383,8 @@ def boundary_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, A
 
 
 def pending_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Array]:
-    """Bytes of output gradients that a microbatch holds until weight gradients are computed, in a block and
-    in the head, (N,) each. These are the gradients of the outputs of all operators with parameters.
+    """Bytes of output gradients that a microbatch holds until its weight gradients are computed, in a block
+    and in the head, (N,) each: the gradients of the outputs of all operators with parameters.
 
     For a GPT block that is 3 + 4 widths of h inside the tensor-parallel region and 1 + 1 + 2 outside. If fp8
     keeps cast inputs of products, gradients wait as cast too (Transformer Engine's `WeightGradStore`).

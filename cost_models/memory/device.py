@@ -1,5 +1,4 @@
-"""Bytes of device memory and host memory that a plan may use, and of device memory that the driver and NCCL
-take.
+"""Bytes of device and host memory that a plan may use, and bytes of device memory that driver and NCCL take.
 
     reserved = states + (1 + fragmentation) · (activations + temporaries)
     in use   = reserved + context + communicators × buffers
@@ -32,7 +31,7 @@ processes, checkpoints and data."""
 
 
 def memory_limit(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes that the predicted peak of the allocator may reach on a device under each layout.
+    """Bytes that the predicted peak of the allocator may reach on a device under each layout, (N,).
 
     A cluster's own `memory_reserve`, a share of the device, replaces the part of drivers and allocator.
     """
@@ -44,12 +43,13 @@ def memory_limit(question: Question, columns: LayoutColumns) -> Array:
 
 
 def used_device_bytes(question: Question, columns: LayoutColumns, reserved_bytes: Array | float) -> Array:
-    """(N,) bytes of device memory that the driver reports as used when the allocator has reserved `reserved_bytes`."""
+    """Bytes of device memory that the driver reports as used if the allocator has reserved `reserved_bytes`,
+    (N,)."""
     return np.minimum(reserved_bytes + context_bytes(question, columns), question.cluster.gpu.memory)
 
 
 def fragmentation(question: Question) -> float:
-    """Bytes lost to allocator fragmentation per byte of temporary tensors. 0 on a CPU, or if the cluster
+    """Bytes lost to allocator fragmentation per byte of temporary tensors; 0 on a CPU, or if the cluster
     states a memory reserve."""
     cluster = question.cluster
     if cluster.gpu.kind == "cpu" or cluster.memory_reserve is not None:
@@ -58,8 +58,8 @@ def fragmentation(question: Question) -> float:
 
 
 def context_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes of device memory outside the allocator, for the driver's context with its kernels and for
-    the buffers of each communicator."""
+    """Bytes of device memory outside the allocator, (N,): the driver's context with its kernels, and the
+    buffers of each communicator."""
     if question.cluster.gpu.kind == "cpu":
         return np.zeros(len(columns))
     stack = question.stack
@@ -69,15 +69,15 @@ def context_bytes(question: Question, columns: LayoutColumns) -> Array:
 
 
 def communicators(columns: LayoutColumns) -> Ints:
-    """(N,) number of communicators that a rank creates along the mesh axes, one for each axis and two for a
+    """Number of communicators that a rank creates along the mesh axes, (N,): one for each axis, two for a
     pipeline (one per direction)."""
     degrees = (columns.tp, columns.cp, columns.replicas, columns.ep, columns.pp, columns.pp)
     return np.asarray(np.sum([degree > 1 for degree in degrees], axis=0))
 
 
 def workspace_bytes(question: Question) -> float:
-    """Bytes of the matrix library's workspaces inside the allocator. There is one for the forward thread, one
-    for the backward thread, and a third if Transformer Engine calls the library itself."""
+    """Bytes of the matrix library's workspaces inside the allocator: one for the forward thread, one for the
+    backward thread, and a third if Transformer Engine calls the library itself."""
     gpu, stack = question.cluster.gpu, question.stack
     if gpu.kind == "cpu":
         return 0.0
@@ -86,16 +86,17 @@ def workspace_bytes(question: Question) -> float:
 
 
 def is_own_host(cluster: ClusterSpec) -> bool:
-    """Whether the devices are CPUs, so that host and device memory are the same. Each copies within memory
-    itself, and one of its threads updates."""
+    """Whether the devices are CPUs, so that host and device memory are the same."""
     return cluster.gpu.kind == "cpu"
 
 
 def usable_host_memory(cluster: ClusterSpec) -> float:
-    """Bytes of one host's memory available to offloaded blocks. 0 if its size is unknown."""
+    """Bytes of one host's memory available to offloaded blocks; 0 if the memory's size is unknown. 0 if its
+    size is unknown."""
     return USABLE * (cluster.host_memory or 0.0)
 
 
 def usable_drive(cluster: ClusterSpec) -> float:
-    """Bytes of one host's drives available to offloaded optimizer states. 0 if no drive is known."""
+    """Bytes of one host's drives available to offloaded optimizer states; 0 if no drive is known. 0 if no
+    drive is known."""
     return 0.0 if cluster.drive is None else USABLE * cluster.drive.capacity

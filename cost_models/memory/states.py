@@ -39,8 +39,8 @@ _BLOCKWISE |= dict.fromkeys(("adamw-8bit", "paged-adamw-8bit"), 2 * _8BIT)
 
 
 class StateBytes(NamedTuple):
-    """Bytes per parameter of weights, gradients and optimizer states on a rank, each (N,). Parameters are
-    those of the rank's share of the model."""
+    """Bytes of weights, gradients and optimizer states on a rank per parameter of the rank's share of the
+    model, (N,) each. Parameters are those of the rank's share of the model."""
 
     weights: Array
     gradients: Array
@@ -68,14 +68,13 @@ class StateBytes(NamedTuple):
 
     @property
     def total(self) -> Array:
-        """Bytes per parameter of weights, gradients and optimizer states together. They stay between
-        steps."""
+        """Bytes per parameter of weights, gradients and optimizer states together, which stay between steps."""
         return self.weights + self.gradients + self.optimizer
 
 
 class DeviceShare(NamedTuple):
-    """Shares of a parameter's weights, gradients and optimizer states that stay on the device, (N,) or one
-    number each. A share is 0 for states that offload moves, else 1."""
+    """Share of a parameter's weights, gradients and optimizer states that stay on the device, (N,) or one
+    number each: 0 if offload moves them, else 1."""
 
     optimizer: Array | float = 1.0
     weights: Array | float = 1.0
@@ -91,7 +90,7 @@ def state_bytes(
     question: Question, columns: LayoutColumns, part: Part = "block", on_device: DeviceShare = ALL_ON_DEVICE
 ) -> StateBytes:
     """Bytes per parameter of weights, gradients and optimizer states on the device, for one `part` of the
-    model.
+    model, by the ZeRO stage of each layout; in fine-tuning per parameter of the model.
 
     They follow from the ZeRO stage of each layout; in fine-tuning they are per parameter of the model.
 
@@ -172,8 +171,8 @@ def ends_differ(question: Question) -> bool:
 
 
 def _factored_bytes(question: Question, part: Part) -> float:
-    """Bytes per parameter of adafactor's mean squares, in fp32, for the rows and columns of each matrix (in,
-    out). Other parameters are left out."""
+    """Bytes per parameter of Adafactor's mean squares in fp32, a number for each row and column of every
+    matrix. Other parameters are left out."""
     model = question.model
     matrices = [(model.vocab_size, model.hidden_size)]
     if part not in ENDS:
@@ -184,14 +183,13 @@ def _factored_bytes(question: Question, part: Part) -> float:
 
 
 def updates_parameters(question: Question, columns: LayoutColumns, part: Part) -> Bools:
-    """(N,) whether the optimizer updates the model's parameters themselves, without a separate 16-bit
-    copy."""
+    """Whether the optimizer updates the parameters themselves instead of a separate master copy, (N,)."""
     sharded = _is_sharded(question, columns, part) & question.stack.fully_shard
     return sharded | (not question.stack.master_weights)
 
 
 def _temporary_bytes(question: Question, columns: LayoutColumns, shard: Array) -> Array:
-    """(N,) temporary bytes of the optimizer update per parameter of the optimizer's shard. 0 with an fp32
+    """Temporary bytes of the optimizer update per parameter of the optimizer's shard, (N,); 0 with an fp32
     accumulator.
 
     DeepSpeed's ZeRO-3 updates groups of `update_group` parameters of the shard.
@@ -208,7 +206,7 @@ def _temporary_bytes(question: Question, columns: LayoutColumns, shard: Array) -
 
 
 def _is_sharded(question: Question, columns: LayoutColumns, part: Part) -> Bools:
-    """(N,) whether weights or gradients are sharded over data-parallel ranks. `fully_shard` treats experts
-    that only this rank holds like other parameters, as a shard of all."""
+    """Whether weights or gradients are sharded over data-parallel ranks, (N,). `fully_shard` also treats
+    experts that only one rank has as sharded."""
     unshared = (columns.replicas > 1) & (part == "experts") & question.stack.fully_shard
     return (columns.zero >= 2) & ((columns.shards(part) > 1) | unshared)

@@ -16,8 +16,8 @@ from cost_models.specs.training import STATE_BYTES, StateDtype
 
 
 def gradient_accumulation_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes moved per parameter and microbatch to add the microbatch's gradients to the accumulation
-    buffer.
+    """Bytes moved per parameter and microbatch to add the microbatch's gradients to the accumulation buffer,
+    (N,).
 
     A fused stack adds inside the weight-gradient product. Otherwise a kernel reads the new gradient and the
     buffer and writes the buffer; if the buffer is simply the first microbatch's gradient, the first addition
@@ -33,7 +33,7 @@ def addition_bytes(question: Question) -> float:
 
 
 def copied_bytes(question: Question, columns: LayoutColumns, trained: Array | float = 1.0) -> Array:
-    """(2, N) bytes per parameter, forward and backward, that a rank copies around data-parallel collectives.
+    """Bytes per parameter, forward and backward, that a rank copies around data-parallel collectives, (2, N).
     `trained` is the share of parameters that are trained.
 
     Gathered weights are read and written once more before each pass that gathers them. Gradients are read,
@@ -50,7 +50,7 @@ def copied_bytes(question: Question, columns: LayoutColumns, trained: Array | fl
 
 
 def reduces_every_microbatch(question: Question, columns: LayoutColumns) -> Bools:
-    """(N,) whether gradients are reduce-scattered after each microbatch (ZeRO-2 and 3). A rank then holds
+    """Whether gradients are reduce-scattered after each microbatch (ZeRO-2 and 3), (N,). A rank then holds
     only its shard.
 
     A stage of `torch.distributed.pipelining` defers that to the last microbatch (`stage.py`,
@@ -62,7 +62,7 @@ def reduces_every_microbatch(question: Question, columns: LayoutColumns) -> Bool
 
 
 def added_share(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) share of a step's microbatches whose gradients a separate kernel adds to a buffer.
+    """Share of a step's microbatches whose gradients a separate kernel adds to a buffer, (N,).
 
     A stack with a separate buffer adds every one; otherwise the first microbatch's gradient becomes the
     buffer.
@@ -94,7 +94,7 @@ def accumulates_in_copy(question: Question) -> bool:
 
 
 def chunks_loss(question: Question, columns: LayoutColumns) -> Bools:
-    """(N,) whether layouts compute the loss in chunks of tokens, as a stack with a `loss_chunk` may.
+    """Whether layouts compute the loss in chunks of tokens, as a stack with a `loss_chunk` may, (N,).
 
     A microbatch must have more tokens than a chunk. Excluded are a vocabulary split over tensor ranks, whose
     loss is split too; schedules that delay the head's backward pass, as each waiting microbatch would hold a

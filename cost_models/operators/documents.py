@@ -81,14 +81,14 @@ def with_bucket_lengths(question: Question) -> Question:
 
 
 def context_rank_excess(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) relative excess of the busiest context-parallel rank's attention work over the mean of the
-    context-parallel ranks."""
+    """Relative excess of the busiest context-parallel rank's attention work over the mean of the
+    context-parallel ranks, (N,)."""
     trades_heads = context_ways(question, columns) == CONTEXTS.index("all-to-all")
     return _excess_of_pairs(_context_excess, question, np.where(trades_heads, 1, columns.cp), columns.mbs)
 
 
 def straggler_excess(question: Question, columns: LayoutColumns, *, data_parallel: bool) -> Array:
-    """(N,) relative excess of the busiest rank's attention work over the mean of the ranks that wait for it.
+    """Relative excess of the busiest rank's attention work over the mean of the ranks that wait for it, (N,).
     These are the data-parallel or expert-parallel ranks with which it synchronises.
 
     Synchronisation by ZeRO-3 in every microbatch counts only with `data_parallel`.
@@ -104,9 +104,9 @@ _Excess = Callable[[TransformerSpec, LengthsSpec, int, int, int], float]
 
 
 def _excess_of_pairs(excess: _Excess, question: Question, ranks: Ints, sequences: Ints) -> Array:
-    """(N,) relative excess of the busiest rank's attention work, computed once for each distinct pair (ranks,
-    sequences per rank). It is 0 unless sequences differ in their work, as packed documents have different
-    lengths."""
+    """Relative excess of the busiest rank's attention work, computed once for each distinct pair (ranks,
+    sequences per rank), (N,). It is 0 unless sequences differ in their work, as packed documents have
+    different lengths."""
     lengths, longest = question.training.lengths, question.training.sequence_length
     if lengths is None or lengths.packing != "pack" or question.stack.attention in STORES_SCORES:
         return np.zeros(len(ranks))

@@ -233,13 +233,13 @@ def trained_share(question: Question, columns: LayoutColumns, part: Part) -> Tra
 
 
 def trained_weights(question: Question, columns: LayoutColumns, block: Array, experts: Array) -> Array:
-    """(N,) number of trained parameters of a rank, given its parameters of a block and of its experts."""
+    """Number of trained parameters of a rank, given its parameters of a block and of its experts, (N,)."""
     unrouted, routed = (trained_share(question, columns, part).share for part in ("block", "experts"))
     return unrouted * block + routed * experts
 
 
 def summed_over_tensor_ranks(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) number of adapter parameters of a block that every tensor rank holds. Their gradients are summed
+    """Number of adapter parameters of a block that every tensor rank holds, (N,). Their gradients are summed
     over these ranks."""
     tuning = question.training.tuning
     if tuning is None or tuning.left is not None:

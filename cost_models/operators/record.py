@@ -202,15 +202,15 @@ def sum_amounts(amounts: Iterable[tuple[float, Mapping[Key, float]]]) -> dict[Ke
 
 
 def on_rank(question: Question, columns: LayoutColumns, amount: Amount) -> Array:
-    """(N,) total amount (bytes, elements) on a rank for one microbatch, from amounts per token of each place.
-    A place is the sharding of an activation."""
+    """Total amount (bytes, elements) on a rank for one microbatch, from amounts per token of each place,
+    (N,). A place is the sharding of an activation."""
     elements = (value * tokens_on_rank(question, columns, place) for place, value in amount.items() if value)
     return sum(elements, start=np.zeros(len(columns)))
 
 
 def tokens_on_rank(question: Question, columns: LayoutColumns, place: Place) -> Array:
-    """(N,) number of tokens (or of parts or copies of tokens) of one microbatch that a rank holds of an
-    activation sharded as `place`."""
+    """Number of tokens (or of parts or copies of tokens) of one microbatch that a rank holds of an activation
+    sharded as `place`, (N,)."""
     tokens = columns.tokens(question.training.sequence_length)
     if place == "whole" or (place == "entrance" and question.stack.saves_gathered_activations):
         return tokens
@@ -224,7 +224,7 @@ def tokens_on_rank(question: Question, columns: LayoutColumns, place: Place) -> 
 
 
 def boundary_elements(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) number of elements that a pipeline stage sends to the next for one microbatch. Tensor ranks have
+    """Number of elements that a pipeline stage sends to the next for one microbatch, (N,). Tensor ranks have
     not yet split them.
 
     In an encoder-decoder those of both stacks; with a vision tower the larger of the tower's and the
@@ -241,7 +241,7 @@ def boundary_elements(question: Question, columns: LayoutColumns) -> Array:
 
 
 def parameters_on_rank(counts: Weights, tp: Ints, ep: Ints | int, etp: Ints) -> tuple[Array, Array]:
-    """(N,) parameters on a rank without its routed experts, and (N,) parameters of the routed experts on the
-    rank."""
+    """Parameters on a rank without its routed experts, and (N,) parameters of the routed experts on the rank,
+    (N,)."""
     split, expert = counts.get("split", 0.0), counts.get("expert", 0.0)
     return (split / tp + counts.get("whole", 0.0), (expert / etp + counts.get("each expert", 0.0)) / ep)

@@ -213,7 +213,7 @@ def _bias_bytes(question: Question) -> tuple[float, float]:
 
 
 def destinations(model: TransformerSpec, parts: Ints) -> Array:
-    """(N,) expected number of ranks (or of nodes) to which a token is sent for its experts. Experts lie in
+    """Expected number of ranks (or of nodes) to which a token is sent for its experts, (N,). Experts lie in
     order on `parts` (N,) ranks (or nodes).
 
     Every choice of k experts is equally likely; if a token first chooses groups, every choice within them:
@@ -240,7 +240,7 @@ def destinations(model: TransformerSpec, parts: Ints) -> Array:
 
 
 def _probability_of_none(marked: Array, among: int, draws: int) -> Array:
-    """(N,) probability of no marked item in `draws` draws without replacement from `among` items. `marked`
+    """Probability of no marked item in `draws` draws without replacement from `among` items, (N,). `marked`
     (N,) items are marked."""
     none = np.ones(len(marked))
     for draw in range(draws):
@@ -249,7 +249,7 @@ def _probability_of_none(marked: Array, among: int, draws: int) -> Array:
 
 
 def _probability_of_draws(hits: int, marked: Array, draws: int, among: int) -> Array:
-    """(N,) probability of exactly `hits` marked items in `draws` draws without replacement from `among`
-    items."""
+    """Probability of exactly `hits` marked items in `draws` draws without replacement from `among` items,
+    (N,)."""
     ways = np.array([comb(int(count), hits) * comb(among - int(count), draws - hits) for count in marked])
     return np.asarray(ways / comb(among, draws))

@@ -1,2 +1,1 @@
-"""Costs of pipeline ranks, with the step time and peak memory that follow from them, for one layout or a
-million."""
+"""Costs of pipeline ranks, and the step time and peak memory computed from them, for one layout or a million."""

@@ -1,5 +1,5 @@
-"""Step time and peak memory of one pipeline for any placement of blocks on its stages, from its schedule and
-the costs of its ranks.
+"""Step time and peak memory of one pipeline for any placement of blocks on its stages, computed from its
+schedule and the costs of its ranks.
 
 The formulas are those of `stage_costs`, for one placement or a batch, on ranks with equal costs or, in
 several pools, with different costs.
@@ -42,8 +42,7 @@ def stacked_parts(term: Term, parts: Iterable[str], axis: int) -> Array:
 
 
 class RankMemory:
-    """Memory model of a pipeline, which gives the peak bytes of each rank for any placement of the blocks on
-    stages."""
+    """Memory model of a pipeline: peak bytes of each rank for any placement of blocks on stages."""
 
     def __init__(self, columns: Mapping[str, Array], table: ActionTable) -> None:
         """Store the memory coefficients `columns` by name, (1 or R, Q) or (1 or R, P, Q), and find the
@@ -60,14 +59,14 @@ class RankMemory:
         return np.asarray(self.moments(blocks_SP).sum(axis=-1).max(axis=-1))
 
     def breakdowns(self, blocks_SP: Ints) -> tuple[Breakdown, ...]:
-        """Bytes by part (weights, activations ...) of each pipeline rank at the rank's memory peak, for one
+        """Bytes by part (weights, activations ...) of each pipeline rank at its memory peak, for one
         placement."""
         peaks_RQ = _largest_set(self.moments(blocks_SP)).tolist()
         return tuple(Breakdown(zip(MEMORY_PARTS, peak_Q, strict=True)) for peak_Q in peaks_RQ)
 
     def moments(self, blocks_SP: Ints) -> Array:
         """Bytes by part of each pipeline rank at every moment of a step at which memory can peak, (..., R, K
-        + 1, Q). The last moment is the optimizer step."""
+        + 1, Q); the last moment is the optimizer step."""
         x = self._x
         blocks_RCP = blocks_SP[..., self._stages_RC, :].astype(np.float64)
         blocks_R1P = blocks_RCP.sum(axis=-2, keepdims=True)
@@ -87,23 +86,22 @@ class RankMemory:
         return np.concatenate([training_RKQ, update_R1Q], axis=-2)
 
     def _bytes_of_blocks(self, name: str, blocks_RKP: Array) -> Array:
-        """Bytes of each rank's blocks by part, (..., R, K, Q), the coefficient `name` (bytes per block) times
-        the number of blocks under each recompute policy, `blocks_RKP`."""
+        """Bytes of each rank's blocks by part, (..., R, K, Q): coefficient `name` (bytes per block) times
+        `blocks_RKP`, the number of blocks under each recompute policy."""
         bytes_per_block = self._x[name]
         if bytes_per_block.ndim == 2:  # the same under all policies
             return np.asarray(blocks_RKP.sum(-1, keepdims=True) * bytes_per_block[:, None])
         return np.asarray(blocks_RKP @ bytes_per_block)
 
     def _static_bytes(self, blocks_R1P: Array) -> Array:
-        """Bytes that each rank holds throughout the step, (..., R, 1, Q)."""
+        """Bytes by part that each rank holds throughout the step, (..., R, 1, Q)."""
         held_R1Q: Array = self._x["static"][:, None] + self._bytes_of_blocks("layer_static", blocks_R1P)
         held_R1Q[..., 0, :, :] += self._x["embedding_static"][0]
         held_R1Q[..., self._last, :, :] += self._x["head_static"][self._last]
         return held_R1Q
 
     def _add_end_activations(self, training_RKQ: Array) -> None:
-        """Add to `training_RKQ`, in bytes, the activations that embedding and head keep for live
-        microbatches."""
+        """Add to `training_RKQ`, in bytes, the activations of live microbatches in embedding and head."""
         x, last, live_RKC = self._x, self._last, self._live_RKC
         training_RKQ[..., 0, :, :] += live_RKC[0, :, :1] * x["embedding_activation"][0]
         training_RKQ[..., last, :, :] += live_RKC[last, :, -1:] * x["head_activation"][last]
@@ -115,9 +113,9 @@ class RankMemory:
         return np.asarray(self._live_RKC.max(axis=(1, 2)))
 
     def peaks_besides_blocks(self, layers_R: Ints, policies: Sequence[int]) -> Array:
-        """Peak bytes of each rank during the passes, (..., R), without the activations that blocks keep for
-        the backward pass. `layers_R` are blocks per rank, `policies` the recompute policies in use; for
-        schedules with one chunk a rank."""
+        """Peak bytes of each rank during the passes, (..., R), without activations that blocks keep for the
+        backward pass. `layers_R` are blocks per rank, `policies` the recompute policies in use; for schedules
+        with one chunk a rank."""
         used_RCP = np.zeros((len(self._live_RKC), 1, self._x["working"].shape[1]))
         used_RCP[..., policies] = 1.0
         held_R1Q = self._static_bytes(layers_R[..., None, None].astype(np.float64))
@@ -127,7 +125,7 @@ class RankMemory:
         return np.asarray(training_RKQ.sum(axis=-1).max(axis=-1))
 
     def _working_bytes(self, blocks_RCP: Array) -> Array:
-        """Bytes of each rank's largest set of temporary tensors (of one block or of the loss), (..., R,
+        """Bytes by part of each rank's largest set of temporary tensors (of a block or of the loss), (..., R,
         Q)."""
         used_RP: Bools = np.asarray(blocks_RCP.any(axis=-2))
         working_RQ = _largest_set(np.where(used_RP[..., None], self._x["working"], 0.0))
@@ -156,7 +154,8 @@ S, P)."""
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Costs and schedule of a pipeline, which determine step time and memory of any placement of blocks."""
+    """Costs and schedule of a pipeline, from which step time and memory of any placement of blocks are
+    computed."""
 
     costs: StageCosts
     """Cost coefficients of a stage, in one row for all pipeline ranks or one row for each rank."""
@@ -184,14 +183,14 @@ class Pipeline:
 
     @cached_property
     def table(self) -> ActionTable:
-        """Action table of the schedule, which lists every rank's passes in execution order. It omits steady
-        rounds if microbatches are many."""
+        """Action table of the schedule, which lists every rank's passes in execution order; with many
+        microbatches, steady rounds are left out."""
         shape = (self.schedule, self.pp, self.vpp, self.microbatches)
         return shortened_table(*shape, any_engine=self.any_engine)
 
     @cached_property
     def timeline(self) -> Timeline:
-        """The action table prepared for computing start and end times of its actions."""
+        """Action table prepared for computing start and end times of its actions."""
         return compile_timeline(self.table)
 
     @cached_property
@@ -210,8 +209,9 @@ class Pipeline:
 
     @cached_property
     def by_rank(self) -> Column:
-        """Cached function from a cost column's name to its values on each rank, (R,) or, with recompute policies,
-        (R, P). In K scenarios they are (K, ..., 1) or (K, ..., 1, P), to broadcast with stages or ranks."""
+        """Cached function from the name of a cost column to its values on each rank, (R,) or, with recompute
+        policies, (R, P). In K scenarios the values are (K, ..., 1) or (K, ..., 1, P), to broadcast with
+        stages or ranks."""
 
         def values(name: str) -> Array:
             column: Array = getattr(self.costs, name)
@@ -223,8 +223,8 @@ class Pipeline:
 
     @cached_property
     def by_stage(self) -> Column:
-        """Cached function from a cost column's name to its values on each virtual stage, (S,) or (S, P). In
-        scenarios the values are shaped as in `by_rank`."""
+        """Cached function from the name of a cost column to its values on each virtual stage, (S,) or (S, P);
+        in scenarios shaped as in `by_rank`."""
         if self.scenario_axes:
             return self.by_rank
         return cache(lambda name: self.by_rank(name)[self.rank_of_stage])
@@ -245,8 +245,8 @@ class Pipeline:
 
     def halves(self, blocks_SP: Ints) -> tuple[Array, Array]:
         """Seconds of the two halves of a backward pass, for input and for weight gradients, (..., S) each. If
-        the schedule splits no backward pass, they are the entire pass and zero. The first stage's input,
-        token numbers, needs no gradient: its weight half runs the complete pass."""
+        the schedule does not split backward passes, they are the complete pass and zero. The first stage's
+        input, token numbers, needs no gradient: its weight half contains the complete pass of the blocks."""
         backward_S = self.backward(blocks_SP)
         if not self.splits_backward:
             return backward_S, np.zeros(self.num_stages)
@@ -258,8 +258,8 @@ class Pipeline:
         return input_S, second_S
 
     def once_a_step(self, kind: Literal["sync", "optimizer"], blocks_SP: Ints) -> Array:
-        """Seconds per step of gradient synchronisation (`sync`) or of the optimizer update on each rank,
-        (..., R)."""
+        """Seconds per step and rank of gradient synchronisation (`kind` "sync") or of the optimizer update
+        ("optimizer"), (..., R)."""
         return self.sum_by_rank(on_stages(self.by_stage, kind, blocks_SP)) + self.by_rank(f"rank_{kind}")
 
     def step_seconds(self, blocks_SP: Ints) -> Array:
@@ -267,8 +267,8 @@ class Pipeline:
         return self._step_seconds(self._durations(blocks_SP), self.by_rank("p2p")[..., 0])
 
     def step_of(self, blocks_SP: Ints) -> tuple[float, float, Array]:
-        """Step seconds of one placement, with and without transfers between ranks, and busy seconds of each
-        rank, (R,)."""
+        """Step seconds of one placement, step seconds without transfers between ranks, and busy seconds of
+        each rank, (R,)."""
         delays, durations = np.array([self.cost("p2p"), 0.0]), self._durations(blocks_SP)
         step_seconds = np.broadcast_to(self._step_seconds(durations, delays), delays.shape)
         forward_S, first_S, second_S, sync_R, optimizer_R = durations
@@ -276,14 +276,14 @@ class Pipeline:
         return float(step_seconds[0]), float(step_seconds[1]), busy_R + sync_R + optimizer_R
 
     def _durations(self, blocks_SP: Ints) -> tuple[Array, ...]:
-        """Seconds of each stage's forward pass and two backward halves, (..., S), then of each rank's
-        gradient synchronisation and optimizer update, (..., R)."""
+        """Seconds of each stage's forward pass and two backward halves, (..., S) each, and of each rank's
+        gradient synchronisation and optimizer update, (..., R) each."""
         once_R = (self.once_a_step("sync", blocks_SP), self.once_a_step("optimizer", blocks_SP))
         return (self.forward(blocks_SP), *self.halves(blocks_SP), *once_R)
 
     def _step_seconds(self, durations: Sequence[Array], delay: Array) -> Array:
         """Seconds of a step for each placement, (...,), from the five arrays of `_durations` and the transfer
-        `delay` between ranks, in seconds."""
+        `delay` between ranks in seconds."""
         forward_S, first_S, second_S, sync_R, optimizer_R = durations
         overhead = self.by_rank("step_overhead").max(axis=-1)
         if self.pp == 1:  # no rank to wait for
@@ -294,8 +294,8 @@ class Pipeline:
         return step
 
     def step_seconds_by_scenario(self, costs: StageCosts, blocks_SP: Ints) -> Array:
-        """Seconds of a step under each of K scenarios of hardware constants, (K, ...). A scenario is a row of
-        `costs`, which all ranks share."""
+        """Seconds of a step in each of K scenarios of hardware constants, (K, ...); row k of `costs` has the
+        stage costs in scenario k. A scenario is a row of `costs`, which all ranks share."""
         scenarios = replace(self, costs=costs, scenario_axes=blocks_SP.ndim - 1)
         return Pipeline.step_seconds(scenarios, blocks_SP)
 
@@ -306,7 +306,7 @@ class Pipeline:
 
     @cached_property
     def memory(self) -> RankMemory:
-        """Memory model of the pipeline's ranks, which gives their peaks for any placement of blocks."""
+        """Memory model of the pipeline's ranks: peak bytes for any placement of blocks."""
         columns = {name: getattr(self.costs, name)[..., None] for name in BYTES}
         return RankMemory(columns, self.table)
 
@@ -316,7 +316,7 @@ class Pipeline:
 
 
 def on_stages(column: Column, kind: str, blocks_SP: Ints) -> Array:
-    """Values of the affine cost coefficient `kind` on every virtual stage, (..., S): a part per block times
+    """Values of the affine cost coefficient `kind` on every virtual stage, (..., S): a value per block times
     `blocks_SP`, plus constants of embedding and head and, in a pass, of the stage."""
     layer, last = column(f"layer_{kind}"), column(f"head_{kind}")
     each_SP = layer if layer.ndim > last.ndim else layer[..., None]

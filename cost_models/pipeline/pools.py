@@ -1,5 +1,5 @@
-"""Cost coefficients on a cluster of several pools (groups of equal GPUs), either of one pipeline whose ranks
-lie in different pools, or of replicas that each lie within one pool.
+"""Cost coefficients on a cluster of several pools (groups of equal GPUs), for one pipeline whose ranks lie in
+different pools, or for replicas that each lie within one pool.
 
 **Ranks in pools.** Every rank has the coefficients of its pool: those of the same degrees on the pool's GPUs,
 links and profile. Four terms depend on other pools:
@@ -122,9 +122,9 @@ def pool_capacities(question: Question, size: Size) -> tuple[Size, ...]:
 
 
 def terms_of_each(question: Question, layouts: Sequence[Layout]) -> list[Terms]:
-    """Cost coefficients of the pipeline ranks of each layout, computed together. Rows are the ranks: one row
-    for all with blocks by sort (kind and recompute policy), or in several pools one row for each rank with
-    mean blocks."""
+    """Cost coefficients of the pipeline ranks of each layout, computed together. Rows are pipeline ranks. On
+    one pool a single row serves all ranks, with blocks by sort (kind and recompute policy); on several pools
+    each rank has its own row, with mean blocks."""
     if not layouts:
         return []
     columns, rows = LayoutColumns.of(layouts), range(len(layouts))
@@ -140,16 +140,16 @@ def terms_of_each(question: Question, layouts: Sequence[Layout]) -> list[Terms]:
 
 
 def costs_of_ranks(question: Question, layout: Layout) -> StageCosts:
-    """Stage costs of one layout, in one row for all pipeline ranks or, in several pools of GPUs, one row for
-    each rank."""
+    """Stage costs of one layout, in a single row for all pipeline ranks or, in several pools of GPUs, in one
+    row per rank."""
     if not question.has_pools:
         return stage_costs(question, LayoutColumns.of([layout]))
     return costs_of(terms_of_each(question, [layout])[0])
 
 
 def with_pools(question: Question, layout: Layout) -> Layout:
-    """Assign a pool of GPUs to each pipeline rank of a layout; unless the layout names pools, ranks fill them
-    in the cluster's order.
+    """Assign a pool of GPUs to each pipeline rank of a layout; unless the layout names pools, the ranks fill
+    them in the cluster's order.
 
     Raises:
         InputError: the ranks do not fill the pools.
@@ -164,13 +164,13 @@ def with_pools(question: Question, layout: Layout) -> Layout:
 
 
 def _pool_names(question: Question, counts: Iterable[int]) -> tuple[str, ...]:
-    """Names of the pools, each repeated `counts` times, in one tuple."""
+    """Name of the pool of each rank or replica: each pool's name repeated as often as `counts` says."""
     return tuple(name for name, count in zip(question.pool_names, counts, strict=True) for _ in range(count))
 
 
 def rank_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> Terms:
-    """Cost coefficients of the R pipeline ranks of the n layouts `rows`, where rank r lies in pool number
-    `pool_R[r]`. The result has n · R rows, the ranks of a layout next to each other."""
+    """Cost coefficients of the R pipeline ranks of the n layouts `rows`, where rank r lies in pool
+    `pool_R[r]`, in n · R rows with the ranks of a layout next to each other."""
     pools, on_ranks = terms.priced, partial(_on_ranks, rows=rows, pool_R=pool_R)
     ranks = {name: join_terms([pool[name] for pool in pools], on_ranks) for name in pools[0]}
     for name, (seconds_Rn, slowdown_Rn) in _transfer_terms(terms, rows, pool_R).items():
@@ -181,7 +181,7 @@ def rank_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> Terms:
 
 
 def rank_costs(terms: PoolTerms, rows: Ints, pool_R: Ints) -> StageCosts:
-    """Stage costs of the R pipeline ranks of each of n layouts, in n · R rows. They are the coefficients of
+    """Stage costs of the R pipeline ranks of the n layouts `rows`, in n · R rows: the coefficients of
     `rank_terms` summed over their parts."""
     columns = {name: _on_ranks([getattr(one, name) for one in terms.costs], rows, pool_R) for name in COLUMNS}
     for name, (seconds_Rn, slowdown_Rn) in _transfer_terms(terms, rows, pool_R).items():
@@ -190,8 +190,8 @@ def rank_costs(terms: PoolTerms, rows: Ints, pool_R: Ints) -> StageCosts:
 
 
 def _transfer_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> dict[str, tuple[Array, Array]]:
-    """Name of a cost coefficient → seconds of each rank's transfers and the transfers' relative slowdown by
-    stragglers, (R, n) each."""
+    """For each cost coefficient with transfers between ranks: seconds of each rank's transfers, and their
+    relative slowdown by stragglers, (R, n) each."""
     ranks, waits_n = len(pool_R), terms.blocking[rows]
 
     def between_pools(seconds: Array, sender: Ints, receiver: Ints) -> tuple[Array, Array]:
@@ -215,8 +215,8 @@ def _transfer_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> dict[str, tup
 
 
 def _with_all_nodes(pool: Question, question: Question) -> Question:
-    """Enlarge the question about one pool to the number of nodes in all pools, so that the layout's degrees
-    fit.
+    """Copy of the question about one pool, enlarged to the number of nodes in all pools so that the layout's
+    degrees fit.
 
     Groups of one rank stay as they are: each lies inside the pool, under its own leaf switches.
     """
@@ -235,7 +235,7 @@ def _with_all_nodes(pool: Question, question: Question) -> Question:
 
 
 def _without_transfers(terms: Terms, pool: Question, columns: LayoutColumns) -> Terms:
-    """Set the seconds of transfers between pipeline ranks to zero in the cost `terms`."""
+    """Copy of the cost `terms` without the seconds of transfers between pipeline ranks."""
     slowdown = jitter_share(pool, columns)
 
     def without_pp(term: Term) -> Term:
@@ -247,8 +247,8 @@ def _without_transfers(terms: Terms, pool: Question, columns: LayoutColumns) -> 
 
 
 def _transfers(question: Question, enlarged: list[Question], columns: LayoutColumns) -> tuple[Array, Array]:
-    """Seconds to send a stage's output, and to add the gradients of tied embedding and output matrix, between
-    every two pools, (K, K, N) each."""
+    """Seconds to send a stage's output, and to add the gradients of the tied embedding and output matrix,
+    between every two pools, (K, K, N) each."""
     count = len(enlarged)
     boundary, tied = np.zeros((2, count, count, len(columns)))
     ranks = pool_capacities(question, columns.tp * columns.replicas)
@@ -283,8 +283,8 @@ ONCE_A_STEP = tuple(name for name in SECONDS if name.endswith(("_sync", "_optimi
 
 
 def replica_terms(question: Question, columns: LayoutColumns) -> list[Terms]:
-    """Cost coefficients (`StageCosts`) by pool for N layouts; no replica spans two pools. Work once a step takes
-    as long in every pool as in the slowest.
+    """Cost coefficients of N layouts in each pool, for replicas that each lie in one pool. Work that is done
+    once a step takes as long in every pool as in the slowest.
 
     Raises:
         InputError: a GPU has no rate for the training precision.
@@ -295,8 +295,8 @@ def replica_terms(question: Question, columns: LayoutColumns) -> list[Terms]:
 
 
 def in_pools(question: Question, layout: Layout) -> Layout:
-    """Set a layout's number of replicas (`dp`) to the maximum for which the pools have room, and the pool of
-    each replica. Replicas fill the pools in the cluster's order."""
+    """Copy of the layout with as many replicas (`dp`) as the pools have room for, and the pool of each
+    replica, in the cluster's order. Replicas fill the pools in the cluster's order."""
     pools = _pool_names(question, pool_capacities(question, layout.tp * layout.cp * layout.pp))
     return layout.model_copy(update={"replicas": pools, "dp": len(pools)})
 
@@ -307,8 +307,8 @@ def fewest_microbatches(layout: Layout) -> int:
 
 
 def require_full_pools(question: Question, layout: Layout) -> None:
-    """Raise InputError unless the layout's replicas fill all pools and each gets the schedule's minimum of
-    microbatches.
+    """Raise InputError unless the layout's replicas fill all pools and each replica gets the schedule's
+    minimum number of microbatches.
 
     Raises:
         InputError: they do not, or there are too few microbatches for all.
@@ -332,8 +332,8 @@ def replicas_by_pool(question: Question, layout: Layout) -> tuple[int, ...]:
 
 
 def among_replicas(pool: Question, question: Question) -> Question:
-    """Enlarge the question about one pool to the GPUs of all pools, with the other pools' GPUs behind the
-    link between pools.
+    """Copy of the question about one pool, enlarged to the GPUs of all pools, with the other pools' GPUs
+    behind the link between pools.
 
     Collectives measured between its nodes are not used for that link.
     """
@@ -357,12 +357,14 @@ def among_replicas(pool: Question, question: Question) -> Question:
 
 
 def with_microbatches(question: Question, layout: Layout, microbatches: int) -> Question:
-    """Copy of the question with the global batch at which every replica of the layout runs `microbatches`."""
+    """Copy of the question with the global batch at which every replica of the layout processes
+    `microbatches` microbatches."""
     return question.updated("training", global_batch=microbatches * layout.mbs * layout.dp)
 
 
 def replica_memory(question: Question, pool: int, layout: Layout, microbatches: int) -> Terms:
-    """Memory coefficients, in bytes, of a replica in pool number `pool` that runs `microbatches` per step."""
+    """Memory coefficients, in bytes, of a replica in pool number `pool` that processes `microbatches`
+    microbatches per step."""
     inside = among_replicas(question.pools[pool], question)
     return memory_terms(with_microbatches(inside, layout, microbatches), LayoutColumns.of([layout]))
 
@@ -373,13 +375,13 @@ def _slower(pool_link: LinkSpec, pool_network: LinkSpec) -> LinkSpec:
 
 
 def _longest(terms: Sequence[Term]) -> Term:
-    """Select the longest of K pools' cost terms for each of N layouts."""
+    """For each of N layouts, the longest of the cost terms of K pools."""
     which_N = np.stack([sum_of_parts(term) for term in terms]).argmax(axis=0)
     return join_terms(terms, lambda values: np.choose(which_N, values))
 
 
 def shares(question: Question, layout: Layout, pipelines: Sequence[Pipeline], blocks_SP: Ints) -> Shares:
-    """Number of microbatches of each replica in each pool, divided so that the slowest replica ends as early
+    """Number of microbatches of each replica in each pool, chosen so that the slowest replica ends as early
     as possible."""
 
     def finish(pipeline: Pipeline, microbatches: int) -> float:
@@ -423,8 +425,8 @@ def shared(finish: Sequence[Finish], replicas: Sequence[int], microbatches: int,
 
 
 def _guess(ends: Sequence[Finish], replicas: Sequence[int], microbatches: int, minimum: int) -> list[int]:
-    """Guess the number of microbatches of a replica in each pool, as if the seconds of a pool grew with
-    every microbatch by as much as at the mean number."""
+    """Guess the number of microbatches of a replica in each pool, assuming that every microbatch takes as
+    long as the one after the mean number."""
     mean = max(minimum, microbatches // sum(replicas))
     rates = [1 / max(1e-12, end(mean + 1) - end(mean)) for end in ends]
     starts = [end(mean) - mean / rate for end, rate in zip(ends, rates, strict=True)]

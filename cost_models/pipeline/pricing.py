@@ -1,5 +1,5 @@
-"""Prediction of step time, memory, uncertainty and traffic for one layout, with its blocks placed on stages
-and the start and end of its actions.
+"""Prediction of step time, memory, uncertainty and traffic of one layout, from a placement of its blocks on
+stages and the start and end of each action.
 
 **The step** follows the docstring of `stage_costs`. Its parts are those of the busiest rank; the remainder is
 divided into exposed transfers between stages (`pp_comm`: the timeline with and without its delay) and waiting
@@ -93,7 +93,7 @@ _PARTS = (*TIME_PARTS, *HIDDEN_PARTS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedLayout:
-    """A layout with the number of blocks on each stage, and the action table of its pipeline schedule."""
+    """Layout with the number of blocks on each stage, and the action table of its pipeline schedule."""
 
     layout: Layout
     blocks: Ints
@@ -103,15 +103,15 @@ class PlacedLayout:
     any_engine: bool
 
     def pipeline(self, costs: StageCosts) -> Pipeline:
-        """Pipeline that runs this layout, with stage `costs` in one row for all ranks or one row for each
-        rank."""
+        """Create the pipeline of this layout from stage `costs`, which have one row for all ranks or one row
+        per rank."""
         layout, microbatches = self.layout, self.table.step_microbatches
         return Pipeline(costs, layout.pp, layout.vpp, layout.schedule, microbatches, self.any_engine)
 
 
 def place_layout(layout: Layout, question: Question) -> PlacedLayout:
-    """Place the layout's blocks on its stages, evenly unless `layers=` gives their numbers, and build its
-    schedule's action table.
+    """Place the layout's blocks on its stages, evenly unless `layers=` gives their numbers, and build the
+    action table of its schedule.
 
     On a cluster of several pools the ranks fill these in the cluster's order unless the layout names them.
 
@@ -138,7 +138,7 @@ def place_layout(layout: Layout, question: Question) -> PlacedLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class PricedRanks:
-    """A placed layout with the cost coefficients of its pipeline ranks."""
+    """Placed layout with the cost coefficients of its pipeline ranks."""
 
     placement: PlacedLayout
     pipeline: Pipeline
@@ -162,12 +162,12 @@ class PricedRanks:
         rows = {name: stacked_parts(self.terms[name], _PARTS, axis=0) for name in SECONDS}
 
         def column(name: str) -> Array:
-            """Seconds of the coefficient `name` by part on every virtual stage, (Q, S) or, with policies, (Q,
+            """Seconds by part of the coefficient `name` on every virtual stage, (Q, S) or, with policies, (Q,
             S, P)."""
             return rows[name][:, row_of_stage]
 
         def on_ranks(kind: str) -> Array:
-            """Seconds of each rank's blocks for the affine coefficient `kind`, by part, (Q, R)."""
+            """Seconds by part of each rank's blocks for the affine coefficient `kind`, (Q, R)."""
             return pipeline.sum_by_rank(on_stages(column, kind, blocks_SP))
 
         compute = on_ranks("forward") + on_ranks("backward")
@@ -178,7 +178,7 @@ class PricedRanks:
         return dict(zip(_PARTS, seconds_QR, strict=True))
 
     def memory(self) -> tuple[Breakdown, ...]:
-        """Bytes by part of each rank at the moment of the step at which the rank's memory peaks."""
+        """Bytes by part of each rank at the moment of the step at which its memory peaks."""
         columns = {name: stacked_parts(self.terms[name], MEMORY_PARTS, axis=-1) for name in BYTES}
         return RankMemory(columns, self.pipeline.table).breakdowns(self.placement.blocks)
 
@@ -208,7 +208,7 @@ def price_ranks_of_each(question: Question, layouts: Sequence[Layout]) -> list[P
 
 
 def _price_replicas(question: Question, layout: Layout) -> PricedRanks:
-    """Price a layout whose replicas each lie in one pool, with the cost coefficients of the slowest pool and
+    """Price a layout whose replicas each lie in one pool: cost coefficients of the slowest pool, and
     predictions for all pools.
 
     Raises:
@@ -236,7 +236,7 @@ def _price_replicas(question: Question, layout: Layout) -> PricedRanks:
 
 
 class PredictedSpan(NamedTuple):
-    """One action of one pipeline rank with its start and end, in seconds from the start of the step."""
+    """Action of one pipeline rank with its start and end, in seconds from the start of the step."""
 
     rank: int
     kind: str
@@ -251,7 +251,7 @@ class PredictedSpan(NamedTuple):
 
 
 class PassSpans(NamedTuple):
-    """Start and end, in seconds from the start of the step, of every action of a schedule's table, (R, A)
+    """Start and end of every action of a schedule's table, in seconds from the start of the step, (R, A)
     each."""
 
     table: ActionTable
@@ -324,6 +324,7 @@ def estimate_each(question: Question, layouts: Sequence[Layout]) -> list[Estimat
 
 
 def _estimate_of(question: Question, ranks: PricedRanks) -> Estimate:
+    """Estimate of a layout from the cost coefficients of its pipeline ranks."""
     # parts of the busiest rank; rounding must not make waiting negative
     seconds, without_transfers, busy_R = ranks.pipeline.step_of(ranks.placement.blocks)
     by_part = {part: float(ranks.seconds[part][int(np.argmax(busy_R))]) for part in TIME_PARTS}
@@ -369,8 +370,7 @@ def _estimate_of(question: Question, ranks: PricedRanks) -> Estimate:
 
 
 def trust_of(question: Question) -> Trust:
-    """Reliability of predictions with the question's hardware profile, from the profile's errors against
-    measured runs."""
+    """Reliability of predictions for the question: the errors of its hardware profile against measured runs."""
     hardware, stack = question.hardware, question.stack
     pairs = ((hardware.gpu, {question.cluster.gpu.name}), (hardware.stack, {stack.name, stack.family}))
     differs = [name for name, here in pairs if name not in here | {"any"}]
@@ -386,7 +386,7 @@ def trust_of(question: Question) -> Trust:
 
 
 def bound_by(parts: Breakdown) -> str:
-    """Name of the step's bottleneck: its largest part other than compute if that is 5 % of the step or more,
+    """Name of the step's bottleneck: the largest part other than compute if that is at least 5 % of the step,
     else `compute`."""
     candidates = [(seconds, name) for name, seconds in parts.items() if name != "compute"]
     seconds, name = max(candidates)
@@ -394,8 +394,8 @@ def bound_by(parts: Breakdown) -> str:
 
 
 def scenarios_of(question: Question) -> tuple[Question, ...]:
-    """Copies of a question, each with one scenario's hardware constants; empty if the question has no risk
-    setting or its profile no scenarios."""
+    """Copies of a question, each with the hardware constants of one scenario; empty if the question has no
+    risk setting or its profile no scenarios."""
     hardware, scenarios = question.hardware, question.hardware.scenarios
     if scenarios is None or question.risk == "none" or question.has_pools:
         return ()
@@ -409,7 +409,7 @@ def scenarios_of(question: Question) -> tuple[Question, ...]:
 
 
 def costs_under_scenarios(question: Question, columns: LayoutColumns) -> StageCosts | None:
-    """Stage costs of one layout in seconds, a row for each scenario of hardware constants. None if the
+    """Stage costs of one layout, seconds, with a row for each scenario of hardware constants; None if the
     profile has no scenarios, or over several pools."""
     hardware, scenarios = question.hardware, question.hardware.scenarios
     if scenarios is None or question.has_pools:
@@ -420,8 +420,8 @@ def costs_under_scenarios(question: Question, columns: LayoutColumns) -> StageCo
 
 
 def seconds_under_scenarios(question: Question, layout: Layout) -> Array | None:
-    """Step seconds of a layout under each of K scenarios of hardware constants, (K,). None if the profile has
-    no scenarios, or over several pools."""
+    """Step seconds of a layout in each of K scenarios of hardware constants, (K,); None if the profile has no
+    scenarios, or over several pools."""
     costs = costs_under_scenarios(question, LayoutColumns.of([layout]))
     if costs is None:
         return None
@@ -430,7 +430,7 @@ def seconds_under_scenarios(question: Question, layout: Layout) -> Array | None:
 
 
 def weighed_seconds(question: Question, layout: Layout) -> float | None:
-    """Mean step seconds over the scenarios that the question's risk setting counts (all, or the slowest).
+    """Mean step seconds over the scenarios that the question's risk setting counts (all, or the slowest);
     None without a risk setting or scenarios."""
     steps_K = None if question.risk == "none" else seconds_under_scenarios(question, layout)
     return None if steps_K is None else float(weigh(steps_K, question.risk))
@@ -440,8 +440,9 @@ def step_deviation(question: Question, layout: Layout, seconds: float) -> float 
     """Standard deviation of log(true step time / predicted `seconds`); None without scenarios of hardware
     constants.
 
-    Scenarios of the constants, what no constant explains, and for every axis, GPU or stack of the question that no run
-    of the profile had, an error as large as one axis brings to the ratio of two times (`cost_models.estimate`).
+    It combines the spread over scenarios, the deviation that no constant explains, and for every axis, GPU or stack of
+    the question that no run of the profile had, the error of one axis in the ratio of two times
+    (`cost_models.estimate`).
     """
     steps_K, scenarios = seconds_under_scenarios(question, layout), question.hardware.scenarios
     if steps_K is None or scenarios is None:
@@ -457,8 +458,8 @@ _FARTHEST = 50.0
 def step_interval(
     question: Question, layout: Layout, seconds: float, share: float
 ) -> tuple[float, float] | None:
-    """Lower and upper end, in seconds, of the interval that holds the true step time with probability
-    `share`. None without scenarios of hardware constants."""
+    """Lower and upper end, in seconds, of the interval that contains the true step time with probability
+    `share`; None without scenarios of hardware constants."""
     deviation, scenarios = step_deviation(question, layout, seconds), question.hardware.scenarios
     if deviation is None or scenarios is None:
         return None
@@ -482,6 +483,8 @@ def weighed_costs(question: Question, columns: LayoutColumns) -> StageCosts:
 
 
 def _weighed_costs(question: Question, cases: tuple[Question, ...], rows: LayoutColumns) -> StageCosts:
+    """Stage costs of N layouts, seconds averaged over the scenarios `cases` that the risk setting counts for
+    each layout."""
     costs_by_scenario = [time_costs(case, rows) for case in cases]
     m, layers = rows.microbatches(question.training.global_batch), question.model.num_layers
     work_KN = np.stack([_work_seconds(own, m, layers, rows.pp) for own in costs_by_scenario])
@@ -489,14 +492,14 @@ def _weighed_costs(question: Question, cases: tuple[Question, ...], rows: Layout
     count = max(1, int(counted_KN[:, :1].sum()))
 
     def mean(by_scenario_K: Sequence[Array]) -> Array:
-        """Mean of one column, (N,) or (N, P), over the scenarios that the question's risk setting counts."""
+        """Mean of one column over the scenarios that count, (N,) or (N, P)."""
         total = np.zeros_like(by_scenario_K[0])
         for value, number in zip(by_scenario_K, counted_KN, strict=True):
             total += value * (number if value.ndim == 1 else number[:, None])
         return total / count
 
     def means(columns_K: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-        """Mean of every column in seconds, from the columns in each scenario."""
+        """Mean of every column in seconds over the scenarios that count."""
         return {name: mean([own[name] for own in columns_K]) for name in columns_K[0] if name in SECONDS}
 
     base, by_scenario = stage_costs(question, rows), [own.kinds for own in costs_by_scenario]
@@ -505,8 +508,8 @@ def _weighed_costs(question: Question, cases: tuple[Question, ...], rows: Layout
 
 
 def _work_seconds(costs: StageCosts, m: Ints, layers: int, pp: Ints) -> Array:
-    """Seconds per step that a pipeline rank works on average, without waiting, (N,). Scenarios are ranked by
-    these."""
+    """Mean seconds per step and pipeline rank of work without waiting, (N,), by which scenarios are ranked.
+    Scenarios are ranked by these."""
     block = costs.layer_forward + costs.layer_backward[:, 0]
     ends = costs.embedding_forward + costs.embedding_backward + costs.head_forward + costs.head_backward
     stage = costs.stage_forward + costs.stage_backward
@@ -517,7 +520,7 @@ def _work_seconds(costs: StageCosts, m: Ints, layers: int, pp: Ints) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossPart:
-    """Time and memory of output layer and loss on the pipeline rank with the last stage."""
+    """Time and memory of the output layer and the loss on the last pipeline stage."""
 
     seconds: float
     """Seconds of forward and backward pass of one microbatch."""
@@ -528,8 +531,7 @@ class LossPart:
 
 
 def loss_part(question: Question, layout: Layout) -> LossPart | None:
-    """Price output layer and loss on the last stage in seconds and bytes; None on a cluster of several pools
-    of GPUs."""
+    """Price the output layer and the loss on the last stage; None on a cluster of several pools of GPUs."""
     if question.has_pools:
         return None
     columns = LayoutColumns.of([layout])
@@ -555,8 +557,7 @@ class LinkUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
-    """Parallel axes that send over the outermost links of a network of several levels, and axes that do
-    not."""
+    """Parallel axes that send over the outermost links of a network of several levels, and axes that do not."""
 
     level: Level
     inside: str
@@ -575,7 +576,7 @@ def link_use(question: Question, estimate: Estimate) -> tuple[LinkUse, ...]:
 
 
 def crossing(question: Question, estimate: Estimate) -> Crossing | None:
-    """Traffic of the parallel axes over the outermost links. None if one network joins all nodes, or on a
+    """Traffic of the parallel axes over the outermost links; None if one network joins all nodes, or on a
     cluster of several pools."""
     if question.has_pools:
         return None
@@ -592,7 +593,7 @@ def crossing(question: Question, estimate: Estimate) -> Crossing | None:
 
 
 def _level_use(question: Question, estimate: Estimate, at: int) -> tuple[LinkUse, ...]:
-    """Traffic of each parallel axis that uses the links of network level number `at`, counted from the GPUs
+    """Traffic of each parallel axis that uses the links of network level `at`, counted from the GPUs
     outwards."""
     level, layout = levels_of(question.cluster)[at], estimate.layout
     # question in which only this level's links take time, and only for their bytes

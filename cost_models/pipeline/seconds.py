@@ -1,5 +1,5 @@
-"""Time coefficients in seconds, split into the parts that a user sees (compute, communication by axis ...):
-for a block's passes, for one pipeline action, and for a rank's work once a step.
+"""Time coefficients of pipeline stages in seconds, by the parts that a user sees (compute, communication by
+axis ...): for a block's passes, for one pipeline action, and for a rank's work once a step.
 
 A term is `{part: seconds}`. Parts in `HIDDEN_PARTS` overlap others: they are shown, never added.
 
@@ -101,13 +101,12 @@ limit's only part."""
 
 
 def sum_of_parts(term: Term) -> Array:
-    """Sum the parts of a term, in seconds or bytes, except overlapped (hidden) communication."""
+    """Sum the parts of a term, in seconds or bytes, without overlapped (hidden) communication."""
     return sum((term[part] for part in _SUMMED_PARTS if part in term), start=np.zeros(1))
 
 
 def sum_terms(first: Term, *further_terms: Term, times: int = 1) -> Term:
-    """Add a multiple (`times`) of each further term to the first term, part by part; a missing part counts as
-    zero."""
+    """Add `times` times each further term to the first term, part by part; a missing part counts as zero."""
     summed = dict(first)
     for term in further_terms:
         for part, value in term.items():
@@ -116,7 +115,7 @@ def sum_terms(first: Term, *further_terms: Term, times: int = 1) -> Term:
 
 
 def jitter_share(question: Question, columns: LayoutColumns) -> Array:
-    """Relative slowdown by stragglers and noise, (N,), `jitter_per_doubling * log2(nodes)` for a layout on
+    """Relative slowdown by stragglers and noise, (N,): `jitter_per_doubling * log2(nodes)` for a layout on
     `nodes` nodes.
 
     On a CPU also by other work on its cores, and by the turns that more processes than cores take. Rates are
@@ -135,14 +134,14 @@ def jitter_share(question: Question, columns: LayoutColumns) -> Array:
 
 
 def with_jitter(term: Term, slowdown: Array) -> Term:
-    """Add a part `jitter` to a term for stragglers and noise, the relative `slowdown` times the term's
+    """Add the part `jitter` to a term, for stragglers and noise: the relative `slowdown` times the term's
     total."""
     seconds = sum_of_parts(term)
     return {**term, "jitter": term.get("jitter", 0.0) + (seconds.T * slowdown).T}
 
 
 class Links(NamedTuple):
-    """Process groups of each parallel axis, and seconds of data-parallel communication of each module."""
+    """Process groups of each parallel axis, and seconds of data-parallel communication per part of the model."""
 
     groups: MeshGroups
     block: DataSeconds
@@ -156,8 +155,8 @@ class Links(NamedTuple):
 
 @dataclass(frozen=True)
 class Pieces:
-    """Intermediate results (times, sizes, parameter counts) from which the coefficients of N layouts are
-    made, each computed on first use."""
+    """Intermediate results (times, sizes, parameter counts) for the coefficients of N layouts, each computed
+    at its first use."""
 
     question: Question
     columns: LayoutColumns
@@ -190,7 +189,7 @@ class Pieces:
 
     @cached_property
     def links(self) -> Links:
-        """Process groups, and seconds of data-parallel communication by module."""
+        """Process groups, and seconds of data-parallel communication per part of the model."""
         names = ("tp", "cp", "pp", "dp", "ep", "etp", "shard", "zero", "order")
         return over_distinct(self.columns, names, lambda rows: _links_of(replace(self, columns=rows)))
 
@@ -200,13 +199,13 @@ class Pieces:
         return block_seconds(self.question, self.columns, self.device, data_parallel=self.data_parallel)
 
     def straggler_wait(self, core: Array) -> Term:
-        """Seconds of waiting for the rank with most attention work, (N,) or (N, P), if attention takes `core`
-        seconds."""
+        """Seconds of waiting for the rank with most attention work, (N,) or (N, P), as the part `jitter`, if
+        attention takes `core` seconds; empty without documents of different lengths."""
         return {} if self.question.training.lengths is None else {"jitter": (core.T * self._waiting).T}
 
     @cached_property
     def _waiting(self) -> Array:
-        """Share of attention's seconds that ranks wait for the rank with most attention work, (N,)."""
+        """Seconds of waiting for the rank with most attention work, as a share of attention's seconds, (N,)."""
         return straggler_excess(self.question, self.columns, data_parallel=self.data_parallel)
 
     @cached_property
@@ -285,15 +284,15 @@ class Pieces:
 
     @cached_property
     def exposed_regather(self) -> Array:
-        """Exposed seconds of gathering a block's inputs again in the backward pass, (N,), beyond the matrix
-        products for input gradients."""
+        """Exposed seconds of gathering a block's inputs again in the backward pass, (N,): those that the
+        products for input gradients do not hide."""
         half = self.block.matrices_backward / 2
         return exposed_seconds(self.tensor.block_regather, half, self.question.hardware)
 
     @cached_property
     def exposed_sums(self) -> Array:
-        """Exposed seconds of summing a block's input gradients over tensor ranks, (N,), beyond the matrix
-        products for weight gradients."""
+        """Exposed seconds of summing a block's input gradients over tensor ranks, (N,): those that the
+        products for weight gradients do not hide."""
         return exposed_seconds(self.tensor.block_summed, self.block.column_weight, self.question.hardware)
 
     @cached_property
@@ -312,6 +311,7 @@ class Pieces:
 
 
 def _links_of(pieces: Pieces) -> Links:
+    """Process groups of the parallel axes, and seconds of data-parallel communication per part of the model."""
     question, columns, counts = pieces.question, pieces.columns, pieces.counts
     groups = axis_groups(question.cluster, columns)
     mesh = MeshGroups(tp=groups.tp, cp=groups.cp, pp=groups.pp, ep=groups.ep, etp=groups.etp)
@@ -339,8 +339,8 @@ def _links_of(pieces: Pieces) -> Links:
 
 
 def head_parameters(question: Question, columns: LayoutColumns, counts: Parameters) -> Array:
-    """Number of parameters of final norm and output matrix on the last stage, (N,). If embedding and output
-    matrix are tied and on the same rank, the matrix is not counted again."""
+    """Number of parameters of final norm and output matrix on the last stage, (N,); an output matrix tied to
+    an embedding on the same rank is not counted again."""
     shared = question.model.tied_embeddings & (columns.pp == 1)
     return counts.head_vectors + np.where(shared, 0.0, counts.head_matrix)
 
@@ -369,8 +369,8 @@ by full recompute."""
 
 
 def _exposed_tensor_seconds(pieces: Pieces, comm: Array, window: Array) -> Array:
-    """Exposed seconds of tensor-parallel communication of `comm` seconds, in the shape of `comm`, behind
-    matrix products of `window` seconds.
+    """Exposed seconds of tensor-parallel communication that takes `comm` seconds and may overlap matrix
+    products of `window` seconds, in the shape of `comm`.
 
     Kernels send while they multiply only within one node, as user buffers and symmetric memory reach no further.
     Without `overlap=` it is the stack's share. A layout with `overlap=tp` hides it behind products in as many
@@ -394,8 +394,8 @@ def _exposed_tensor_seconds(pieces: Pieces, comm: Array, window: Array) -> Array
 
 
 def layer_forward(pieces: Pieces) -> Term:
-    """Seconds of one block's forward pass by part: compute, exposed tensor-parallel and gather communication,
-    and kernel launches that outlast the device."""
+    """Seconds of one block's forward pass by part: compute, exposed communication, and host time beyond the
+    device's work."""
     block, tensor, context = pieces.block, pieces.tensor, pieces.context
     experts_shown = pieces.exposed_experts
     gather, gather_hidden = exposed_gathers_forward(pieces)
@@ -458,8 +458,8 @@ def layer_backward(pieces: Pieces) -> Term:
 
 
 def split_backward(pieces: Pieces, backward: Term) -> tuple[Term, Term]:
-    """Seconds of one block's entire backward pass, and of the part for weight gradients, which a schedule
-    that splits the pass may run later.
+    """Seconds by part of one block's complete backward pass, and of its half for weight gradients, which
+    schedules that split the pass may run later.
 
     Communication stays with the other half. If every pass is split each half has separate launches; if few
     are, launches are divided like the device's work, so that the halves add up to the complete pass.
@@ -476,8 +476,8 @@ def split_backward(pieces: Pieces, backward: Term) -> tuple[Term, Term]:
 
 
 def _expert_count_wait(pieces: Pieces) -> Array:
-    """Seconds that the device idles before its experts' first product, while the host reads how many tokens
-    each expert has, (N,).
+    """Seconds that the device idles before the experts' first product, (N,), while the host reads the number
+    of tokens of each expert.
 
     If no token is dropped the host reads the counts before it can launch the experts' kernels, by when the
     device has finished all earlier ones. It loops over the experts of the first of their two products (half
@@ -499,14 +499,14 @@ def _expert_host_seconds(question: Question) -> float:
 
 
 def _host_outlasting_device(pieces: Pieces, launches: Array, device_seconds: Array) -> Array:
-    """Exposed host seconds to launch a block's kernels, on a CPU all `launches`, on a GPU the excess over the
-    device's work."""
+    """Exposed host seconds for launching a block's kernels: all `launches` on a CPU, on a GPU only the excess
+    over the device's work."""
     return np.maximum(0.0, launches - device_seconds) if pieces.device.launches_ahead else launches
 
 
 def window_with_launches(pieces: Pieces, window: Array, *, passes: float) -> Array:
-    """Seconds of compute that can hide communication, (N,), the `window` or, if longer, the host's seconds to
-    launch the kernels of `passes`.
+    """Seconds of compute that can hide communication, (N,): `window` or, if longer, the host seconds for
+    launching the kernels of `passes` passes.
 
     Stages differ in what they recompute, so of backward passes the one with most launches counts: with a
     shorter window a device that outpaces its host would expose more the faster it is.
@@ -524,8 +524,8 @@ _MASK_KERNELS = 3
 
 
 def action_terms(pieces: Pieces) -> dict[str, Term]:
-    """Seconds of each pipeline action besides its blocks, for blocking sends, host work, and broadcast of the
-    batch. Sends that do not block are the coefficient `p2p`."""
+    """Seconds by part of each pipeline action outside its blocks: blocking sends, host work, and broadcast of
+    the batch. Sends that do not block are the coefficient `p2p`."""
     question, columns = pieces.question, pieces.columns
     action_seconds, ahead = question.hardware.action_host_seconds, pieces.device.launches_ahead
     hands_on = boundary_seconds(question, columns, pieces.links.groups)
@@ -575,8 +575,8 @@ def exposed_gathers_backward(pieces: Pieces) -> _Exposed:
 
 
 class _MatrixGathers:
-    """Seconds of gathering a block's ZeRO-3 weights matrix by matrix, for stacks with a hook on each matrix
-    (DeepSpeed)."""
+    """Seconds of gathering a block's ZeRO-3 weights one matrix after another, for stacks with a hook on each
+    matrix (DeepSpeed)."""
 
     def __init__(self, pieces: Pieces) -> None:
         columns, self._pieces, question = pieces.columns, pieces, pieces.question
@@ -592,15 +592,15 @@ class _MatrixGathers:
         self._slice_N = np.where(pieces.links.block.gather > 0, SLICE_SECONDS * columns.shard, 0.0)
 
     def forward(self) -> _Exposed:
-        """Exposed and hidden gather seconds of a forward pass, (N,) each. Each matrix waits for the gather of
-        the next matrix."""
+        """Exposed and hidden gather seconds of a forward pass, (N,) each. While a matrix computes, the next
+        one is gathered."""
         gather_UN = self._pieces.links.block.gather * np.roll(self._share_UN, -1, axis=0)
         return self._run_by_run(list(zip(gather_UN, gather_UN, self._seconds(backward=False), strict=True)))
 
     def backward(self, policy: int) -> _Exposed:
         """Exposed and hidden seconds of gathering weights and reducing gradients in a backward pass under
-        recompute policy number `policy`, (N,) each. Matrices run from last to first; recomputed matrices run
-        forward before the first that needs them."""
+        recompute policy `policy`, (N,) each. Matrices run from last to first; recomputed matrices run forward
+        just before they are needed."""
         pieces, name, stack = self._pieces, RECOMPUTE_POLICIES[policy], self._pieces.question.stack
         data, recomputed = pieces.links.block, pieces.block.recomputed[:, policy]
         drops = stack.drops if name == "selective" else frozenset()
@@ -636,8 +636,8 @@ class _MatrixGathers:
         return self._run_by_run(behind)
 
     def _run_by_run(self, runs: Sequence[tuple[Array, Array, Array]]) -> _Exposed:
-        """Exposed and hidden communication seconds of a sequence of matrices, each given as seconds of
-        (gather, all communication, compute), (N,). Only under ZeRO-3 does each matrix wait for its own
+        """Exposed and hidden communication seconds of a sequence of matrices, (N,) each; every matrix has
+        seconds of (gather, all communication, compute). Only under ZeRO-3 does each matrix wait for its own
         communication."""
         gathers, communication, seconds = (np.stack(some) for some in zip(*runs, strict=True))
         late = self._slice_N * (gathers > 0).sum(axis=0)
@@ -649,9 +649,8 @@ class _MatrixGathers:
         return np.where(zero3, late + exposed, shown_once), np.where(zero3, hidden, hidden_once)
 
     def _seconds(self, *, backward: bool) -> Array:
-        """Compute seconds attributed to each of U matrices in a forward or backward pass, (U, N). The
-        attention core counts with a matrix next to it; the other work besides products is shared out by
-        parameters."""
+        """Compute seconds of each of U matrices in a forward or backward pass, (U, N). The attention core
+        counts with the matrix next to it, and work other than products in proportion to parameters."""
         pieces, block, product_UN = self._pieces, self._pieces.block, self._product_UN
         products = block.matrices_backward if backward else block.matrices_forward
         core = block.core_backward if backward else block.core_forward
@@ -680,7 +679,7 @@ def _exposed_behind(pieces: Pieces, communication: Array, window: Array) -> _Exp
 
 
 def sync_terms(pieces: Pieces) -> dict[str, Term]:
-    """Exposed seconds of gradient reduction after a rank's last backward pass, by module."""
+    """Exposed seconds of gradient reduction after a rank's last backward pass, by part of the model."""
     links, layer, question = pieces.links, pieces.links.block.step_reduce, pieces.question
     window = window_with_launches(pieces, pieces.backward_window, passes=MOST_PASSES)
     layer_shown = _exposed_reduce(pieces, layer, window)
@@ -703,8 +702,8 @@ def sync_terms(pieces: Pieces) -> dict[str, Term]:
 
 
 def _unhideable_seconds(pieces: Pieces, reduce_shown: Array) -> Array:
-    """Seconds per block of data-parallel communication that not even `overlap=dp` can hide, less those
-    already counted as exposed, (N,). They are 0 in layouts without `overlap=dp`.
+    """Seconds per block of data-parallel communication that `overlap=dp` cannot hide and that are not yet
+    counted as exposed, (N,); 0 in layouts without `overlap=dp`.
 
     No compute remains that could hide the last block's reduction, and none has begun that could hide the
     first gather.
@@ -720,8 +719,8 @@ def _unhideable_seconds(pieces: Pieces, reduce_shown: Array) -> Array:
 
 
 def _exposed_reduce(pieces: Pieces, reduce: Array, window: Array) -> Array:
-    """Exposed seconds at the end of a step of reducing a module's gradients, (N,), mean over a rank's chunks.
-    The reduction takes `reduce` seconds; the module's backward pass takes `window` seconds."""
+    """Exposed seconds of reducing a module's gradients at the end of a step, (N,), as a mean over the rank's
+    chunks. The reduction takes `reduce` seconds, the module's backward pass `window` seconds."""
     question, columns, stack = pieces.question, pieces.columns, pieces.question.stack
     at_once = np.isin(columns.zero, stack.overlaps_gradient_reduce_at)
     overlapped = at_once & is_overlapped(columns, "dp", default=stack.overlap_gradient_reduce)
@@ -736,19 +735,19 @@ def _exposed_reduce(pieces: Pieces, reduce: Array, window: Array) -> Array:
 
 def exposed_update_gather(pieces: Pieces, gather: Array, window: Array) -> Array:
     """Exposed seconds of gathering updated weights (ZeRO-1/2), (N,), if the gather takes `gather` seconds and
-    may overlap `window` seconds of compute."""
+    `window` seconds of compute may hide it."""
     hides = is_overlapped(pieces.columns, "dp", default=pieces.question.stack.overlap_parameter_gather)
     return exposed_seconds(gather, window, pieces.question.hardware, overlapped=hides)
 
 
 def forward_window(pieces: Pieces) -> Array:
-    """Seconds of a block's forward pass, kernel launches included, that can hide the gather of updated
-    weights, (N,)."""
+    """Seconds of a block's forward pass, with kernel launches, that can hide the gather of updated weights,
+    (N,)."""
     return window_with_launches(pieces, pieces.forward_window, passes=1.0)
 
 
 def optimizer_terms(pieces: Pieces) -> dict[str, Term]:
-    """Seconds by module of updating the rank's share of the optimizer states and then gathering updated
+    """Seconds by part of the model of updating the rank's share of the optimizer states and gathering updated
     weights (ZeRO-1/2).
 
     On the device it is bound by memory: per parameter it reads gradient, moments and (master) weight and
@@ -790,8 +789,8 @@ def block_update_seconds(question: Question, columns: LayoutColumns) -> Array:
 
 
 def _update_seconds(pieces: Pieces, part: Part) -> Array:
-    """Seconds to update one parameter of a `part` of the model on the device, (N,), which are bytes read and
-    written over memory bandwidth."""
+    """Seconds to update one parameter of a `part` of the model on the device, (N,): bytes read and written
+    over memory bandwidth."""
     question, columns = pieces.question, pieces.columns
     experts, states = part == "experts", pieces.states[part]
     share = trained_share(question, columns, part).share
@@ -809,8 +808,8 @@ def _update_seconds(pieces: Pieces, part: Part) -> Array:
 
 
 def tied_reduce_seconds(question: Question, columns: LayoutColumns, boundary: Groups) -> Array:
-    """Seconds to add the gradients of a tied embedding and output matrix on first and last stage, (N,), in
-    one transfer over links of the groups `boundary`.
+    """Seconds to add the gradients of tied embedding and output matrix on first and last stage, (N,), by one
+    transfer over links of the groups `boundary`.
 
     In a V both are on one rank.
     """

@@ -1,5 +1,5 @@
-"""Memory coefficients in bytes, by part: states of a rank's parameters, optimizer temporaries, temporary
-tensors of the block that runs, and freed tensors that collectives still use.
+"""Memory coefficients in bytes, by part: states of a rank's parameters, temporaries of the optimizer,
+temporary tensors of the running block, and freed tensors that collectives still use.
 
 Temporaries are what a block recomputes, gradients on their way, and weights that it gathers. Tensors are held back
 while the host runs ahead of the device: before torch 2.8 every collective marks its tensors as used on NCCL's stream
@@ -39,8 +39,9 @@ from cost_models.specs.choices import OUTPUTS, RECOMPUTE_POLICIES
 
 
 def persistent_block(pieces: Pieces, states: StateBytes, experts: StateBytes) -> Term:
-    """Bytes by part that a block holds throughout the step. `states` and `experts` are bytes per parameter
-    outside and inside routed experts."""
+    """Bytes by part of memory that a block occupies throughout the step; `states` and `experts` are bytes per
+    parameter outside and inside routed experts. `states` and `experts` are bytes per parameter outside and
+    inside routed experts."""
     # ZeRO-3 makes copies for products in fp8 or fp4 as it gathers
     copies = np.where(pieces.columns.zero <= 2, narrow_copies(pieces.question), 0.0)
     dense = _persistent_bytes(states, pieces.counts.block, copies)
@@ -48,20 +49,22 @@ def persistent_block(pieces: Pieces, states: StateBytes, experts: StateBytes) ->
 
 
 def persistent_end(pieces: Pieces, states: StateBytes, parameters: Array) -> Term:
-    """Bytes by part that embedding or head holds throughout the step, from the bytes of `states` per
-    parameter. `fully_shard` keeps the gathered weights too."""
+    """Bytes by part of memory that embedding or head occupies throughout the step, from the bytes of `states`
+    per parameter. `fully_shard` keeps the gathered weights too."""
     gathered = pieces.states["embedding"].gathered if pieces.question.stack.fully_shard else 0.0
     return _persistent_bytes(states, parameters, gathered)
 
 
 def update_of_block(pieces: Pieces, states: StateBytes, experts: StateBytes) -> Term:
-    """Temporary bytes by part of a block's optimizer step. `states` and `experts` are bytes per parameter
-    outside and inside routed experts."""
+    """Temporary bytes by part of memory of a block's optimizer step; `states` and `experts` are bytes per
+    parameter outside and inside routed experts. `states` and `experts` are bytes per parameter outside and
+    inside routed experts."""
     return sum_terms(update_of(states, pieces.counts.block), update_of(experts, pieces.counts.experts))
 
 
 def update_of(states: StateBytes, parameters: Array) -> Term:
-    """Temporary bytes by part of a module's optimizer step, from the bytes of `states` per parameter."""
+    """Temporary bytes by part of memory of a module's optimizer step, from the bytes of `states` per
+    parameter."""
     return {"gradients": states.late_gradients * parameters, "working": states.update * parameters}
 
 
@@ -70,9 +73,9 @@ _NARROW_COPIES = 2.0
 
 
 def narrow_copies(question: Question) -> float:
-    """Bytes per parameter of a block for the copies of its matrices in fp8 or fp4 that Transformer Engine
-    casts once a step. There is one for each direction in which a product reads a matrix. A frozen matrix is
-    also read both ways, as its input needs a gradient (module/linear.py, 2.5).
+    """Bytes per parameter of a block of the fp8 or fp4 copies of its matrices, which Transformer Engine casts
+    once a step. There is one for each direction in which a product reads a matrix. A frozen matrix is also
+    read both ways, as its input needs a gradient (module/linear.py, 2.5).
 
     Quantised matrices have none: they are widened to 16 bits where they are used, and multiplied in 16 bits.
     """
@@ -84,8 +87,8 @@ def narrow_copies(question: Question) -> float:
 
 
 def _persistent_bytes(states: StateBytes, parameters: Array, gathered: Array | float) -> Term:
-    """Bytes by part that a module holds throughout the step; `gathered` adds bytes per parameter of weights
-    that stay gathered."""
+    """Bytes by part of memory that a module occupies throughout the step; `gathered` are additional bytes per
+    parameter of weights that stay gathered."""
     parts = {"gradients": states.gradients * parameters, "optimizer": states.optimizer * parameters}
     return {"weights": (states.weights + gathered) * parameters, **parts}
 
@@ -102,7 +105,7 @@ _REDUCED = 2.0
 
 def held_back_bytes(question: Question, columns: LayoutColumns) -> Array:
     """Bytes of freed tensors that a rank's allocator cannot reuse yet, because collectives on another stream
-    may still read them, (N,). They are 0 on a CPU or without tensor parallelism."""
+    may still read them, (N,); 0 on a CPU or without tensor parallelism."""
     if not question.stack.records_streams or question.cluster.gpu.kind == "cpu":
         return np.zeros(len(columns))
     model, training = question.model, question.training
@@ -181,8 +184,8 @@ def working_bytes(pieces: Pieces) -> Array:
 
 
 def _largest_widened_matrix(question: Question, columns: LayoutColumns) -> Array:
-    """Number of elements of the largest quantised matrix that is cast to 16 bits for a product, (N,). It is 0
-    if no matrix is quantised. All local experts in one kernel count together. Gradients of adapters are
+    """Number of elements of the largest quantised matrix that is cast to 16 bits for a product, (N,); 0
+    without quantised matrices. Local experts in one kernel count together. Gradients of adapters are
     negligible."""
     largest = np.zeros(len(columns))
     for _, gemm in products_of(job_operators(question.model, question.training.tuning)):
@@ -202,7 +205,7 @@ output and input, and of a masked copy. Equally many exist when the scores are m
 
 def _mixing_bytes(pieces: Pieces) -> Array:
     """Temporary bytes of the backward pass of unfused attention scores or an unfused recurrent scan, (N, 1),
-    minus the MLP's activations, which are freed earlier."""
+    less the MLP's activations, which are freed before."""
     question, columns = pieces.question, pieces.columns
     model, training = question.model, question.training
     tokens, stream = tokens_on_rank(question, columns, "split"), columns.tokens(training.sequence_length)

@@ -113,7 +113,7 @@ for two norms and joining their outputs."""
 
 
 def _further_seconds(pieces: Pieces, terms: Terms) -> Terms:
-    """New values, in seconds, of the time coefficients that multi-token prediction changes."""
+    """Time coefficients that multi-token prediction changes, with their new values in seconds."""
     question, columns, device = pieces.question, pieces.columns, pieces.device
     rows, h = columns.tokens(question.training.sequence_length), question.model.hidden_size
     width, joined = h / columns.tp, np.asarray(2.0 * h)
@@ -129,15 +129,15 @@ def _further_seconds(pieces: Pieces, terms: Terms) -> Terms:
 
 
 def _further_bytes(pieces: Pieces, terms: Terms) -> Terms:
-    """New values, in bytes, of the memory coefficients that multi-token prediction changes."""
+    """Memory coefficients that multi-token prediction changes, with their new values in bytes."""
     kinds = ("activation", "pending")
     added = {kind: (terms[f"head_{kind}"], _unrecomputed(terms[f"layer_{kind}"])) for kind in kinds}
     return _heads(pieces, terms, added | {"moment": (terms["head_moment"],)}, ("static", "update"))
 
 
 def _heads(pieces: Pieces, terms: Terms, gain: Mapping[str, Sequence[Term]], of_rank: Sequence[str]) -> Terms:
-    """Coefficients of the model head under multi-token prediction. For each further token the head gains the
-    terms in `gain`, and for each name in `of_rank` a block, and the embedding if it is on another rank."""
+    """Coefficients of the output head under multi-token prediction. For each further token the head gains the
+    terms in `gain` and, for each name in `of_rank`, a block, and the embedding if that is on another rank."""
     times, pipelined = pieces.question.model.further_tokens, pieces.columns.pp > 1
     heads = {f"head_{key}": sum_terms(terms[f"head_{key}"], *each, times=times) for key, each in gain.items()}
     for kind in of_rank:
@@ -149,7 +149,7 @@ def _heads(pieces: Pieces, terms: Terms, gain: Mapping[str, Sequence[Term]], of_
 
 
 def _unrecomputed(block: Term) -> Term:
-    """Select a block's term under the policy without recomputation, (N, P) → (N,)."""
+    """Term of a block under the policy without recomputation, (N, P) → (N,)."""
     return {part: value[:, 0] if value.ndim > 1 else value for part, value in block.items()}
 
 
@@ -158,8 +158,8 @@ _END_HOST_SHARE = 0.5
 
 
 def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: bool = True) -> Terms:
-    """All time coefficients of N layouts, in seconds by part. With `data_parallel=False`, as if each layout
-    had one replica."""
+    """All time coefficients of N layouts, in seconds by part; `data_parallel=False` prices each layout as if
+    it had one replica. With `data_parallel=False`, as if each layout had one replica."""
     question = with_bucket_lengths(question)
     pieces = Pieces(question, columns, data_parallel)
     ends, tensor, summed = pieces.ends, pieces.tensor, pieces.tensor.head_backward
@@ -247,8 +247,8 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
 
 
 def _with_freed_ends(pieces: Pieces, moment: Term) -> Term:
-    """Memory term of the loss's peak, from `moment` minus the weights of embedding and head if these are
-    freed during the loss. Their backward pass gathers them again, through a buffer (counted once if it is a
+    """Memory term of the loss's peak: `moment` less the weights of embedding and head, if the stack frees
+    these during the loss. Their backward pass gathers them again, through a buffer (counted once if it is a
     stream's own), in addition to the gradients of logits in the weights' type."""
     question, columns = pieces.question, pieces.columns
     frees = question.stack.loss_frees_ends and not question.training.optimizer_in_backward
@@ -261,8 +261,8 @@ def _with_freed_ends(pieces: Pieces, moment: Term) -> Term:
 
 
 def _stream_pools(pieces: Pieces, terms: Terms) -> dict[str, Array]:
-    """Name of a cost coefficient → bytes of `fully_shard` that only one CUDA stream may reuse, as the
-    allocator has separate pools for each stream.
+    """Bytes per cost coefficient that `fully_shard` allocates for a single CUDA stream, as the allocator has
+    a separate pool for each stream.
 
     Collectives gather into a buffer of the copy-in stream, for two blocks or for embedding and head, from
     which weights are copied out. The reduction's stream makes the shards of gradients: from the second step
@@ -300,7 +300,7 @@ def stage_terms(question: Question, columns: LayoutColumns) -> Terms:
 
 
 def terms_by_kind(question: Question, columns: LayoutColumns, price: Price = stage_terms) -> list[Terms]:
-    """Cost coefficients for each kind of block (such as attention or recurrent), computed by `price` as if
+    """Cost coefficients for each kind of block (such as attention or recurrent), which `price` computes as if
     all blocks were of that kind. Only coefficients of blocks differ between kinds."""
     if question.kinds.number == 1:
         return [_zero_frozen_terms(kind, price(kind, columns)) for kind in question.by_kind]
@@ -336,15 +336,15 @@ def terms_by_kind(question: Question, columns: LayoutColumns, price: Price = sta
 
 
 def _tower_batch_columns(question: Question, kind: Question, columns: LayoutColumns) -> LayoutColumns:
-    """Copy of the layout columns as blocks of one kind see them, with a vision tower's images as sequences.
-    In a vision tower every image is a sequence, which no rank splits."""
+    """Copy of the layout columns for blocks of one kind. In a vision tower every image is a sequence, which
+    no rank splits, so microbatches have as many sequences as images."""
     if kind.model.tower is None or kind.model.tower.part != "tower":
         return columns
     return replace(columns, mbs=columns.mbs * (question.training.images or 1), sp=np.zeros_like(columns.sp))
 
 
 def _zero_frozen_terms(kind: Question, terms: Terms) -> Terms:
-    """Set the coefficients of backward passes that training skips to zero, for blocks of one kind. Blocks run
+    """Set to zero the coefficients of backward passes that training skips, for blocks of one kind. Blocks run
     forward only if nothing before them is trained; a decoder's first block behind a tower includes the token
     embedding, which is on its rank."""
     terms = dict(terms)
@@ -365,7 +365,7 @@ def _zero_frozen_terms(kind: Question, terms: Terms) -> Terms:
 
 
 def terms_by_sort(by_kind: Sequence[Terms]) -> Terms:
-    """Join the cost coefficients of each kind of block. If there are several kinds, those of blocks are by
+    """Join the cost coefficients of all kinds of blocks. With several kinds, coefficients of blocks are by
     sort (kind and recompute policy), with an axis T in place of P."""
     if len(by_kind) == 1:
         return by_kind[0]
@@ -373,15 +373,15 @@ def terms_by_sort(by_kind: Sequence[Terms]) -> Terms:
 
 
 def by_sort(values: Sequence[Array]) -> Array:
-    """Join the values of each kind of block into values by sort (kind and recompute policy), (N, T). Values
-    that no policy changes may be (N,) instead of (N, P)."""
+    """Join the values of each kind of block into values by sort (kind and recompute policy), (N, T); values
+    that no policy changes may be (N,)."""
     policies = len(RECOMPUTE_POLICIES)
     by_kind = [np.repeat(value[:, None], policies, axis=1) if value.ndim == 1 else value for value in values]
     return np.concatenate(by_kind, axis=-1)
 
 
 def join_terms(terms: Sequence[Term], join: Callable[[list[Array]], Array]) -> Term:
-    """Join several terms into one by applying `join` to the values of each part; a missing part counts as
+    """Combine several terms into one by applying `join` to the values of each part; a missing part counts as
     zero."""
     parts = {part: value for term in terms for part, value in term.items()}
     return {part: join([term.get(part, np.zeros_like(own)) for term in terms]) for part, own in parts.items()}
@@ -389,8 +389,9 @@ def join_terms(terms: Sequence[Term], join: Callable[[list[Array]], Array]) -> T
 
 @dataclass(frozen=True, kw_only=True)
 class StageCosts:
-    """Seconds and bytes of blocks, stages and ends of N layouts, from which steps and peaks of any placement are
-    computed. Each is (N,) unless marked (N, P), by recompute policy; first seconds, then bytes."""
+    """Cost coefficients of N layouts: seconds and bytes of blocks, stages, embedding and head, from which
+    step and peak of any placement are computed. Each is (N,) unless marked (N, P), by recompute policy; first
+    seconds, then bytes."""
 
     layer_forward: Array
     layer_backward: Array
@@ -405,7 +406,7 @@ class StageCosts:
     """Seconds of `layer_backward` for weight gradients, without recomputation."""
     head_weight: Array
     stage_weight: Array
-    """Additional seconds of a backward pass that runs as two actions."""
+    """Additional seconds of a backward pass that runs as two actions, outside its blocks."""
     p2p: Array
     """Seconds between the end of an action and the start of its successor on another rank."""
     layer_sync: Array
@@ -465,8 +466,8 @@ class StageCosts:
 
     @property
     def in_sorts(self) -> StageCosts:
-        """Costs with block columns by sort (kind and recompute policy), (N, K·P), as placements are priced.
-        Unchanged if there is only one kind of block."""
+        """Costs whose block columns are by sort (kind and recompute policy), (N, K·P), for pricing
+        placements; unchanged with a single kind of block."""
         return self._join_kinds(by_sort)
 
     @cached_property
@@ -476,6 +477,7 @@ class StageCosts:
         return self._join_kinds(lambda values: np.min(values, axis=0))
 
     def _join_kinds(self, join: Callable[[list[Array]], Array]) -> StageCosts:
+        """Copy of the costs whose block columns are `join` of the columns of all kinds of blocks."""
         if not self.kinds:
             return self
         joined = {name: join([own[name] for own in self.kinds]) for name in OF_BLOCKS}
@@ -513,13 +515,14 @@ def time_costs(question: Question, columns: LayoutColumns) -> StageCosts:
 
 
 def _costs(question: Question, price: Price, columns: LayoutColumns) -> StageCosts:
+    """Stage costs of N layouts by the function `price`."""
     by_kind = [add_up(terms) for terms in terms_by_kind(question, columns, price)]
     return costs_by_kind(by_kind, question.kinds, len(columns))
 
 
 def costs_by_kind(by_kind: Sequence[dict[str, Array]], kinds: Kinds, rows: int) -> StageCosts:
-    """Stage costs of N layouts (`rows`) from the columns of each kind of block; missing columns are zero.
-    Columns of blocks are the mean over kinds, the others are those of the last kind."""
+    """Stage costs of `rows` layouts from the columns of each kind of block; missing columns are zero. Columns
+    of blocks are the mean over kinds, the others are those of the last kind."""
     zeros = dict.fromkeys(COLUMNS, np.zeros(rows))
     if kinds.number == 1:
         return StageCosts(**zeros | by_kind[-1], kinds=())
@@ -529,12 +532,12 @@ def costs_by_kind(by_kind: Sequence[dict[str, Array]], kinds: Kinds, rows: int) 
 
 
 def add_up(terms: Terms) -> dict[str, Array]:
-    """Sum the parts of each coefficient, as coefficient name → seconds or bytes."""
+    """Sum the parts of each coefficient: coefficient name → seconds or bytes."""
     return {name: sum_of_parts(term) for name, term in terms.items()}
 
 
 def costs_of(terms: Terms) -> StageCosts:
-    """Create stage costs (cost coefficients of pipeline stages) by summing the parts of each coefficient."""
+    """Create stage costs from cost coefficients by part, by summing the parts of each coefficient."""
     return StageCosts(**add_up(terms), kinds=())
 
 

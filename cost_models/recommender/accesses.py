@@ -72,12 +72,13 @@ class Accesses:
 
     @property
     def share_of_row(self) -> Array:
-        """(K,) share of the accesses that go to each single row of a step, p_r, which never rises with the rank r."""
+        """Share of the accesses that go to each single row of a step, p_r, which never rises with the rank r,
+        (K,)."""
         return self.shares / self.rows
 
     @property
     def log_others(self) -> Array:
-        """(K,) logarithm ln(1 − p_r) of the probability that an access goes to a row other than r."""
+        """Logarithm ln(1 − p_r) of the probability that an access goes to a row other than r, (K,)."""
         return np.log1p(-np.minimum(self.share_of_row, 1 - 2.0**-53))
 
     def hits(self, hottest: npt.ArrayLike) -> Array:
@@ -174,12 +175,12 @@ class CachedTables:
 
     @property
     def row_bytes(self) -> Array:
-        """(C,) bytes of one row in the cache, with its tag."""
+        """Bytes of one row in the cache, with its tag, (C,)."""
         return self.vector_bytes + TAG_BYTES
 
     @property
     def weights(self) -> Array:
-        """(C,) share of all accesses that go to the tables of each class."""
+        """Share of all accesses that go to the tables of each class, (C,)."""
         class_lookups = self.counts * self.lookups
         return np.asarray(class_lookups / class_lookups.sum())
 
@@ -194,7 +195,7 @@ class CachedTables:
         return float(self.counts @ (self.rows * self.vector_bytes))
 
     def table_hits(self, rows: npt.ArrayLike) -> Array:
-        """(C,) hit rate of each table with `rows` of its rows cached."""
+        """Hit rate of each table with `rows` of its rows cached, (C,)."""
         cached_rows = np.broadcast_to(np.asarray(rows, np.float64), len(self.curves))
         return np.array([curve.hits(held) for curve, held in zip(self.curves, cached_rows, strict=True)])
 
@@ -203,8 +204,8 @@ class CachedTables:
         return float(self.weights @ self.table_hits(rows))
 
     def distinct_cold_rows(self, ids: Array, cached: Array) -> Array:
-        """(N, C) number of distinct rows of each table that N batches of `ids` (N, C) look up outside its
-        `cached` hottest rows."""
+        """Number of distinct rows of each table that N batches of `ids` (N, C) look up outside its `cached`
+        hottest rows, (N, C)."""
         triples = zip(self.accesses, ids.T, cached, strict=True)
         cold_rows = [table.distinct(of) - table.distinct(of, held) for table, of, held in triples]
         return np.maximum(0.0, np.stack(cold_rows, axis=-1))
@@ -220,8 +221,8 @@ def cached_tables(model: RecommenderSpec, element_bytes: float, policy: Policy =
 
 
 def rows_brought(tables: CachedTables, ids: Array, cached: Array) -> Array:
-    """(N, C) number of rows of each table that N batches of `ids` (N, C) fetch into a cache of `cached` rows
-    (C,)."""
+    """Number of rows of each table that N batches of `ids` (N, C) fetch into a cache of `cached` rows (C,),
+    (N, C)."""
     if tables.policy == "hottest":
         return tables.distinct_cold_rows(ids, cached)
     brought = []

@@ -50,7 +50,7 @@ class DenseNetwork(NamedTuple):
 
     @property
     def layers(self) -> Layers:
-        """(inputs, outputs) of all weighted matrix products of bottom MLP, interaction and top MLP."""
+        """Of all weighted matrix products of bottom MLP, interaction and top MLP, (inputs, outputs)."""
         return (*self.bottom, *self.cross, *self.top)
 
     @property

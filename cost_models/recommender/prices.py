@@ -135,8 +135,8 @@ def links_of(question: RecommenderQuestion) -> Links:
 
 
 def index_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:
-    """(O,) seconds a step, by sharding option, in which ids and lengths arrive by all-to-all at a GPU that
-    holds a shard; 0 if the exchange is hidden."""
+    """Seconds a step, by sharding option, in which ids and lengths arrive by all-to-all at a GPU that holds a
+    shard, (O,); 0 if the exchange is hidden."""
     facts = question.facts
     if not facts.exchanges_ids or facts.hides_ids:
         return np.zeros(len(x))
@@ -145,7 +145,8 @@ def index_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links)
 
 
 def copy_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:
-    """(O,) seconds a step on every GPU to sum and exchange the gradients of copied rows; all tables share one start-up.
+    """Seconds a step on every GPU to sum and exchange the gradients of copied rows, (O,); all tables share
+    one start-up.
 
     Summed are before the exchange those of its samples, and where rows that were touched are gathered, after it those
     of all GPUs once more.
@@ -164,8 +165,8 @@ def copy_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) 
 
 
 def vectors_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> tuple[Array, Array]:
-    """(O,) seconds a step in which a GPU that holds (part of) a shard sends embedding vectors, and receives their
-    gradients."""
+    """Seconds a step in which a GPU that holds (part of) a shard sends embedding vectors, and receives their
+    gradients, (O,)."""
     element = question.training.exchange_bytes
     exchanged = x.bags * x.width * element * links.all_to_all.each_byte
     sums, vectors = x.outputs * x.whole_width * element, np.array(np.inf)
@@ -220,7 +221,7 @@ def efficiency(points: Points, row_bytes: Array, pooling: ArrayLike = 1.0) -> Ar
 
 
 def _bracket(logs: Array, values: ArrayLike) -> tuple[Ints, Ints, Array]:
-    """(index of the upper point, of the lower point, share of the way) of each value on a measured axis."""
+    """Of each value on a measured axis, (index of the upper point, of the lower point, share of the way)."""
     clipped = np.clip(np.log(np.maximum(np.asarray(values, dtype=np.float64), 1e-12)), logs[0], logs[-1])
     upper = np.clip(np.searchsorted(logs, clipped), 0, len(logs) - 1)
     lower = np.maximum(upper - 1, 0)
@@ -254,7 +255,7 @@ def update_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Arr
 def _read_seconds(
     question: RecommenderQuestion, width: Array, ids: Array, bags: Array, distinct: Array, hit: Array
 ) -> Array:
-    """(O,) seconds to read a row for each id and the ids, and to write vectors of samples."""
+    """Seconds to read a row for each id and the ids, and to write vectors of samples, (O,)."""
     gpu, constants, measured = question.cluster.gpu, question.embedding, question.hardware.tables
     row_bytes = width * question.training.table_bytes
     written = bags * width * question.training.exchange_bytes
@@ -273,7 +274,7 @@ def _read_seconds(
 
 
 def _update(question: RecommenderQuestion, ids: Array, distinct: Array, width: Array) -> Array:
-    """(O,) seconds to sort ids and sum the gradients of each row."""
+    """Seconds to sort ids and sum the gradients of each row, (O,)."""
     measured, gradient = question.hardware.tables, width * question.training.exchange_bytes
     most = question.embedding.update_efficiency
     if measured is not None:
@@ -284,8 +285,8 @@ def _update(question: RecommenderQuestion, ids: Array, distinct: Array, width: A
 
 
 def _change(question: RecommenderQuestion, distinct: Array, rows: Array, width: Array) -> Array:
-    """(O,) seconds to read and write the rows of a batch with optimizer states, or all rows in order where
-    all change."""
+    """Seconds to read and write the rows of a batch with optimizer states, or all rows in order where all
+    change, (O,)."""
     measured, most = question.hardware.tables, question.embedding.update_efficiency
     if question.facts.updates_whole_tables:
         return rows * 2 * _kept_bytes(question, width) / (question.cluster.gpu.memory_bandwidth * most)
@@ -310,8 +311,8 @@ def _streamed_seconds(question: RecommenderQuestion, amount: Array) -> Array:
 def _rate(
     question: RecommenderQuestion, points: Points, most: float, row_bytes: Array, pooling: ArrayLike = 1.0
 ) -> Array:
-    """(O,) bytes/s of rows of `row_bytes`: as measured at `points`, or without any the share `most` of memory
-    bandwidth that very long rows reach, and less of it for short ones."""
+    """Bytes/s of rows of `row_bytes`, (O,): as measured at `points`, or without any the share `most` of
+    memory bandwidth that very long rows reach, and less of it for short ones."""
     bandwidth = question.cluster.gpu.memory_bandwidth
     if points:
         return bandwidth * efficiency(points, row_bytes, pooling)
@@ -319,7 +320,8 @@ def _rate(
 
 
 def launch_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
-    """(O, K) launch seconds by stage, first of a shard on each GPU that holds it, then of a table on every GPU.
+    """Launch seconds by stage, first of a shard on each GPU that holds it, then of a table on every GPU, (O,
+    K).
 
     What all copies need together is shared out to the tables: the whole of it where all have copied rows.
     """
@@ -342,7 +344,7 @@ def launch_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Arr
 
 
 def fixed_launch_seconds(question: RecommenderQuestion) -> Array:
-    """(K,) launch seconds of each stage that do not depend on the sharding."""
+    """Launch seconds of each stage that do not depend on the sharding, (K,)."""
     of, network = _operations(question), dense_network(question.model)
     total = of["step"] + of["layer"] * (len(network.bottom) + len(network.top))
     total = total + of["cross"] * (len(network.cross) / 2)
@@ -394,7 +396,8 @@ def priced_options(question: RecommenderQuestion, options: Sequence[Pair] | None
 
 
 def stage_loads(question: RecommenderQuestion, x: OptionColumns, links: Links) -> tuple[Array, Array]:
-    """(O, K) seconds of work by stage, first of a shard on each GPU that holds it, then of a table on every GPU."""
+    """Seconds of work by stage, first of a shard on each GPU that holds it, then of a table on every GPU, (O,
+    K)."""
     zero, ids = np.zeros(len(x)), index_seconds(question, x, links)
     lookup, lookup_copied = lookup_seconds(question, x)
     update, update_copied = update_seconds(question, x)

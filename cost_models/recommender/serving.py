@@ -133,7 +133,7 @@ _Seconds = tuple[Array, Array, Array]
 
 
 def _priced(question: ServingQuestion, tables: CachedTables, ids: Array, brought: Array) -> _Seconds:
-    """(N,) seconds of launches, of cache reads, and of rows from the host, by the embedding constants. A row
+    """Seconds of launches, of cache reads, and of rows from the host, by the embedding constants, (N,). A row
     that came from the host is read from the cache like any other."""
     cluster, constants = question.cluster, question.embedding
     kernel = constants.kernel_seconds or 0.0
@@ -149,7 +149,7 @@ def _priced(question: ServingQuestion, tables: CachedTables, ids: Array, brought
 
 
 def _measured(question: ServingQuestion, tables: CachedTables, ids: Array, brought: Array) -> _Seconds:
-    """(N,) seconds of launches, of cache reads, and of rows from the host, by measured lookups. A cache of
+    """Seconds of launches, of cache reads, and of rows from the host, by measured lookups, (N,). A cache of
     rows used last looks up each distinct row of a batch once."""
     looked_up = ids if tables.policy == "hottest" else tables.distinct_cold_rows(ids, np.zeros(ids.shape[1]))
     points = sorted(question.measured, key=lambda point: point.row_bytes)

@@ -1,5 +1,5 @@
-"""Action tables of pipeline schedules: the passes of every pipeline rank in order, and the microbatches whose
-activations it keeps meanwhile.
+"""Action tables of pipeline schedules: the passes of every pipeline rank in execution order, and the number
+of microbatches whose activations are live.
 
 A schedule (`registry`) makes such a table; the timeline, the memory model, the Gantt chart and the executor
 all read it, so the priced actions are the executed ones. Kinds: F forward; B backward; I and W are the halves
@@ -34,8 +34,8 @@ Count = Ints | int
 
 
 def round_sizes(pp: Count, microbatches: Count) -> Ints:
-    """Number of microbatches per round, elementwise, which is about pp. They pass through a rank's first
-    chunk before its next chunk begins."""
+    """Number of microbatches per round, about pp: they all pass through a rank's first chunk before its next
+    chunk begins. Elementwise."""
     return np.asarray(microbatches // np.maximum(1, microbatches // pp))
 
 
@@ -117,9 +117,9 @@ class ActionTable:
 
 
 def actions_in_rounds(pp: int, vpp: int, m: int, warm_up_R: Ints, round_size: int, *, splits: bool) -> Ints:
-    """Build the table of actions of a step whose `m` microbatches pass the chunks in rounds, (4, R, A) with
-    kind, stage, microbatch and overlap mark. Rounds of `round_size` microbatches pass chunk after chunk;
-    backward passes visit the chunks in reverse.
+    """Build the table of actions of a step whose `m` microbatches pass the chunks in rounds: kind, stage,
+    microbatch and overlap mark of each action, (4, R, A). Rounds of `round_size` microbatches pass chunk
+    after chunk; backward passes visit the chunks in reverse.
 
     Each rank runs `warm_up` forwards, at most all of its U, then one forward and one backward in turn, then
     the remaining backwards: backward j follows min(warm_up + j + 1, U) forwards. If backward `splits`, rank r
@@ -133,8 +133,8 @@ def actions_in_rounds(pp: int, vpp: int, m: int, warm_up_R: Ints, round_size: in
     warm_up_R1 = np.minimum(warm_up_R, units)[:, None]
 
     def with_weight_halves(backward_RU: Ints) -> Ints:
-        """Number of actions in `backward_RU` backward passes, including the weight halves between them if
-        backward passes are split."""
+        """Number of actions in `backward_RU` backward passes, with the weight halves between them if backward
+        passes are split."""
         return backward_RU + np.maximum(0, backward_RU - rank_R1) if splits else backward_RU
 
     def place_of_backward(unit_RU: Ints) -> Ints:
@@ -160,8 +160,8 @@ KIND, CHUNK, MICROBATCH, OVERLAPPED = range(4)
 
 
 def repeat(rounds: int, *entries: Entry) -> Ints:
-    """Repeat actions for `rounds` rounds, each time with the next microbatch: rows (kind, chunk, microbatch,
-    overlap mark), (rounds · entries, 4)."""
+    """Repeat the actions `entries` for `rounds` rounds, with the next microbatch in each: rows of kind,
+    chunk, microbatch and overlap mark, (rounds · entries, 4)."""
     once_E4 = np.array([(*entry, 0) for entry in entries])
     rows = np.tile(once_E4, (rounds, 1))
     rows[:, MICROBATCH] += np.arange(rounds).repeat(len(entries))
@@ -169,15 +169,15 @@ def repeat(rounds: int, *entries: Entry) -> Ints:
 
 
 def overlap(rows_A4: Ints, places: Sequence[int], period: int) -> Ints:
-    """Mark actions as overlapped with the next action. Marked are the indices `places` of every `period` rows;
-    all rows are returned, changed in place."""
+    """Mark actions as overlapped with the next action: the indices `places` of every `period` rows. The rows
+    are changed in place and returned."""
     rows_A4[np.isin(np.arange(len(rows_A4)) % period, places), OVERLAPPED] = 1
     return rows_A4
 
 
 def actions_of_phases(stages_RC: Ints, microbatches: int, ranks: Sequence[Sequence[Ints]]) -> Ints:
-    """Build the table of actions of a V-shaped schedule from each rank's phases, (4, R, A) with kind, stage,
-    microbatch and overlap mark. A rank's chunks lie on the stages `stages_RC`.
+    """Build the table of actions of a V-shaped schedule from each rank's phases: kind, stage, microbatch and
+    overlap mark of each action, (4, R, A). A rank's chunks lie on the stages `stages_RC`.
 
     Entries of microbatches beyond the last are dropped; shorter rows are filled with idle entries.
     """
@@ -221,8 +221,8 @@ def peak_moments(table: ActionTable) -> tuple[tuple[Ints, ...], tuple[Ints, ...]
 
 
 def _pareto_maximal(vectors_AV: Ints) -> Ints:
-    """Distinct Pareto-maximal vectors in sorted order, (K, V): no other vector is at least as large in every
-    component."""
+    """Distinct Pareto-maximal vectors in sorted order, (K, V): those that no other vector matches or exceeds
+    in every component."""
     # much faster than `np.unique` over rows
     vectors_KV = np.array(sorted(set(map(tuple, vectors_AV.tolist()))))
     total_K = vectors_KV.sum(axis=1)

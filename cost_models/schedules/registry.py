@@ -46,7 +46,7 @@ run, or None."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSchedule:
-    """One pipeline schedule, defined by `warm_up` if virtual stages go round the ranks in a ring, or by
+    """One pipeline schedule, defined by `warm_up` if the virtual stages go round the ranks in a ring, or by
     `phases` if they go down the ranks and up again (a V)."""
 
     name: str
@@ -82,7 +82,7 @@ class PipelineSchedule:
 
     @property
     def v_shaped(self) -> bool:
-        """Whether virtual stages go down the ranks and up again, two chunks per rank, rather than round the
+        """Whether virtual stages go down the ranks and up again, two chunks per rank, instead of round the
         ranks in a ring."""
         return self.phases is not None
 
@@ -98,7 +98,7 @@ class PipelineSchedule:
         return fewest <= vpp and (max_chunks is None or vpp <= max_chunks)
 
     def rank_of_stage(self, pp: int, vpp: int) -> Ints:
-        """Pipeline rank of each virtual stage, (S,). Stages go round the ranks in a ring or, in a V, down the
+        """Pipeline rank of each virtual stage, (S,): stages go round the ranks in a ring or, in a V, down the
         ranks and up again."""
         chunk_S, place_S = np.divmod(np.arange(pp * vpp), pp)
         return np.where(self.v_shaped & (chunk_S % 2 == 1), pp - 1 - place_S, place_S)
@@ -108,8 +108,8 @@ class PipelineSchedule:
         return np.argsort(self.rank_of_stage(pp, vpp), kind="stable").reshape(pp, vpp)
 
     def refused(self, pp: int, vpp: int, microbatches: int, *, any_engine: bool = True) -> str | None:
-        """Sentence that says why PyTorch's engine (with `any_engine`, any engine) cannot run the schedule
-        with these sizes; None if it can."""
+        """Sentence on the reason why PyTorch's engine (with `any_engine`: every engine) cannot run the
+        schedule with these sizes; None if it can."""
         if min(pp, vpp, microbatches) < 1:
             return f"pp, vpp and microbatches start at one: pp{pp} vpp{vpp}, {microbatches} microbatches"
         if not self.runs_chunks(vpp):
@@ -137,7 +137,7 @@ class PipelineSchedule:
 
     def live_of_chunk(self, pp: Count, vpp: Count, microbatches: Count, rank: Count, chunk: Count) -> Ints:
         """Number of live microbatches of one chunk at the moment for which lower bounds compute a rank's
-        memory, one moment for all its chunks.
+        memory.
 
         A rank's peak is at least its memory at that moment, and equal to it with one chunk a rank, so bounds
         need no table. Any shapes that broadcast. In rounds it is when the rank has run `live_of_rank`
@@ -168,7 +168,7 @@ class PipelineSchedule:
 
 
 def _equal_rounds(schedule: str, pp: int, vpp: int, microbatches: int) -> str | None:
-    """Sentence that says why microbatches do not divide into equal rounds of about pp; None if they do.
+    """Sentence on the reason why microbatches do not divide into equal rounds of about pp; None if they do.
 
     This is the rule of `torch.distributed.pipelining` 2.13; Megatron-LM is stricter and requires a multiple
     of pp.
@@ -180,7 +180,7 @@ def _equal_rounds(schedule: str, pp: int, vpp: int, microbatches: int) -> str | 
 
 
 def _microbatch_for_each_stage(schedule: str, pp: int, vpp: int, microbatches: int) -> str | None:
-    """Sentence that says that there are fewer microbatches than stages; None if there are enough."""
+    """Sentence that there are fewer microbatches than stages; None if there are enough."""
     if microbatches < pp * vpp:
         stages, minimum = ("pipeline ranks", f"pp{pp}") if vpp == 1 else ("stages", f"{pp * vpp}")
         return f"{schedule} needs at least as many microbatches as {stages}: {microbatches} < {minimum}"
@@ -188,9 +188,8 @@ def _microbatch_for_each_stage(schedule: str, pp: int, vpp: int, microbatches: i
 
 
 def _zbv_phases(pp: int, r: int, m: int) -> list[Ints]:
-    """Actions of rank `r` of `pp` under the ZB-V schedule with `m` microbatches, one array for each phase.
-    The phases are two warm-ups, the first backward passes of the second chunk, the steady rounds, and the
-    cool-down.
+    """Actions of rank `r` of `pp` under the ZB-V schedule with `m` microbatches, an array for each phase: two
+    warm-ups, the first backward passes of the second chunk, the steady rounds, and the cool-down.
 
     Laid out for at least 2 · pp − 1 microbatches; with fewer the others are left out of the table.
     """
@@ -211,9 +210,8 @@ def _zbv_phases(pp: int, r: int, m: int) -> list[Ints]:
 
 
 def _dualpipev_phases(pp: int, r: int, m: int) -> list[Ints]:
-    """Actions of rank `r` of `pp` under the DualPipeV schedule with `m` microbatches, one array for each
-    phase. The phases are warm-up, pairs, then the remaining backward passes; `later` ranks are below it in
-    the V.
+    """Actions of rank `r` of `pp` under the DualPipeV schedule with `m` microbatches, an array for each
+    phase: warm-up, pairs, then the remaining backward passes. `later` ranks are below it in the V.
 
     PyTorch's engine runs the two actions of a pair one after the other, so nothing of them overlaps on the
     device; it sends both results when both are done. The second half of the remaining backward passes is
@@ -298,7 +296,7 @@ def schedule_named(name: str) -> PipelineSchedule:
 
 
 def legal(schedule: str, pp: int, vpp: int, microbatches: int) -> str | None:
-    """Sentence that says why PyTorch's engine cannot run the schedule with these sizes; None if it can.
+    """Sentence on the reason why PyTorch's engine cannot run the schedule with these sizes; None if it can.
 
     Raises:
         UnknownNameError: no such schedule.
@@ -332,8 +330,8 @@ schedule, so that its middle half is steady."""
 def shortened_table(
     schedule: str, pp: int, vpp: int, microbatches: int, *, any_engine: bool = False, minimum: int = 0
 ) -> ActionTable:
-    """Build the action table of a step, without complete rounds of the steady state if there are many
-    microbatches. A shortened table has fewer microbatches, `minimum` or more, and counts the omitted ones in
+    """Build the action table of a step, with fewer rounds of the steady state if there are many microbatches.
+    A shortened table has `minimum` microbatches or more, and counts the omitted ones in
     `ActionTable.left_out`. Raises as `build` does."""
     shortest = max(minimum, LEAST_STEADY, LEAST_STEADY_ROUNDS * pp)
     if microbatches < 4 * shortest:
@@ -346,6 +344,7 @@ def shortened_table(
 
 
 def _names_with(trait: Callable[[PipelineSchedule], bool]) -> frozenset[str]:
+    """Names of the schedules for which `trait` is true."""
     return frozenset(name for name, schedule in REGISTRY.items() if trait(schedule))
 
 

@@ -1,5 +1,5 @@
-"""Start and end of every action of a schedule's table, computed from durations, and the critical path of
-actions.
+"""Start and end of every action of a schedule's table, computed from the durations of passes, and the
+critical path.
 
 A rank runs its actions in order. A forward waits for the same microbatch's forward on the stage before, a
 backward (or the input half of a split one) for its backward or input half on the stage after, plus the
@@ -53,8 +53,8 @@ caches."""
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """Critical path of a step up to one rank's last action: a longest chain of actions and transfers, each
-    waiting for the previous.
+    """Critical path of a step up to one rank's last action: a longest chain of actions and transfers, each of
+    which waits for the previous one.
 
     Its length, forward_counts · forward + backward_counts · backward + weight_counts · weight + p2p_count ·
     p2p, is a lower bound on that rank's end for any durations, and equals it for the durations of its search.
@@ -71,7 +71,7 @@ class CriticalPath:
 
 
 class Timeline:
-    """A schedule's action table, prepared for computing end times. Actions are sorted into levels, each of
+    """Action table of a schedule, prepared for computing end times. Actions are sorted into levels, each of
     which depends only on earlier levels."""
 
     def __init__(self, table: ActionTable) -> None:
@@ -108,8 +108,8 @@ class Timeline:
     def rank_ends(
         self, forward_S: Seconds, backward_S: Seconds, p2p: Seconds = 0.0, weight_S: Seconds = 0.0
     ) -> Array:
-        """Seconds from the start of the step at which each rank ends its last action, (..., R). Durations
-        (..., S) and the transfer delay `p2p` (...) are in seconds.
+        """Seconds from the start of the step until each rank's last action ends, (..., R), from durations
+        (..., S) and the transfer delay `p2p` (...) in seconds.
 
         Omitted rounds take as long as the rounds before them, once these, singly or in groups, take equally
         long: an action waits for the one before it and for one of another rank, so equally long rounds are
@@ -119,8 +119,7 @@ class Timeline:
         return self._rank_ends(duration_BS, delay_B).reshape(*batch, self.table.pp)
 
     def _rank_ends(self, duration_BS: Array, delay_B: Array) -> Array:
-        """Seconds from the start of the step at which each rank ends its last action, (B, R), for B
-        placements' durations."""
+        """Seconds from the start of the step until each rank's last action ends, (B, R), for B placements."""
         ends_BR = np.empty((len(delay_B), self.table.pp))
         missing_B = np.zeros(len(delay_B), dtype=np.int64)
         actions = len(self.duration_of)
@@ -140,7 +139,7 @@ class Timeline:
 
     def _pace(self, duration_BS: Array, end_EB: Array) -> tuple[Array, Ints]:
         """Seconds by which each additional microbatch delays the end of each rank, (B, R or 1), and number of
-        microbatches by which to lengthen the table for an exact value, (B,).
+        microbatches to add to the table for an exact value, (B,).
 
         It is exact for a group of rounds that repeatedly takes equally long, if the omitted microbatches are
         a multiple of the group's; otherwise the longest round bounds it.
@@ -169,8 +168,8 @@ class Timeline:
         return pace_B[:, None], missing_B
 
     def _longer_timeline(self, missing: int) -> Timeline | None:
-        """Timeline of a table with `missing` more of the step's microbatches; None if such a table has too
-        many actions."""
+        """Timeline of a table with `missing` more of the step's microbatches; None if that table has too many
+        actions."""
         table, minimum = self.table, self.table.microbatches + missing
         if minimum * table.kind.size > _MOST_ACTIONS * table.microbatches:
             return None
@@ -191,7 +190,7 @@ class Timeline:
     def critical_path(
         self, forward_S: Seconds, backward_S: Seconds, p2p: float, tail_R: Seconds, weight_S: Seconds
     ) -> CriticalPath:
-        """Critical path to the last action of the rank that ends latest, counting the seconds `tail_R` of
+        """Critical path to the last action of the rank that ends latest, including `tail_R`, the seconds of
         each rank's work after its last action.
 
         If the table omits rounds, the part of the path that repeats after a few rounds is repeated for them.
@@ -224,9 +223,9 @@ class Timeline:
         return CriticalPath(forward, backward + inputs, backward + weight, transfers, rank)
 
     def _repeated_stretches(self, path: Ints, end_E: Array, pace: float) -> list[tuple[int, int, int]]:
-        """Stretches of a critical path (its last action first) that repeat in the steady state, as
-        (microbatches, begin, end). For each phase of the schedule this is the shortest stretch that keeps the
-        pace."""
+        """Stretches of a critical path (given from the last action) that repeat in the steady state, as
+        (microbatches, begin, end): for each phase of the schedule the shortest stretch that keeps the pace.
+        """
         table, actions = self.table, self.row_of.shape[1]
         at = np.argsort(self.row_of, axis=None)[path]
         place, microbatch = at % actions, table.microbatch.ravel()[at]
@@ -251,8 +250,8 @@ class Timeline:
     def _flat_durations(
         self, forward_S: Seconds, backward_S: Seconds, p2p: Seconds, weight_S: Seconds
     ) -> tuple[Array, Array, tuple[int, ...]]:
-        """Broadcast durations to (batch, kinds · stages) and the transfer delay to (batch,), and return both
-        with the batch's original shape.
+        """Broadcast durations to (batch, kinds · stages) and the transfer delay to (batch,); return both and
+        the original shape of the batch.
 
         The kinds are in the order of `KINDS`, followed by a zero for idle entries; a table without split
         backward passes has only the first two.
@@ -291,7 +290,7 @@ class Timeline:
 
     def _ends_one_by_one(self, duration_S: Array, delay: float) -> list[float]:
         """End times of all actions after the two fixed rows for one placement, seconds (2 + E,), by a Python
-        loop. It is faster than numpy if levels have few actions."""
+        loop, which is faster than numpy if levels have few actions."""
         end, duration = [0.0, -math.inf], duration_S[self.duration_of].tolist()
         for span, prior, sender in zip(duration, self.follows.tolist(), self.receives.tolist(), strict=True):
             ready, arrived = end[prior], end[sender] + delay
@@ -301,7 +300,7 @@ class Timeline:
 
 @lru_cache(maxsize=CACHED_TABLES)
 def compile_timeline(table: ActionTable) -> Timeline:
-    """Timeline of a table's actions, prepared once for any durations."""
+    """Timeline of a table's actions, cached, for any durations."""
     return Timeline(table)
 
 

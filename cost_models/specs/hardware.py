@@ -108,7 +108,8 @@ def curve_seconds(points: Sequence[CurvePoint], size: Array) -> Array:
 
 
 def attention_head_seconds(curves: Sequence[AttentionCurve], sequence: Array, head_dim: int) -> Array:
-    """(2, ...) seconds of attention for one head of one sequence, forward and backward, at each sequence length.
+    """Seconds of attention for one head of one sequence, forward and backward, at each sequence length, (2,
+    ...).
 
     Sequence lengths outside the measured ones scale with their square. Between measured head widths seconds
     are interpolated linearly; outside them they scale with the width.

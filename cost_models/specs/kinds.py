@@ -130,19 +130,19 @@ class Kinds:
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
-        """(K,) number of blocks of each kind."""
+        """Number of blocks of each kind, (K,)."""
         return tuple(self.of_block.count(kind) for kind in range(self.number))
 
     @cached_property
     def blocks_before(self) -> Ints:
-        """(K, L + 1) number of blocks of each kind before every position. Position i is directly before block
-        i."""
+        """Number of blocks of each kind before every position, (K, L + 1). Position i is directly before
+        block i."""
         is_kind = np.array(self.of_block) == np.arange(self.number)[:, None]
         return np.pad(np.cumsum(is_kind, axis=1), ((0, 0), (1, 0)))
 
     @cached_property
     def _repeats(self) -> tuple[int, int]:
-        """(start, period) of the pattern in which kinds repeat every `period` blocks from block `start` on.
+        """Of the pattern in which kinds repeat every `period` blocks from block `start` on, (start, period).
         The pair has the least sum."""
         kinds, best = np.array(self.of_block), (0, len(self.of_block))
         for period in range(1, len(kinds)):
@@ -154,7 +154,7 @@ class Kinds:
 
     @cached_property
     def class_at(self) -> Ints:
-        """(L + 1,) equivalence class of each position between blocks. The same sequence of kinds follows all
+        """Equivalence class of each position between blocks, (L + 1,). The same sequence of kinds follows all
         positions of a class, as far as there are blocks."""
         return self.class_after(np.zeros(1, dtype=np.int64), np.arange(len(self.of_block) + 1))
 
@@ -200,7 +200,7 @@ class Kinds:
         return np.asarray(np.minimum(even, np.max([*fullest, blocks / ranks * mean], axis=0)))
 
     def in_sorts(self, blocks_SP: Ints, start: Ints | None = None) -> Ints:
-        """(..., S, K·P) number of blocks per stage, kind and recompute policy. `blocks_SP` are the numbers
+        """Number of blocks per stage, kind and recompute policy, (..., S, K·P). `blocks_SP` are the numbers
         per stage and policy.
 
         Stages follow one another, unless `start` (..., S) gives where each begins. Within a stage the blocks

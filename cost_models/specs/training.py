@@ -198,8 +198,8 @@ def grouped_lengths(lengths: list[int]) -> tuple[int, ...]:
 
 
 def _sample_lengths(lengths: LengthsSpec, longest: int) -> Ints:
-    """(D,) tokens of each document in a sample, which are quantiles of the lognormal distribution, or the
-    given lengths, each equally often."""
+    """Tokens of each document in a sample, which are quantiles of the lognormal distribution, or the given
+    lengths, each equally often, (D,)."""
     if lengths.lognormal is None:
         documents = np.array(lengths.documents or (longest,), dtype=np.int64)
         return np.tile(documents, -(-_MIN_SAMPLE // len(documents)))

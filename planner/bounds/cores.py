@@ -311,7 +311,7 @@ def _may_fit(space: Space, max_memory: float | None, cores: Ints, choices: Seque
 
 def _unshared_bounds(space: Space, cores: Ints, choices: Sequence[Bools]) -> Array:
     """Lower bounds of the step of cores without data-parallel communication, seconds (choices · N,), for one
-    set of allowed recompute policies after another. No ZeRO stage is faster.
+    set of allowed recompute policies after another; a bound for every ZeRO stage.
 
     Data-parallel communication in sight adds to a pass what it takes itself, less what a host that lags behind has to
     launch meanwhile, at most. Gradients are added up in fewest passes at the highest stage; most is left for later at

@@ -55,7 +55,7 @@ FSDP2, FUSED_LOSS = "fsdp", "fsdp-fused-loss"
 
 
 def _holds_copies(x: LayoutColumns) -> Bools:
-    """(N,) whether several replicas of a layout hold all weights each."""
+    """Whether several replicas of a layout hold all weights each, (N,)."""
     return np.asarray((x.zero == 0) & (x.replicas > 1))
 
 
@@ -157,7 +157,7 @@ TORCHTITAN = Trainer("torchtitan", "torchtitan", _rules(_TORCHTITAN))
 
 
 def _offloads_of_deepspeed(x: LayoutColumns) -> Bools:
-    """(N,) whether DeepSpeed can run the offload of each layout; a single replica, which shards nothing, may
+    """Whether DeepSpeed can run the offload of each layout, (N,); a single replica, which shards nothing, may
     use any stage."""
     any_share = (x.zero == 3) | (x.replicas == 1)
     states = any_share | ((x.zero >= 1) & (x.offload_states >= EVERY))
@@ -291,7 +291,7 @@ def require_own_stack(name: str, stack: StackSpec) -> None:
 
 
 def rows_for(name: str, question: Question, columns: LayoutColumns) -> Bools:
-    """(N,) whether the trainer accepts each layout."""
+    """Whether the trainer accepts each layout, (N,)."""
     return unbroken(trainer_named(name).rules, question, columns)
 
 

@@ -1,5 +1,5 @@
-"""The search of shardings: greedy, a linear relaxation over options, its rounding, a descent, and the integer program
-over options and places.
+"""Search for the best sharding: a greedy start, a linear relaxation over options, its rounding, a local
+descent, and the integer program over options and places.
 
 The relaxation bounds all shardings, and by its reduced costs says which option rows something better than the
 incumbent may use. Where few distinct tables are left with few places, each open row is probed (a relaxed program with
@@ -71,13 +71,15 @@ ENOUGH, ENOUGH_WORK = 0.01, 2e8
 (`Search.solve`) for each second of the time limit after which it is. A smaller gap takes less work, by its square,
 though not less than a tenth of that gap; before, a search goes on to prove the optimum."""
 USUAL_SECONDS = 60.0
-"""Time limit that work is measured by where there is none."""
+"""Seconds by which the solver's work is limited in a search without a time limit."""
 OPTIONS_GAP, OPTIONS_WORK = 1e-4, 1e9
-"""Relative gap at which the program over options ends and the descent is done, and work that the former may take."""
+"""Relative gap at which the program over options and the descent end, and maximum work of the solver on it."""
 PATIENCE = 12
-"""Rounds without improvement that end the descent; with few distinct tables, three times as many or one per unit."""
+"""Rounds without improvement after which the descent ends; with few distinct tables three times this number, or one
+round per unit."""
 WIDE_GAP, SEEDS = 0.048, 4
-"""Relative gap above which a search of few distinct tables descends so many times, each with another seed."""
+"""Relative gap above which a search of few distinct tables repeats the descent, and the number of descents, each with
+another seed."""
 
 
 Value = TypeVar("Value", float, Array)
@@ -87,7 +89,7 @@ Progress = Callable[[float, float, str], None]
 
 @dataclass(slots=True, kw_only=True)
 class Search:
-    """State of one sharding search, with incumbent, lower bound, time limit and interrupt."""
+    """State of one sharding search: incumbent, lower bound, time limit and interrupt."""
 
     problem: Problem
     solver: SolverName
@@ -129,21 +131,21 @@ class Search:
         return self.gap_of(self.value)
 
     def gap_of(self, value: float) -> float:
-        """Relative gap of a placement of so many seconds; 1 if infinite."""
+        """Relative gap between a step of `value` seconds and the lower bound; 1 if `value` is infinite."""
         return max(0.0, 1 - self.bound / value) if value > 0 else 0.0
 
     @property
     def has_few_classes(self) -> bool:
-        """Whether the distinct tables are few enough for the program of record."""
+        """Whether the number of distinct tables is small enough for the program of record."""
         return len(self.problem.members) <= FLAT_CLASSES
 
     @property
     def open_rows(self) -> Ints:
-        """Option rows that a placement as good as the incumbent may use."""
+        """Indices of the option rows that a placement as good as the incumbent may use."""
         return np.flatnonzero(self.row_bounds <= self.value * (1 + ROUNDED))
 
     def stopped(self) -> bool:
-        """Whether the search has to stop, by time or by the user."""
+        """Whether the search has to stop because time is up or the user interrupted; sets `left_open`."""
         if self.interrupt.is_set() or self.seconds_left <= 0:
             self.left_open = True
         return self.left_open
@@ -154,8 +156,8 @@ class Search:
             self.progress(self.value, self.bound, doing)
 
     def offer(self, placement: Placement) -> bool:
-        """Keep a placement as incumbent if all memories suffice and the objective improves; returns whether
-        memories suffice."""
+        """Store a placement as incumbent if it fits in all memories and improves the objective; returns
+        whether it fits."""
         use = self.problem.use(placement)
         fits = self.problem.fits(use)
         if fits and (value := self.problem.value(use)) < self.value:
@@ -163,14 +165,15 @@ class Search:
         return fits
 
     def begin(self) -> Placement:
-        """Compute the greedy placement and offer it as first incumbent."""
+        """Compute the greedy placement and offer it as the first incumbent."""
         first = place_units(self.unit)
         self.offer(first)
         self.greedy_value = self.value
         return first
 
     def prove(self, bound: float) -> None:
-        """Raise the proven lower bound, at most to the incumbent's value; an infinite one proves the incumbent optimal.
+        """Raise the proven lower bound to `bound` seconds, at most to the incumbent's value; an infinite
+        bound proves the incumbent optimal.
 
         Raises:
             DoesNotFitError: it is infinite, without an incumbent.
@@ -180,7 +183,7 @@ class Search:
         self.bound = max(self.bound, min(bound, self.value))
 
     def seconds(self, lengths: Value) -> Value:
-        """Seconds of a step whose stages, or their bound, sum to `lengths` in the problem's unit."""
+        """Step seconds from `lengths`, the sum of the stages (or a bound of it) in the problem's unit."""
         return lengths * self.scale + self.problem.fixed
 
     def solve(
@@ -189,9 +192,9 @@ class Search:
         gap: float = 0.0,
         is_enough: Callable[[float, float, float], bool] = lambda value, bound, work: False,
     ) -> Solved:
-        """Solve a program in the time that is left, or until its value and bound in seconds are enough after so much
-        work: the number of times that the solver asks, about twice for a node, times the square of that of variables,
-        by which the time of a node grows."""
+        """Solve a program within the time left, or until `is_enough(value, bound, work)` is true, with value and bound
+        in seconds. Work is the number of calls by the solver, about two per node, times the square of the number of
+        variables, with which the time of a node grows."""
         size, calls = len(program.problem.variables()) ** 2, count(1)
 
         def watch(value: float, bound: float) -> bool:
@@ -201,13 +204,13 @@ class Search:
         return solve(program.problem, self.solver, seconds=limit, gap=gap, interrupt=stop, watch=watch)
 
     def prove_by(self, solved: Solved) -> None:
-        """Raise the lower bound by a relaxed program, whose optimum bounds all shardings."""
+        """Raise the lower bound to the bound of a solved relaxed program, which holds for all shardings."""
         self.prove(self.seconds(solved.bound * (1 - ROUNDED)))
 
 
 def run(search: Search) -> None:
-    """Run the sharding search until optimality is proved, a small gap is after enough work, time is up or the user
-    interrupts.
+    """Run the sharding search until optimality is proved, the gap is small enough for the work done, time is
+    up or the user interrupts.
 
     Raises:
         DoesNotFitError: proven that no placement fits.
@@ -248,7 +251,7 @@ def run(search: Search) -> None:
 
 
 def _descend(search: Search, start: Placement, seed: int = 0) -> None:
-    """Improve a placement by a descent within the open option rows, and offer the result as incumbent."""
+    """Improve a placement by local search within the open option rows, and offer the result as incumbent."""
     state = State(search.unit)
     state.load(start)
     state.keep_to(search.open_rows)
@@ -258,8 +261,8 @@ def _descend(search: Search, start: Placement, seed: int = 0) -> None:
 
 
 def probe(search: Search, relaxed: type[OptionsProgram]) -> bool:
-    """Close the option rows that no placement as good as the incumbent can use, by solving the relaxed program
-    with a unit in each row, again while rows close; returns whether a placement can be as good."""
+    """Close the option rows that no placement as good as the incumbent can use, by solving the relaxed
+    program with a unit in each row; repeat while rows close. Returns whether a placement can be as good."""
     while not search.stopped():
         limit, rows = search.value * (1 + ROUNDED), search.open_rows
         problem = search.unit.with_rows(rows)
@@ -284,8 +287,8 @@ def probe(search: Search, relaxed: type[OptionsProgram]) -> bool:
 
 
 def _prove_with_places(search: Search) -> None:
-    """Probe the open option rows and solve the program with places over those left, if places are not too many; once
-    more where that has found a placement that closes many rows."""
+    """Probe the open option rows, then solve the program with places over the remaining rows, if places are
+    not too many; repeat after a new incumbent that closes many rows."""
     problem, work, is_open = search.problem, 0.0, True
     while is_open and search.gap > PROVEN and not search.stopped():
         rows = search.open_rows
@@ -300,8 +303,8 @@ def _prove_with_places(search: Search) -> None:
 
 
 def _solve_with_places(search: Search, work_before: float) -> tuple[float, bool]:
-    """Solve the program with places over the open option rows; returns the work of all such programs, and whether the
-    new incumbent closes so many rows that it ended early."""
+    """Solve the program with places over the open option rows; returns the work of all such programs so far,
+    and whether it ended early because a new incumbent closes many rows."""
     rows, ordered = search.open_rows, search.solver == "cbc"
     limit, total, closes_rows = search.value / search.scale, work_before, False
     program = PlacesProgram(search.unit.with_rows(rows), ordered=ordered, limit=limit)
@@ -326,7 +329,7 @@ def _solve_with_places(search: Search, work_before: float) -> tuple[float, bool]
 
 
 def rows_of(priced: PricedOptions, sharding: Sharding) -> tuple[int, ...]:
-    """Index into the priced options of the option that each table of a sharding takes.
+    """Index of each table's sharding option among the priced options.
 
     Raises:
         InputError: tables of another number, or an option that has no price.
@@ -348,8 +351,8 @@ with places by local search."""
 
 
 class ShardingCertificate(Spec):
-    """Proven lower bound on the objective over all covered shardings, and the gap of the sharding found. Method
-    and solver are no part of a plan file."""
+    """Proven lower bound on the objective over all covered shardings, and the gap of the sharding found.
+    Method and solver are not saved in plan files."""
 
     objective: Objective
     space: str
@@ -376,7 +379,7 @@ class ShardingCertificate(Spec):
 
 
 class ShardingAnswer(NamedTuple):
-    """The best sharding found, with the certificate of its quality."""
+    """Best sharding found, with the certificate of its quality."""
 
     sharding: Sharding
     rows: tuple[int, ...]
@@ -399,7 +402,7 @@ def plan_sharding(
     seconds: float = math.inf,
     progress: Progress | None = None,
 ) -> ShardingAnswer:
-    """Search for the best sharding at these prices, and prove how far from optimal the result can be.
+    """Search for the best sharding at the given prices, and prove how far from optimal it can be.
 
     After `seconds`, or where the budget's time ends, or on Ctrl-C if the budget keeps interrupts, it is the best so far
     with the gap proved so far.
@@ -438,7 +441,8 @@ def plan_sharding(
 
 
 def certificate_of(search: Search, objective: Objective, seconds: float = 0.0) -> ShardingCertificate:
-    """Certificate of a search's incumbent after so many seconds; `space` says which shardings the proof covers."""
+    """Certificate of a search's incumbent; `seconds` is the duration of the search, and the field `space`
+    describes the shardings that the proof covers."""
     problem, priced = search.problem, search.problem.priced
     used = [priced.options[pick] for picks in problem.rows.picks for pick in picks]
     forms = sorted({str(option.form) for option in used})
@@ -468,7 +472,7 @@ def best_sharding(
     question: RecommenderQuestion, budget: Budget, restrictions: ShardingRestrictions, seconds: float
 ) -> ShardingAnswer | None:
     """Search for the best sharding of a question in the budget's remaining time; None if no time is left or
-    none was found in time.
+    no sharding was found in time.
 
     `seconds` limits this search alone.
 
@@ -486,8 +490,8 @@ def best_sharding(
 def sharding_scaling_frame(
     question: RecommenderQuestion, gpu_counts: Sequence[int], kinds: Sequence[str], budget: Budget
 ) -> pd.DataFrame:
-    """Best sharding at each number of GPUs, with a fixed batch (strong scaling) and a fixed batch per GPU (weak
-    scaling).
+    """Data frame of the best sharding at each number of GPUs, with a fixed batch (strong scaling) and a fixed
+    batch per GPU (weak scaling).
 
     Columns: `kind`, `gpus`, `global_batch`, `held` (tables by option), `step_seconds`, `samples_per_second`, `gap`,
     `longest` (the stage that takes most), and seconds of each stage by its name. Left out are numbers of GPUs on which

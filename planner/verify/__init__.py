@@ -1,4 +1,4 @@
-"""Check results of a plan file, and the comparison of its fields with recomputed values."""
+"""Results of the checks of a plan file, and the comparison of its fields with recomputed values."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def check_equal(name: str, claimed: Mapping[str, Any], right: Mapping[str, Any])
 
 
 def _flat_values(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted path, such as `rank_memory.0.weights`, and value of each single value in nested
-    fields, and the length of each list."""
+    """Yield the dotted path, such as `rank_memory.0.weights`, and the value of each leaf of nested fields;
+    for lists also their length."""
     if isinstance(value, (list, tuple)):
         yield f"{place}.entries", len(value)
         value = dict(enumerate(value))
@@ -56,6 +56,7 @@ def _flat_values(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _is_equal(claimed: Any, right: Any) -> bool:
+    """Whether two single values are equal, numbers within the tolerance; None counts as 0."""
     numbers = [0.0 if value is None else value for value in (claimed, right)]
     if any(isinstance(number, (bool, str)) for number in numbers):
         return bool(claimed == right)
@@ -63,6 +64,7 @@ def _is_equal(claimed: Any, right: Any) -> bool:
 
 
 def _value_text(value: Any) -> str:
+    """Text of a value for a sentence, floats with six digits."""
     if value is None:
         return "nothing"
     return f"{value:.6g}" if isinstance(value, float) else printable(str(value), 60)

@@ -1,4 +1,4 @@
-"""Verification of a transformer's plan file by new prices of its own inputs, and by repeating its search with
+"""Verification of a transformer's plan file: its inputs are priced again, and its search is repeated with
 another solver.
 
 Every check is a sentence with a verdict. Only the question is taken from the file: numbers are compared with
@@ -86,8 +86,8 @@ def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
 
 
 def _contradictions(plan: Plan, certificate: Certificate, priced: Estimate) -> Iterator[str]:
-    """Yield sentences on contradictions between a certificate, the plan's step and the stored objective. The
-    latter has a value, a deadline, and the sizes, precisions and offers among which the plan was chosen."""
+    """Yield sentences on contradictions between a certificate, the plan's step and the stored objective: its
+    value, deadline, and the sizes, precisions and offers to choose from."""
     gap = 1 - certificate.bound / plan.proved_seconds
     if not math.isclose(certificate.gap, gap, rel_tol=0, abs_tol=TOLERANCE):
         yield f"its `gap` is {certificate.gap:.3g}; bound and step say {gap:.3g}"
@@ -124,8 +124,8 @@ def _contradictions(plan: Plan, certificate: Certificate, priced: Estimate) -> I
 
 
 def _check_even_placements(plan: Plan, choice: Estimate, gap: float) -> Check:
-    """Check that no layout with evenly spread blocks is faster than the plan. A separate formula chooses
-    candidates, which are then priced in full."""
+    """Check that no layout with evenly spread blocks is faster than the plan: candidates are chosen by a
+    simpler formula and priced in full."""
     limits, name = plan.restrictions.read, "spot check"
     question = limits.apply_confidence(plan.question)
     if question.has_pools:
@@ -155,7 +155,7 @@ def _check_even_placements(plan: Plan, choice: Estimate, gap: float) -> Check:
 
 
 def _repeat_search(plan: Plan, certificate: Certificate, priced: Estimate, budget: Budget) -> Iterator[Check]:
-    """Repeat the plan's search with another solver; yield checks that no plan is better, and that the
+    """Repeat the plan's search with another solver; yield checks that no plan is better and that the
     certificate is the same."""
     written, recommendation, limits = plan.objective, plan.recommendation, plan.user_restrictions
     objective = Objective() if written is None else written.terms
@@ -193,7 +193,7 @@ def _repeat_search(plan: Plan, certificate: Certificate, priced: Estimate, budge
 
 
 def _undecided(name: str, budget: Budget) -> Check:
-    """Create the check result `name` without a verdict, since time ran out."""
+    """Create the check result `name` without a verdict, because time ran out."""
     words = f"not proven again within {format_seconds(budget.seconds_spent)}; allow more time"
     return Check(name, None, words)
 

@@ -1,6 +1,5 @@
-"""Verification of a recommender's plans (shardings of embedding tables, caches for serving) by exact sums and
-another solver. Checked are a sharding's loads, restrictions and lower bound, and a cache's bytes, hits,
-capacity and bound on hits."""
+"""Verification of recommender plans by exact sums and another solver: a sharding's loads, restrictions and
+lower bound, and a serving cache's bytes, hits, capacity and bound on hits."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ def verify_sharding(
     restrictions: ShardingRestrictions = UNRESTRICTED,
     time_limit: float = 60.0,
 ) -> tuple[Check, ...]:
-    """Check a sharding (placement of embedding tables on GPUs) and its certificate against recomputed prices;
-    return the results.
+    """Check a sharding (placement of embedding tables on GPUs) and its certificate against recomputed prices.
 
     Raises:
         InputError: the sharding has other tables than the prices, or options without a price.
@@ -62,8 +60,8 @@ def verify_sharding(
 
 
 def _check_loads(priced: PricedOptions, sharding: Sharding, certificate: ShardingCertificate) -> Check:
-    """Check, in exact fractions, that every memory holds its share of the sharding and that the objective is
-    as claimed.
+    """Check, in exact fractions, that every memory holds its part of the sharding and that the objective has
+    the claimed value.
 
     Shape legend: T tables, G GPUs, N nodes, K stages, M memories of a GPU.
     """
@@ -98,8 +96,8 @@ def _check_loads(priced: PricedOptions, sharding: Sharding, certificate: Shardin
 
 
 def _check_restrictions(restrictions: ShardingRestrictions, sharding: Sharding) -> Check:
-    """Check that a sharding obeys its restrictions, which are fixed options, tables to be placed together,
-    and forbidden options."""
+    """Check that a sharding obeys its restrictions: fixed options, tables to be placed together, and
+    forbidden options."""
     tables = sharding.tables
     forbidden = [number for number, table in enumerate(tables) if not restrictions.allows(table.option)]
     mistakes = [f"table {number} is forbidden as `{tables[number].option}`" for number in forbidden]
@@ -145,8 +143,7 @@ def _check_bound(problem: Problem, certificate: ShardingCertificate, time_limit:
 
 
 def verify_cache(plan: ServingPlan) -> tuple[Check, ...]:
-    """Check a plan of a recommender's embedding cache against the tables of its question; return the
-    results."""
+    """Check the plan of a recommender's embedding cache against the tables of its question."""
     try:
         require_host(plan.question)
     except InfeasibleError as error:

@@ -103,8 +103,8 @@ UNKNOWN_UPDATE = 2.57e-10
 
 
 class GradientTraffic(NamedTuple):
-    """Traffic of gradients between a rank and its host per step and parameter, (2, N) each. It is bytes
-    `down` to the host and `up`, CPU additions and copies, of blocks with each residency of `UPDATED_BY_CPU`.
+    """Traffic of gradients between a rank and its host per step and parameter, (2, N) each: bytes `down` to
+    the host and `up`, CPU additions, and copies, for blocks with each residency of `UPDATED_BY_CPU`.
     Parameters are those of the rank before ZeRO shards them."""
 
     down: Array
@@ -116,8 +116,8 @@ class GradientTraffic(NamedTuple):
 
 
 def gradient_traffic(question: Question, columns: LayoutColumns, part: Part = "block") -> GradientTraffic:
-    """Traffic per step of the gradients of blocks whose states the CPU updates. `part` is for parameters
-    inside or outside routed experts."""
+    """Traffic per step of the gradients of blocks whose states the CPU updates, for parameters inside or
+    outside routed experts (`part`)."""
     stack, shard = question.stack, np.array([columns.shards(part, zero) for zero in (1, 2)])
     waits = stack.unsharded_gradients_until_sync & (columns.zero >= 2)
     every_microbatch = ~waits & (np.array([[False], [True]]) | gradients_leave(question, columns))
@@ -133,15 +133,15 @@ def gradient_traffic(question: Question, columns: LayoutColumns, part: Part = "b
 
 
 def weight_traffic(question: Question, columns: LayoutColumns, part: Part) -> Array:
-    """(N,) bytes of weights copied to the device per step and parameter of a rank's streamed blocks. Counted
-    as if every pass copied them again."""
+    """Bytes of weights copied to the device per step and parameter of a rank's streamed blocks, (N,), if
+    every pass copies them again."""
     passes = 2 * columns.microbatches(question.training.global_batch)
     return passes * state_bytes(question, columns, part).stored
 
 
 def ring_share(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) share of a step's passes through streamed blocks that find the block's weights already in a device
-    buffer.
+    """Share of a step's passes through streamed blocks for which the block's weights are already in a device
+    buffer, (N,).
 
     Passes of a rank with one stage go back and forth (`residency.turns_of_rank`): each except the step's
     first begins with the blocks that the ring holds.
@@ -154,16 +154,16 @@ def ring_share(question: Question, columns: LayoutColumns) -> Array:
 
 
 def update_seconds(question: Question) -> float:
-    """Seconds per parameter of an optimizer update by all cores of a host. On a cluster of CPUs, one rank is
-    a host."""
+    """Seconds per parameter of an optimizer update by all cores of a host; on a cluster of CPUs a rank is a
+    host."""
     measured, bandwidth = question.hardware.host_update_seconds, question.cluster.host_memory_bandwidth
     by_bandwidth = ADAM_BYTES / (ADAM_BANDWIDTH * bandwidth) if bandwidth else UNKNOWN_UPDATE
     return by_bandwidth if measured is None else measured
 
 
 def link_rate(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes/s of a GPU's link to host memory in each direction while both are in use. A CPU is its own
-    host, and copies one way after the other."""
+    """Bandwidth of a GPU's link to host memory in each direction while both are in use, bytes/s (N,). A CPU
+    is its own host, and copies one way after the other."""
     cluster, measured = question.cluster, question.hardware.host_rates
     if measured is None:
         sharers = np.minimum(cluster.gpus_per_host_link, columns.ranks)
@@ -191,20 +191,20 @@ class ChannelSeconds(NamedTuple):
     write: Array
 
     def updating(self, update: Array, *, overlaps: bool) -> Array:
-        """(N,) seconds of a CPU update together with reads and writes of the drive. That is the longer of
-        both if they overlap, else the sum; the CPU takes `update` seconds."""
+        """Seconds of a CPU update of `update` seconds together with reads and writes of the drive, (N,): the
+        longer of both if they overlap, else the sum."""
         drive = self.read + self.write
         return np.maximum(update, drive) if overlaps else update + drive
 
     def longest(self, *, overlaps: bool) -> Array:
-        """(N,) busy seconds per step of the busiest channel to the host. `overlaps` is whether drive and CPU
+        """Busy seconds per step of the busiest channel to the host, (N,). With `overlaps` drive and CPU
         update run at the same time."""
         link: Array = np.maximum(self.down + self.park, self.up + self.back)
         return np.maximum(link, self.updating(self.update, overlaps=overlaps))
 
     @property
     def copies(self) -> Array:
-        """(N,) seconds per step of all copies between device and host, both directions added."""
+        """Seconds per step of all copies between device and host, both directions added, (N,)."""
         return self.down + self.up + self.back + self.park
 
 
@@ -212,7 +212,7 @@ def channel_seconds(
     question: Question, columns: LayoutColumns, residencies: Sequence[Residency] = RESIDENCIES
 ) -> ChannelSeconds:
     """Busy seconds per step of the host channels of a rank with an even share of the blocks. Only blocks
-    offloaded in one of the ways `residencies` count; the drive's seconds always cover all blocks."""
+    offloaded in one of the ways `residencies` count, except for the drive, whose seconds cover all blocks."""
     none = np.zeros(len(columns))
     host_ranks, link = ranks_on_host(question, columns), link_rate(question, columns)
     per_parameter = update_seconds(question) * (1.0 if is_own_host(question.cluster) else host_ranks)
@@ -254,8 +254,8 @@ def channel_seconds(
 def exposed_seconds(
     question: Question, columns: LayoutColumns, passes: Array, channels: ChannelSeconds | None = None
 ) -> Array:
-    """(N,) seconds per step that host copies and CPU updates take beyond a rank's passes. `passes` are (N,)
-    seconds; `channels` are by default those of the layouts.
+    """Seconds per step that host copies and CPU updates take beyond a rank's `passes` seconds, (N,);
+    `channels` are by default those of the layouts.
 
     The result never falls when a channel becomes slower.
     """
@@ -277,8 +277,7 @@ def exposed_seconds(
 
 
 def passes_seconds(pieces: Pieces) -> Array:
-    """(N,) seconds of all forward and backward passes of a step, on a rank with an even share of the
-    blocks."""
+    """Seconds of all forward and backward passes of a step, on a rank with an even share of the blocks, (N,)."""
     question, columns = pieces.question, pieces.columns
     blocks = question.model.num_layers / columns.pp * columns.microbatches(question.training.global_batch)
     return blocks * (pieces.block.forward + pieces.block.backward)
@@ -331,7 +330,7 @@ class HostWindows(NamedTuple):
 
 def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
     """Busy seconds of an offloading layout's channels to the host, and the conditions under which passes hide
-    them. None if the layout keeps nothing in host memory, or spans several pools."""
+    them; None without offload, or over several pools."""
     layout, batches = estimate.layout, estimate.microbatches
     if not any(layout.offload) or question.has_pools:
         return None
@@ -342,7 +341,7 @@ def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
     late = float(channels.updating(channels.late_update, overlaps=question.stack.drive.overlaps)[0])
 
     def exposed(*slow: str) -> float:
-        """Exposed seconds per step if the fields `slow` of the channels' seconds are a tenth longer."""
+        """Exposed seconds per step if each field of the channels in `slow` takes a tenth longer."""
         busy = channels._replace(**{name: 1.1 * getattr(channels, name) for name in slow})
         return float(exposed_seconds(question, columns, passes, busy)[0])
 
@@ -389,7 +388,7 @@ def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
 
 def smallest_ring(forward: float, transfer: float, streamed: int, blocks_before: int) -> int | None:
     """Smallest number of weight buffers, at least two, with which no forward pass waits for a streamed
-    block's weights. None if no number suffices. The last `streamed` blocks are streamed; a pass takes
+    block's weights; None if no number suffices. The last `streamed` blocks are streamed; a pass takes
     `forward` seconds, a copy `transfer` seconds.
 
     The first block is copied while `blocks_before` other blocks run. Without such blocks it is there when its

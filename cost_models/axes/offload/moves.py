@@ -45,8 +45,8 @@ LANE_NAMES = {"down": "host link down", "up": "host link up", "update": "CPU upd
 
 
 class MoveSpan(NamedTuple):
-    """One copy or CPU update of a block on one pipeline rank, with start and end in seconds from the start of
-    the step."""
+    """Copy or CPU update of a block on one pipeline rank, with start and end in seconds from the start of the
+    step."""
 
     rank: int
     lane: Lane
@@ -60,8 +60,8 @@ class MoveSpan(NamedTuple):
 
 
 def predicted_moves(question: Question, layout: Layout) -> tuple[MoveSpan, ...]:
-    """Predicted copies and CPU updates of offloaded blocks in a step, rank by rank in order of time. Moves of
-    zero length are left out; layouts without `offload=` have none.
+    """Predicted copies and CPU updates of offloaded blocks in a step, by rank and start. Moves of zero length
+    are left out; layouts without `offload=` have none.
 
     Raises:
         InputError: the layout cannot be placed or scheduled.
@@ -76,7 +76,7 @@ def predicted_moves(question: Question, layout: Layout) -> tuple[MoveSpan, ...]:
 
 
 class _Lanes:
-    """Simulation of one rank's host copies and CPU updates: each move is placed on its channel (lane) in
+    """Simulation of one rank's host copies and CPU updates: each move is scheduled on its channel (lane) in
     turn."""
 
     def __init__(self, question: Question, layout: Layout, rank: int, passes: PassSpans) -> None:
@@ -138,8 +138,8 @@ class _Lanes:
         """Seconds by block, of a microbatch one way."""
 
     def carry_out(self) -> list[MoveSpan]:
-        """Schedule all host copies and CPU updates of a step on one rank's channels, and return them with
-        start and end."""
+        """Schedule all host copies and CPU updates of a step on one rank's channels; return them with start
+        and end."""
         lag = since = 0.0  # seconds that passes have waited so far, and start of the pass before
         weights_ready: dict[int, float] = {}  # block → time at which its weights are on the device
         copy_ends: dict[tuple[int, int], float] = {}  # (block, microbatch) → end of the copy of activations
@@ -178,8 +178,8 @@ class _Lanes:
         return self.moves
 
     def _update(self, block: int, ready: float) -> None:
-        """Schedule the moves that update a block, from time `ready` on, once the block's gradients are all on
-        the host."""
+        """Schedule the moves that update a block, at the earliest at time `ready`, and not before all its
+        gradients are on the host."""
         ready = max(ready, self._arrived.get(block, 0.0))
         if self.lives[block] == "states":
             ready = self._put("up", "gradients", block, ready)
@@ -196,8 +196,8 @@ class _Lanes:
         self._updated[block] = end
 
     def _put(self, lane: Lane, action: str, block: int, ready: float, seconds: float | None = None) -> float:
-        """Schedule a move on a channel as soon as data is ready and the channel is free, and return the time
-        at which the move ends."""
+        """Schedule a move on a channel as soon as its data is ready and the channel is free; return the time
+        at which it ends."""
         if seconds is None:
             seconds = self._seconds[lane, action, self.lives[block]]
         if seconds == 0:

@@ -1,5 +1,5 @@
-"""Prices of offloaded blocks, which are cost coefficients that offload changes, a lower bound on the update
-for ranges of block counts, and memory used on host and drive.
+"""Prices of offloaded blocks: the cost coefficients that offload changes, a lower bound on the update for
+ranges of block counts, and memory used on host and drive.
 
 A reference model in host memory is priced here too: its blocks are copied to the device in each of its
 forward passes.
@@ -57,8 +57,8 @@ update one is updated while the next arrives."""
 
 
 def offload_bytes(pieces: Pieces, terms: Terms) -> Terms:
-    """New values in bytes of the memory coefficients that offload changes, by part. Empty for layouts without
-    offload."""
+    """Memory coefficients that offload changes, with their new values in bytes by part; empty for layouts
+    without offload."""
     question, columns, counts, kept = pieces.question, pieces.columns, pieces.counts, pieces.activations.block
     if question.training.reference == "host":
         buffers = USUAL_RING * reference_bytes(question, columns)
@@ -106,8 +106,8 @@ def offload_bytes(pieces: Pieces, terms: Terms) -> Terms:
 
 
 def offload_seconds(pieces: Pieces, terms: Terms) -> Terms:
-    """New values in seconds of the time coefficients that offload changes, by part. Empty for layouts without
-    offload."""
+    """Time coefficients that offload changes, with their new values in seconds by part; empty for layouts
+    without offload."""
     question, columns, block = pieces.question, pieces.columns, pieces.block
     if question.training.reference == "host":  # each block's weights are copied while the block before runs
         come = reference_bytes(question, columns) / link_rate(question, columns)
@@ -141,7 +141,7 @@ def offload_seconds(pieces: Pieces, terms: Terms) -> Terms:
 
 
 def _device_update(columns: LayoutColumns, block: Array) -> Affine:
-    """Seconds that a rank's device takes to update its blocks, given the seconds of one block, (N,). Blocks
+    """Seconds that a rank's device takes to update its blocks, from the seconds of one block, (N,); blocks
     that the CPU updates take none."""
     none = np.zeros(len(columns))
     values: dict[Residency, Array] = {"resident": block, "parked": block, "states": none, "streamed": none}
@@ -149,9 +149,9 @@ def _device_update(columns: LayoutColumns, block: Array) -> Affine:
 
 
 def update_lower_bound(question: Question, corners: Sequence[LayoutColumns]) -> Array:
-    """(N,) lower bound in seconds on a rank's optimizer update, for layouts that differ only in their numbers
-    of offloaded blocks. It bounds the coefficient `rank_optimizer` of all layouts between `corners`. Device
-    and channels each have their minimum over the corners."""
+    """Lower bound in seconds on a rank's optimizer update, (N,), for layouts that differ only in their
+    numbers of offloaded blocks. It bounds the coefficient `rank_optimizer` of all layouts between `corners`:
+    device and channels each have their minimum over the corners."""
     pieces = Pieces(question, corners[0])
     block = block_update(pieces)
     on_device = reduce(np.minimum, [_device_update(own, block).rank for own in corners])
@@ -163,8 +163,8 @@ def update_lower_bound(question: Question, corners: Sequence[LayoutColumns]) -> 
 
 
 def tiers(question: Question, layout: Layout) -> Mapping[str, Any]:
-    """Bytes used, and limit in bytes, of host memory and drive in the fullest pool of an offloading layout.
-    Keys name tier and value; empty for other layouts."""
+    """Bytes used in host memory and on the drive by an offloading layout, and their limits, in the fullest
+    pool; keys such as `host_bytes` and `host_limit`. Empty for other layouts."""
     if not any(layout.offload) and question.training.reference != "host":
         return {}
     columns = LayoutColumns.of([layout])

@@ -1,6 +1,6 @@
-"""Residency of each block's states (the device, or a way of offloading to the host), and bytes that offloaded
-blocks take in host memory and on drives. Also sums over a rank's blocks by residency, and the streamed blocks
-that are copied in and dropped around each pass.
+"""Residency of each block's states (the device, or a way of offloading to the host), bytes of offloaded
+blocks in host memory and on drives, sums over a rank's blocks by residency, and the streamed blocks copied in
+and dropped around each pass.
 
 A layout counts the blocks of every rank with each residency:
 
@@ -75,29 +75,29 @@ from cost_models.units import FP32_BYTES
 
 
 def offloads(columns: LayoutColumns) -> Bools:
-    """(N,) whether the layout keeps any data of blocks in host memory."""
+    """Whether the layout keeps any data of blocks in host memory, (N,)."""
     return np.asarray(np.any([getattr(columns, f"offload_{kind}") > 0 for kind in Offload._fields], axis=0))
 
 
 def counted_blocks(columns: LayoutColumns, residency: Residency) -> Ints:
-    """(N,) number of blocks per rank that a layout offloads in the way `residency` by an explicit count. 0 if
-    it offloads none, or all, in that way."""
+    """Number of blocks per rank that a layout offloads in the way `residency` by an explicit count, (N,); 0
+    if it offloads none, or all, in that way."""
     return np.where(offloads_rest(columns, residency), 0, getattr(columns, f"offload_{residency}"))
 
 
 def named_blocks(columns: LayoutColumns) -> Ints:
-    """(N,) number of blocks per rank whose states a layout offloads by an explicit count."""
+    """Number of blocks per rank whose states a layout offloads by an explicit count, (N,)."""
     return np.asarray(np.sum([counted_blocks(columns, residency) for residency in RESIDENCIES], axis=0))
 
 
 def offloads_rest(columns: LayoutColumns, kind: str) -> Bools:
-    """(N,) whether a layout offloads all blocks without an explicit count in the way `kind`. `activations`
+    """Whether a layout offloads all blocks without an explicit count in the way `kind`, (N,); `activations`
     stands for every block's activations."""
     return np.asarray(getattr(columns, f"offload_{kind}") >= EVERY)
 
 
 def blocks_with(question: Question, columns: LayoutColumns, residency: Residency) -> Array:
-    """(N,) number of blocks with a given residency, on a rank with an even share of the blocks."""
+    """Number of blocks with a given residency on a rank with an even share of the blocks, (N,)."""
     remainder = question.model.num_layers / columns.pp - named_blocks(columns)
     return np.where(offloads_rest(columns, residency), remainder, counted_blocks(columns, residency))
 
@@ -113,8 +113,8 @@ class Affine(NamedTuple):
 
 
 def over_residencies(columns: LayoutColumns, values: Mapping[Residency, Array]) -> Affine:
-    """Sum of a value over a rank's blocks, given the value of a block, (N,), for each residency of its
-    states. Each block has the residency that its layout gives."""
+    """Sum of a value over a rank's blocks, from the value of a block, (N,), under each residency of its
+    states."""
     layer = values["resident"]
     for residency in RESIDENCIES:
         layer = np.where(offloads_rest(columns, residency), values[residency], layer)
@@ -123,25 +123,24 @@ def over_residencies(columns: LayoutColumns, values: Mapping[Residency, Array]) 
 
 
 def block_parameters(question: Question, columns: LayoutColumns) -> dict[Part, Array]:
-    """(N,) number of parameters of a block on a rank before ZeRO shards them, by part of the model. Parts are
-    parameters outside routed experts ("block") and, in a mixture, those of routed experts ("experts")."""
+    """Number of parameters of a block on a rank before ZeRO shards them, (N,), by part of the model: outside
+    routed experts ("block") and, in a mixture, in routed experts ("experts")."""
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     parts = BLOCK_PARTS if question.model.has_experts else BLOCK_PARTS[:1]
     return dict(zip(parts, (counts.block, counts.experts), strict=False))
 
 
 def end_parameters(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) number of embedding and head parameters on the pipeline rank with the largest number."""
+    """Number of embedding and head parameters on the pipeline rank with most of them, (N,)."""
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     head = head_parameters(question, columns, counts)
     return np.where(columns.pp == 1, counts.embedding + head, np.maximum(counts.embedding, head))
 
 
 def rank_parameters(question: Question, columns: LayoutColumns) -> dict[Part, Array]:
-    """(3, N) number of parameters on a rank with each way of offloading in `RESIDENCIES`, by part of the
-    model. The rank has an even share of the blocks. Parts are parameters outside routed experts and, in a
-    mixture, those of routed experts. Embedding and head, where they are offloaded as blocks are, count
-    outside experts."""
+    """Number of parameters on a rank with each way of offloading in `RESIDENCIES`, (3, N), by part of the
+    model: outside routed experts and, in a mixture, in routed experts. The rank has an even share of the
+    blocks; embedding and head count outside experts where they are offloaded like blocks."""
     blocks = np.array([blocks_with(question, columns, residency) for residency in RESIDENCIES])
     sizes = {part: blocks * size for part, size in block_parameters(question, columns).items()}
     if question.stack.offloads_ends:
@@ -156,8 +155,8 @@ def rank_parameters(question: Question, columns: LayoutColumns) -> dict[Part, Ar
 def states_on_device(
     question: Question, columns: LayoutColumns, residency: Residency, part: Part = "block"
 ) -> StateBytes:
-    """Bytes of states on the device per parameter of a block with a given residency. `part` is for parameters
-    inside or outside routed experts.
+    """Bytes of states on the device per parameter of a block with a given residency, for parameters inside or
+    outside routed experts (`part`).
 
     Where the CPU updates them, sharded gradients leave the device as they are reduced (Ren et al. 2021, ZeRO-Offload).
     Streamed blocks keep nothing there: their buffers are the ring's (`price`). Whatever the residency, gradients that
@@ -171,16 +170,16 @@ def states_on_device(
 
 
 def gradients_wait(question: Question, columns: LayoutColumns) -> Bools:
-    """(N,) whether gradients of several microbatches add up unsharded on the device before ZeRO-2 or 3
-    scatters them."""
+    """Whether gradients of several microbatches add up unsharded on the device before ZeRO-2 or 3 scatters
+    them, (N,)."""
     scattered = (columns.zero >= 2) & (columns.replicas > 1)
     several = columns.microbatches(question.training.global_batch) > 1
     return question.stack.unsharded_gradients_until_sync & scattered & several
 
 
 def gradients_leave(question: Question, columns: LayoutColumns) -> Bools:
-    """(N,) whether gradients of blocks whose states are on the host are copied to the host during the
-    backward pass."""
+    """Whether gradients of blocks whose states are on the host are copied to the host during the backward
+    pass, (N,)."""
     return (columns.zero >= 2) | (question.stack.offloads_gradients & np.equal(columns.replicas, 1))
 
 
@@ -194,7 +193,7 @@ They are for gradients that are not stored on the host, and for updated 16-bit w
 
 
 def ranks_on_host(question: Question, columns: LayoutColumns) -> Ints:
-    """(N,) number of ranks that share one host."""
+    """Number of ranks that share one host, (N,)."""
     return np.minimum(columns.ranks, question.cluster.gpus_per_node)
 
 
@@ -203,8 +202,8 @@ ValueOf = Callable[[Question, LayoutColumns, Residency, Part], Array]
 
 
 def _fullest_rank(question: Question, columns: LayoutColumns, value_of: ValueOf) -> Array:
-    """(N,) sum of a value over the parameters of the rank with most parameters. `value_of` gives the value
-    per parameter by the residency of its block's states.
+    """Sum of a value over the parameters of the rank with most parameters, (N,); `value_of` gives the value
+    per parameter for each residency of the block's states.
 
     Blocks are spread evenly; the larger of embedding and head is added if the ends are offloaded like blocks.
     """
@@ -221,7 +220,7 @@ def _fullest_rank(question: Question, columns: LayoutColumns, value_of: ValueOf)
 
 
 def host_bytes(question: Question, columns: LayoutColumns, recompute: Sequence[str] | None = None) -> Array:
-    """(N,) bytes used in the memory of one host by offloaded states and activations of its ranks, or by a
+    """Bytes used in the memory of one host, (N,), by offloaded states and activations of its ranks or by a
     reference model's weights.
 
     `recompute` are the policies of placed layouts; None: the policy that keeps least among those the job
@@ -243,21 +242,21 @@ def host_bytes(question: Question, columns: LayoutColumns, recompute: Sequence[s
 
 
 def reference_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes of a rank's part of one block of a frozen reference model, in the training precision. Under
-    ZeRO-3 it is the rank's shard."""
+    """Bytes of a rank's part of one block of a frozen reference model, in the training precision, (N,); under
+    ZeRO-3 those of its shard."""
     shards = block_shards(question, columns, zero=3)
     return question.training.element_bytes * sum(shards, np.zeros(len(columns)))
 
 
 def block_shards(question: Question, columns: LayoutColumns, *, zero: int) -> list[Array]:
-    """(N,) number of parameters of a block on a rank, after ZeRO shards them from stage `zero` on. They are a
-    list of those outside routed experts and, in a mixture, those of routed experts."""
+    """Number of parameters of a block on a rank, (N,), after ZeRO shards them from stage `zero` on: first
+    outside routed experts, then, in a mixture, in routed experts."""
     sizes = block_parameters(question, columns).items()
     return [size / columns.shards(part, zero) for part, size in sizes]
 
 
 def _bytes_off_device(question: Question, columns: LayoutColumns, residency: Residency, part: Part) -> Array:
-    """(N,) bytes in host memory per parameter of a block with a given residency."""
+    """Bytes in host memory per parameter of a block with a given residency, (N,)."""
     if residency == "resident":
         return np.zeros(len(columns))
     full = state_bytes(question, columns, part)
@@ -270,7 +269,7 @@ def _bytes_off_device(question: Question, columns: LayoutColumns, residency: Res
 
 
 def _rounding_bytes(question: Question, columns: LayoutColumns, residency: Residency, part: Part) -> Array:
-    """(N,) bytes per parameter that rounding adds to buffers of fp32 gradients in host memory. Each matrix's
+    """Bytes per parameter that rounding adds to buffers of fp32 gradients in host memory, (N,): each matrix's
     buffer is rounded up to a power of two.
 
     `fully_shard` pins the gradients that it reduces once a step (_fsdp_collectives.py, foreach_reduce).
@@ -291,7 +290,7 @@ def _rounding_bytes(question: Question, columns: LayoutColumns, residency: Resid
 
 
 def _staging_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes in host memory of a rank's staging buffers for gradients and 16-bit weights in transfer.
+    """Bytes in host memory of a rank's staging buffers for gradients and 16-bit weights in transfer, (N,).
 
     Blocks with `states` need a rank's share of a block, for gradients and for updated weights; streamed
     blocks need an entire block, to add gradients to those of earlier microbatches. All share buffers of the
@@ -313,8 +312,8 @@ def _staging_bytes(question: Question, columns: LayoutColumns) -> Array:
 
 
 def _bytes_on_drive(question: Question, columns: LayoutColumns, residency: Residency, part: Part) -> Array:
-    """(N,) bytes stored on the drive per parameter of a block with a given residency. Every step writes all
-    of them. They are zero if the CPU does not update the block."""
+    """Bytes on the drive per parameter of a block with a given residency, (N,); 0 if the CPU does not update
+    the block. Every step writes all of them."""
     if residency not in UPDATED_BY_CPU or not columns.offload_drive.any():
         return np.zeros(len(columns))
     states, use = state_bytes(question, columns, part), question.stack.drive
@@ -324,13 +323,13 @@ def _bytes_on_drive(question: Question, columns: LayoutColumns, residency: Resid
 
 
 def drive_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes used on the drives of one host, counting each rank as the rank with most parameters."""
+    """Bytes used on the drives of one host, counting each rank as the rank with most parameters, (N,)."""
     return _fullest_rank(question, columns, _bytes_on_drive) * ranks_on_host(question, columns)
 
 
 def drive_step_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Array]:
-    """(N,) bytes per step read from the drive, and bytes written, by a rank with an even share of the
-    blocks."""
+    """Bytes read from the drive and bytes written per step by a rank with an even share of the blocks, (N,)
+    each."""
     read = written = np.zeros(len(columns))
     for part, (with_states, _, streamed) in rank_parameters(question, columns).items():
         reread = question.stack.drive.rereads_weights * (FP32_BYTES / columns.shards(part, zero=1))
@@ -344,7 +343,7 @@ def drive_step_bytes(question: Question, columns: LayoutColumns) -> tuple[Array,
 
 
 def drive_buffer_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes in host memory of a rank's buffers through which states on the drive pass, chunk by chunk.
+    """Bytes in host memory of a rank's buffers through which states on the drive pass, chunk by chunk, (N,).
 
     A buffer is no larger than the parameters that the rank updates, or, if a block has several chunks, than
     those of a block that it updates at a time: its experts, or all others.
@@ -368,8 +367,8 @@ def drive_buffer_bytes(question: Question, columns: LayoutColumns) -> Array:
 
 
 def residencies(layout: Layout, blocks: int) -> list[Residency]:
-    """Residency of the states (device, or a way of offloading) of each of a rank's blocks, in model order.
-    Blocks on the device come first, as a step needs them first.
+    """Residency of the states (device, or a way of offloading) of each of a rank's blocks, in model order;
+    blocks on the device come first, as a step needs them first.
 
     A rank with fewer blocks than the counts name, in a pipeline of uneven stages, has the last of them.
     """
@@ -381,19 +380,19 @@ def residencies(layout: Layout, blocks: int) -> list[Residency]:
 
 
 def blocks_of_stages(layout: Layout, stages: Sequence[int]) -> dict[int, range]:
-    """Virtual stage → range of the stage's blocks, by index in the model."""
+    """Blocks of each virtual stage, as a range of indices in the model, by stage."""
     return {stage: range(sum(layout.layers[:stage]), sum(layout.layers[: stage + 1])) for stage in stages}
 
 
 def residency_of_blocks(layout: Layout, stages: Sequence[int]) -> dict[int, Residency]:
-    """Index of a block in the model → residency of the block's states, for one rank's virtual stages
-    `stages`."""
+    """Residency of the states of each block on one rank's virtual stages `stages`, by index of the block in
+    the model."""
     blocks = [*chain.from_iterable(blocks_of_stages(layout, stages).values())]
     return dict(zip(blocks, residencies(layout, len(blocks)), strict=True))
 
 
 class BlockPass(NamedTuple):
-    """One forward (`F`) or backward (`B`) pass of one microbatch through one block."""
+    """Forward (`F`) or backward (`B`) pass of one microbatch through one block."""
 
     kind: str
     block: int
@@ -401,7 +400,7 @@ class BlockPass(NamedTuple):
 
 
 class Move(NamedTuple):
-    """One load to the device, release, copy to the host or CPU update of a block's data."""
+    """Load to the device, release, copy to the host, or CPU update of a block's data."""
 
     what: Literal["load", "drop", "down", "update"]
     block: int
@@ -411,7 +410,7 @@ class Move(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """One pass of a microbatch through a block, with the moves of blocks' data before and after it."""
+    """Pass of a microbatch through a block, with the moves of blocks' data before and after it."""
 
     use: BlockPass
     before: tuple[Move, ...]
@@ -422,7 +421,7 @@ def turns_of_rank(
     layout: Layout, stages: Sequence[int], microbatches: int, *, at_once: bool = True, retain: bool = True
 ) -> list[Turn]:
     """Passes of one rank through its blocks in a step, in order, each with the data moves before and after
-    it. `stages` are the rank's virtual stages. The layout's blocks must be placed.
+    it. `stages` are the rank's virtual stages; the layout's blocks must be placed.
 
     Args:
         at_once: whether the CPU updates a block as soon as its gradients are there.

@@ -118,7 +118,7 @@ def shrink(
     precision = np.linalg.inv(prior)
 
     def loss(errors: Array, points: Array) -> Array:
-        """(...) losses from (..., R) errors at (..., C) points."""
+        """Losses from (..., R) errors at (..., C) points, (...)."""
         size = np.abs(errors) / noise
         huber = np.where(size < 1, size**2 / 2, size - 0.5)
         pull = np.einsum("...c,cd,...d->...", points - origin, precision, points - origin)

@@ -133,7 +133,7 @@ def profiles_without(
 
 
 def pair_of(case: Case) -> Pair:
-    """(GPU die, stack family) that a case ran on, the key of a fitted profile."""
+    """That a case ran on, the key of a fitted profile, (GPU die, stack family)."""
     stack = case.question.stack
     return die_of(case.question.cluster.gpu.name), stack.family or stack.name
 
@@ -251,7 +251,7 @@ def _exclusion_reason(prediction: Prediction, stack: str | None, die: str | None
 
 
 def _pair(case: Case) -> Pair:
-    """(GPU die, stack) that a case ran on, with the stack itself in place of its family."""
+    """That a case ran on, with the stack itself in place of its family, (GPU die, stack)."""
     return die_of(case.question.cluster.gpu.name), case.question.stack.name
 
 

@@ -187,7 +187,7 @@ def refine(profile: HardwareProfile, runs: Sequence[ObservedRun]) -> Refinement:
     prior = shared @ np.diag(np.square(list(_PULLS.values()))) @ shared.T
 
     def errors_at(points: Array) -> Array:
-        """(K, R) logarithms of predicted over measured quantities at (K, C) logarithms of factors."""
+        """Logarithms of predicted over measured quantities at (K, C) logarithms of factors, (K, R)."""
         profiles = (_scaled_profile(start, point) for point in points)
         predicted = [[quantities(priced(run, profile)) for run in runs] for profile in profiles]
         logarithms = np.log([[by_run[index][name] for index, name, _ in usable] for by_run in predicted])

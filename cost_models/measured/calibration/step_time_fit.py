@@ -80,7 +80,7 @@ publishers' do."""
 
 
 def prior_widths(constants: Sequence[str]) -> Array:
-    """(C,) deviation of each constant's logarithm from its documented default."""
+    """Deviation of each constant's logarithm from its documented default, (C,)."""
     widths = [_WIDTHS.get(name, _HOST_WIDTH if "host" in name else _SHARE_WIDTH) for name in constants]
     return np.array(widths)
 
@@ -166,7 +166,7 @@ def under(profile: HardwareProfile, cases: Sequence[Case]) -> tuple[Case, ...]:
 
 
 def seconds_of(cases: Sequence[Case]) -> Array:
-    """(N,) predicted step seconds of each case under the profile in its question."""
+    """Predicted step seconds of each case under the profile in its question, (N,)."""
     profiles, seconds = [case.question.hardware for case in cases], np.empty(len(cases))
     # profiles of one name may be fitted to other runs
     for rows in group_by(range(len(cases)), lambda row: id(profiles[row])).values():
@@ -175,7 +175,7 @@ def seconds_of(cases: Sequence[Case]) -> Array:
 
 
 def errors_of(cases: Sequence[Case]) -> Array:
-    """(N,) relative error of each case's predicted step time under the profile in its question."""
+    """Relative error of each case's predicted step time under the profile in its question, (N,)."""
     return np.asarray(seconds_of(cases) / np.array([measured_seconds(case) for case in cases]) - 1)
 
 
@@ -198,7 +198,7 @@ class TimedCases:
         return dict(zip(self.constants, np.moveaxis(values, -1, 0), strict=True))
 
     def errors_at(self, points: Array) -> Array:
-        """(K, N) logarithms of predicted over measured step times at (K, C) points."""
+        """Logarithms of predicted over measured step times at (K, C) points, (K, N)."""
         seconds = self._times.under(self.start, self.values_at(points), len(points))
         return np.asarray(np.log(seconds / self._measured))
 
@@ -422,8 +422,8 @@ def offset_of(
 
 
 def prior_covariance(profile: HardwareProfile, constants: Sequence[str]) -> Array:
-    """(C, C) covariance of the logarithms of `constants` over a profile's scenarios; squared prior widths for
-    constants without."""
+    """Covariance of the logarithms of `constants` over a profile's scenarios, (C, C); squared prior widths
+    for constants without."""
     scenario_factors = profile.scenarios.by_constant if profile.scenarios is not None else {}
     covariance = np.diag(prior_widths(constants) ** 2)
     places = [place for place, name in enumerate(constants) if name in scenario_factors]

@@ -65,7 +65,7 @@ class Columns:
             column.append(figure)
 
     def arrays(self) -> list[Any]:
-        """(N,) figures of all events, one array for each column."""
+        """Figures of all events, one array for each column, (N,)."""
         return [np.array(column) for column in self._columns]
 
 

@@ -417,7 +417,7 @@ def coverage_by_source(runs: Sequence[LeftOutRun]) -> Mapping[str, tuple[bool, .
 
 
 def source_weights(sources: Sequence[str]) -> Array:
-    """(N,) weight of each run in a fit, 1/√n for each of n runs of a source: rows of one sweep are alike."""
+    """Weight of each run in a fit, 1/√n for each of n runs of a source, (N,): rows of one sweep are alike."""
     counts = Counter(sources)
     return np.array([counts[source] ** -0.5 for source in sources])
 

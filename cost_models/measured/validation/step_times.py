@@ -48,12 +48,12 @@ class StepTimes:
             self._groups.append(_Group(question, columns, placements, rows))
 
     def seconds(self, profile: HardwareProfile) -> Array:
-        """(N,) predicted step seconds of all cases under `profile`."""
+        """Predicted step seconds of all cases under `profile`, (N,)."""
         return np.asarray(self.under(profile, {}, 1)[0])
 
     def under(self, profile: HardwareProfile, constants: dict[str, Array], count: int) -> Array:
-        """(K, N) predicted step seconds under K = `count` variants of `profile`, whose `constants` (K,) by
-        name replace its values."""
+        """Predicted step seconds under K = `count` variants of `profile`, whose `constants` (K,) by name
+        replace its values, (K, N)."""
         seconds = np.empty((count, self._count))
         rows_at_once = max(1, (MIN_ROWS_TO_DEDUPLICATE - 1) // count)
         for group in self._groups:
