@@ -102,26 +102,6 @@ def test_dropout_of_a_config_comes_before_the_stacks(meshwright, tmp_path) -> No
     assert (answer.code, "`resid_pdrop: 1.5` is no probability" in answer.err) == (2, True)
 
 
-def test_dropout_keeps_masks_and_takes_time(meshwright) -> None:
-    def price(*flags: str) -> dict[str, float]:
-        answer = meshwright(
-            "estimate", *ASKED, "--layout", "dp8 mbs1 zero0", "--stack", "megatron-2021", "--json", *flags
-        )
-        found = json.loads(answer.out)["estimate"]
-        return {name: found[name] for name in ("step_seconds", "peak_bytes")}
-
-    usual, said, none = price(), price("--dropout", "0.1"), price("--dropout", "0")
-    assert usual == said
-    assert all(usual[name] > none[name] for name in none)
-
-
-def test_a_chosen_split_is_data_too(meshwright) -> None:
-    flags = ("--gpus", "8", "--global-batch", "64", "--sequence", "1024", "--json")
-    for layout, chosen in (("pp2 vpp5 dp4", True), ("pp2 vpp5 dp4 layers=1*7,2*2,1", False)):
-        answer = json.loads(meshwright("estimate", *ASKED[:2], *flags, "--layout", layout).out)
-        assert answer["split"] == {"layers": [*[1] * 7, 2, 2, 1], "chosen": chosen}
-
-
 def test_debug_shows_the_traceback() -> None:
     with pytest.raises(ValueError, match="unknown model"):
         main(["plan", "gpt3-175c", *BIG[1:], "--debug"])

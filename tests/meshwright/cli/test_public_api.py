@@ -95,18 +95,6 @@ def test_estimate_answers() -> None:
     assert answer.plan.certificate is None
 
 
-def test_a_split_that_nobody_said_is_said() -> None:
-    def asked(layout: str) -> str:
-        answer = mw.estimate("gpt2-small", "dgx-a100-80gb", mw.TrainingSpec(**TRAINING), layout)
-        return " ".join(str(answer).split())
-
-    chosen = "12 blocks on 10 stages: `layers=1*7,2*2,1` was chosen, the fastest split that fits"
-    assert chosen in asked("pp2 vpp5 dp4")
-    assert "was chosen" not in asked("pp2 vpp5 dp4 layers=1*7,2*2,1")
-    assert "was chosen" not in asked("pp2 vpp6 dp4")
-    assert "12 blocks on 14 stages: `layers=0,1*12,0` was chosen" in asked("pp2 vpp7 dp4")
-
-
 def test_runs_are_asked_for_alike_in_python_and_in_words() -> None:
     """Every flag of the verb that says how to train is a keyword of the function, with the same default."""
     flags = inspect.signature(typer_function(run_command)).parameters
@@ -197,9 +185,3 @@ def test_answers_draw_themselves(kind: str, tmp_path: Path) -> None:
     assert drawing.title
     assert drawing._repr_png_().startswith(b"\x89PNG")
     drawing.save(tmp_path / "drawing.svg")
-
-
-def test_unknown_drawings_are_refused() -> None:
-    answer = mw.estimate("gpt2-small", "dgx-a100-80gb", mw.TrainingSpec(**TRAINING), "tp2 dp4 mbs2 zero0")
-    with pytest.raises(mw.InputError, match="did you mean `memory`"):
-        answer.plot("memroy")

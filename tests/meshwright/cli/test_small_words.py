@@ -17,13 +17,6 @@ from meshwright.verbs.report import ReportOptions
 from planner.objectives import Certificate
 
 
-def test_the_catalogue_alone_lists_its_kinds(meshwright) -> None:
-    answer = meshwright("catalog")
-    assert answer.code == 0
-    assert "meshwright catalog operations" in answer.out
-    assert "?" not in answer.out + answer.err
-
-
 @pytest.mark.parametrize("name", ["llama3-405b", "Llama-3-405B", "llama3.1-405b"])
 def test_a_size_names_its_release(name: str) -> None:
     assert known_name(name, "models") == "llama3.1-405b"

@@ -11,7 +11,6 @@ import meshwright as mw
 from cost_models.errors import InputError
 from meshwright.render.goals import count_sentence, flops_counted
 from planner.plan import load_plan
-from planner.space.obstacles import notes_of
 
 JOB: dict[str, Any] = {"gpus": 2, "global_batch": 8, "sequence": 64, "precision": "fp32", "top": 1}
 ALL = ["parallel-block,window=16", "lamb"]
@@ -51,11 +50,6 @@ def test_nothing_is_changed_unasked() -> None:
     assert "step_seconds_without" not in answer.record()
 
 
-def test_an_optimizer_alone_is_said() -> None:
-    text = words_of(planned(optimizer="lamb"))
-    assert "changed: trained with `lamb` in place of AdamW" in text
-
-
 @pytest.mark.parametrize(
     ("model", "allow", "said"),
     [
@@ -73,11 +67,6 @@ def test_what_cannot_be_allowed_is_refused(model: str, allow: str, said: str) ->
     with pytest.raises(InputError) as raised:
         mw.plan(model, "local", **(JOB | {"allow": [allow]}))
     assert said in str(raised.value)
-
-
-def test_windows_longer_than_sequences_are_said() -> None:
-    asked = mw.estimate("gemma2-2b", "dgx-h100", None, "dp8 mbs1", global_batch=8, sequence=2048)
-    assert "windows of 4,096 tokens hide nothing of sequences of 2,048" in notes_of(asked.question)
 
 
 def test_mfu_counts_what_is_within_windows() -> None:

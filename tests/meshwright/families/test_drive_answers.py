@@ -40,13 +40,6 @@ def test_an_estimate_says_what_lies_on_the_drive(box: Path) -> None:
     assert plan_text(answer.plan).count("drive_bytes: ") == 1
 
 
-def test_a_drive_too_small_is_a_verdict(box: Path) -> None:
-    box.write_text(BOX + DRIVE % "100 GB")
-    answer = estimate("llama2-13b", str(box), None, LAYOUT, **JOB)
-    assert answer.estimate.verdict == "does not fit: drive"
-    assert "drive 141.8 GiB of 83.8 GiB on each host; does not fit: 58.0 GiB too many" in repr(answer)
-
-
 def test_a_cluster_that_says_no_drive_is_asked_for_one(box: Path) -> None:
     box.write_text(BOX)
     with pytest.raises(InputError, match="does not say that one has any"):

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from effort import few, first_of, some_of
 
 import meshwright as mw
 from cost_models.errors import InfeasibleError, InputError
-from planner.plan import load_plan
 from planner.search.search import search
 from planner.space.restrictions import parse_restrictions
 from planner.space.sizes import LADDERS, Family, family_named
 
 ONE_H200 = {"gpus": 1, "stack": "meshwright", "host_memory": "128GiB"}
-FLAGS = ("--gpus", "1", "--stack", "meshwright", "--host-memory", "128GiB")
 
 
 def family(name: str, by: str) -> Family:
@@ -78,25 +74,6 @@ def test_llama_by_width_is_llama() -> None:
     for size, layers, inner in ((40, 40, 13824), (64, 80, 22016)):
         model = wide.model(size)
         assert (model.num_layers, model.ffn_hidden_size, model.num_heads) == (layers, inner, size)
-
-
-def test_command(meshwright, tmp_path: Path) -> None:
-    path = tmp_path / "plan.yaml"
-    words = ("plan", "llama3-8b", "hgx-h200", "--largest", *FLAGS, "--json", "-o", str(path))
-    code, out, err = meshwright(*words)
-    assert code == 0
-    record = json.loads(out)
-    assert record["question"]["family"] == "llama3-8b"
-    assert record["question"]["by"] == "depth"
-    for one in record["sizes"]:
-        assert one["next"] == {**one["next"], "num_layers": one["num_layers"] + 1, "fits": False}
-    assert "--global-batch 8 --sequence 2048" in err
-    assert load_plan(path).model.num_layers == max(one["num_layers"] for one in record["sizes"])
-
-
-def test_forbidden_offload_leaves_the_device(llama: mw.Largest) -> None:
-    (alone,) = mw.largest("llama", "hgx-h200", forbid=["offload"], **ONE_H200).sizes  # type: ignore[arg-type]
-    assert alone.size == llama.sizes[0].size
 
 
 def test_only_families_have_a_ladder() -> None:

@@ -12,8 +12,6 @@ import pytest
 import yaml
 from effort import some_of
 
-import meshwright as mw
-from cost_models.files.loading import resolve_cluster
 from meshwright.cli.frame import main
 from planner.plan import load_plan
 
@@ -41,19 +39,6 @@ def test_json_has_the_pools(meshwright, plan_file: Path) -> None:
     assert best["layout"] == str(load_plan(plan_file).layout)
 
 
-def test_a_plan_of_pools_reads_back_and_replays_to_the_byte(
-    meshwright, plan_file: Path, tmp_path: Path
-) -> None:
-    again = tmp_path / "again.yaml"
-    code, _, _ = meshwright("plan", "--replay", str(plan_file), "-o", str(again), "--quiet")
-    assert code == 0
-    assert again.read_bytes() == plan_file.read_bytes()
-    assert [pool["name"] for pool in yaml.safe_load(plan_file.read_text("utf-8"))["cluster"]["pools"]] == [
-        "dgx-a100-80gb",
-        "dgx-h100",
-    ]
-
-
 def test_a_plan_with_too_few_profiles_is_refused(meshwright, plan_file: Path, tmp_path: Path) -> None:
     broken = yaml.safe_load(plan_file.read_text("utf-8"))
     broken["hardware"] = broken["hardware"][:1]
@@ -62,51 +47,6 @@ def test_a_plan_with_too_few_profiles_is_refused(meshwright, plan_file: Path, tm
     code, _, err = meshwright("explain", str(path))
     assert code == 2
     assert "one profile for each pool" in err
-
-
-def test_why_not(meshwright, plan_file: Path) -> None:
-    code, out, _ = meshwright("explain", str(plan_file), "--why-not", "tp1 pp2 dp8 mbs1 vpp2")
-    assert "needs equal stages" in out
-    code, out, _ = meshwright("explain", str(plan_file), "--why-not", "tp1 pp2 dp8 mbs1 zero1")
-    assert code == 0
-    assert "pools=" in out or "as fast" in out
-
-
-def test_estimate_places_what_is_left_open(meshwright, tmp_path: Path) -> None:
-    path = tmp_path / "asked.yaml"
-    code, out, _ = meshwright("estimate", *ASKED, "--layout", "tp1 pp2 dp8 zero1", "-o", str(path))
-    assert code == 0
-    layout = load_plan(path).layout
-    blocks = dict(zip(layout.pools, layout.layers, strict=True))
-    assert blocks["dgx-h100"] > blocks["dgx-a100-80gb"]
-    assert "peak mem" in out
-
-
-@pytest.mark.parametrize("kind", ["memory", "timeline"])
-def test_other_pictures_are_drawn(meshwright, plan_file: Path, kind: str, tmp_path: Path) -> None:
-    code, _, _ = meshwright("plot", kind, str(plan_file), "-o", str(tmp_path / "picture.svg"))
-    assert code == 0
-    assert (tmp_path / "picture.svg").stat().st_size > 1000
-
-
-def test_when_nothing_fits_the_fullest_pool_is_told(meshwright) -> None:
-    code, _, err = meshwright(
-        "plan", "gpt3-175b", "dgx-a100-80gb:8+dgx-h100:8", "--global-batch", "64", "--sequence", "2048"
-    )
-    assert code == 1
-    assert "the closest, tp8 pp2" in err
-    assert "in pool `dgx-a100-80gb`" in err
-
-
-def test_the_python_api_takes_pools() -> None:
-    cluster = resolve_cluster("dgx-a100-80gb:8+dgx-h100:8")
-    assert isinstance(cluster, mw.MixedCluster)
-    training = mw.TrainingSpec(global_batch=64, sequence_length=1024)
-    answer = mw.plan("gpt2-xl", cluster, training, top=2)
-    assert set(answer.best.layout.pools) == {"dgx-a100-80gb", "dgx-h100"}
-    assert "proved optimal" in repr(answer)
-    asked = mw.estimate("gpt2-xl", cluster, training, "tp1 pp2 dp8 zero1")
-    assert asked.estimate.step_seconds >= answer.best.step_seconds
 
 
 @pytest.fixture(scope="module")
@@ -146,13 +86,6 @@ def test_pictures_of_replicas_say_whose_they_are(
     assert code == 0
     told = {"memory": "fullest", "timeline": "ends last", "time": "replicas="}
     assert told[kind] in (tmp_path / "picture.svg").read_text("utf-8")
-
-
-def test_no_other_trainer_runs_replicas(meshwright, replicas_file: Path) -> None:
-    for trainer in ("megatron", "slurm"):
-        code, _, err = meshwright("export", str(replicas_file), "--to", trainer)
-        assert code != 0
-        assert "several kinds" in err
 
 
 def test_a_page_about_pools_has_the_pictures_that_there_are(

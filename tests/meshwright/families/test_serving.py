@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import meshwright as mw
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.files.catalog import load_profile
 from cost_models.specs.recommender.constants import TableRates
-from meshwright.verbs.plot import plot
 from planner.serving import load_serving_plan, rows_on_host
 
 MODEL = """\
@@ -36,21 +34,6 @@ def model(tmp_path: Path) -> str:
     path = tmp_path / "ads.yaml"
     path.write_text(MODEL)
     return str(path)
-
-
-def test_text_json_and_python_say_the_same(meshwright, model: str, tmp_path: Path) -> None:
-    asked = ("plan", model, "dgx-h100", "--gpus", "1", "--serve", "--cache", "1GiB")
-    code, text, _ = meshwright(*asked, "-o", str(tmp_path / "serving.yaml"))
-    assert code == 0
-    assert all(len(line) <= 80 for line in text.splitlines())
-    _, out, _ = meshwright(*asked, "--json")
-    record = json.loads(out)
-    answer = mw.plan_cache(model, "dgx-h100", gpus=1, cache="1GiB")
-    assert record["serving"]["hits"] == answer.plan.hits
-    assert f"serves {100 * answer.plan.hits:.1f} %" in text
-    assert answer.plan.hits > answer.one_share_hits + 0.03
-    assert load_serving_plan(tmp_path / "serving.yaml") == answer.plan
-    assert list(answer.to_frame()["cached_rows"]) == [one["cached_rows"] for one in record["tables"]]
 
 
 def test_the_smallest_cache_with_a_share_of_hits_has_it(model: str) -> None:
@@ -121,19 +104,6 @@ def test_a_recorded_histogram_is_read_beside_the_model(tmp_path: Path) -> None:
     assert answer.plan.hits == pytest.approx(0.9)
 
 
-def test_a_cache_larger_than_the_gpu_is_no(model: str) -> None:
-    with pytest.raises(InfeasibleError, match="does not fit `h100-sxm`"):
-        mw.plan_cache(model, "dgx-h100", gpus=1, cache="200GiB")
-
-
-def test_tables_that_say_nothing_are_told(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text("kind: recommender\ntables: [{name: a, rows: 1000, width: 4}]\n")
-    assert "used alike" in mw.plan_cache(tmp_path / "a.yaml", "dgx-h100", gpus=1).assumptions[0]
-    assumed = mw.plan_cache(tmp_path / "a.yaml", "dgx-h100", gpus=1, zipf=1.0, hits=0.5)
-    assert "exponent 1" in assumed.assumptions[0]
-    assert assumed.plan.cached_rows[0] < 100
-
-
 def test_a_cut_or_wrong_plan_is_refused(model: str, tmp_path: Path) -> None:
     path = tmp_path / "serving.yaml"
     mw.plan_cache(model, "dgx-h100", gpus=1, cache="1GiB").save(path)
@@ -144,18 +114,3 @@ def test_a_cut_or_wrong_plan_is_refused(model: str, tmp_path: Path) -> None:
     path.write_text(whole.replace("cached_rows:\n- ", "cached_rows:\n- 9999"))
     with pytest.raises(InputError, match="not rows of its tables"):
         load_serving_plan(path)
-
-
-def test_the_picture_shows_both_and_the_plan(model: str, tmp_path: Path) -> None:
-    path = tmp_path / "serving.yaml"
-    mw.plan_cache(model, "dgx-h100", gpus=1, cache="1GiB", batch="64,4096").save(path)
-    drawn = plot("cache", path).drawing
-    frame = drawn.frame
-    assert frame["chosen"].sum() == 2
-    one = frame[frame["batch"] == 64]
-    assert one["hits"].is_monotonic_increasing
-    assert (one["hits"] >= one["one_share_hits"] - 1e-6).all()
-    assert "of accesses; " in drawn.title
-    hits, latency = drawn.figure.axes
-    assert hits.get_ylabel() == "accesses served from the cache (%)"
-    assert len(latency.lines) == 2

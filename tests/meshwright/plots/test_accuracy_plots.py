@@ -28,10 +28,6 @@ def texts(figure: Figure) -> list[str]:
     return [text.get_text() for axes in figure.axes for text in axes.texts]
 
 
-def bars(figure: Figure, chart: int) -> list[float]:
-    return [round(float(bar.get_width()), 3) for bar in figure.axes[chart].patches]  # type: ignore[attr-defined]
-
-
 def damaged(change: Callable[[dict[str, Any]], object]) -> str:
     """A run report of two processes, changed."""
     whole = json.loads(Path("tests/golden/inputs/run-report.json").read_text("utf-8"))
@@ -47,22 +43,6 @@ def test_errors_are_whole_and_shares_differ_in_points() -> None:
     assert figure.get_suptitle() == "Step time: median error 99.4 %; 1 of 2 runs within 10 %"
     assert [label.get_text() for label in figure.axes[1].get_yticklabels()] == ["step", "other", "MFU"]
     assert "points" in figure.axes[1].get_xlabel()
-
-
-def test_one_run_has_a_pair_of_bars_for_every_part() -> None:
-    parts = {"step": (0.9, 1), "compute": (0.8, 0.5), "host": (0.1, 0.3), "other": (0, 0.2)}
-    rows = [("a", f"{part}_seconds", *pair) for part, pair in parts.items()]
-    rows += [("a", "mfu", 0.5, 0.45), ("a", "peak_bytes", 160, 150), ("a", "rest_bytes", 60, 50)]
-    figure = accuracy(frame(*rows), "run-report.json")
-    assert bars(figure, 0) == [0.9, 1, 0.8, 0.5, 0.1, 0.3, 0, 0.2]
-    assert bars(figure, 1) == [160, 150, 60, 50]
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [*parts]
-    assert {"-10.0 %", "+60.0 %", "-66.7 %"} <= set(texts(figure))
-    assert " ".join(figure.get_suptitle().split()) == (
-        "Step predicted 900.0 ms, measured 1.00 s: -10.0 %; furthest off is compute, 800.0 ms against 500.0 ms"
-    )
-    (subject,) = figure.texts[1:]
-    assert "MFU 50.0 % predicted, 45.0 % measured (+5.0 pt)" in subject.get_text().replace("\n", " ")
 
 
 def test_runs_of_one_layout_keep_apart_and_one_that_diverged_is_drawn(tmp_path: Path) -> None:

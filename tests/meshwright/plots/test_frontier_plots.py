@@ -63,20 +63,6 @@ def test_ticks_are_numbers_as_written() -> None:
     assert {"10", "20", "50"} <= set(ticks(drawn("gpu-hours", "time").axes[0], "x"))
 
 
-TITLES: dict[ObjectiveName, str] = {
-    "cost": "14.6 % less cost for 7.5 x the step time: $2.05 M at 60.00 s, or $2.4 M at 8.00 s",
-    "gpus": "1/8 of the GPUs for 7.5 x the step time: 64 GPUs at 60.00 s, or 512 GPUs at 8.00 s",
-    "memory": "9.6 x the peak memory for 7.5 x the step time: 48.0 GiB at 60.00 s, or 5.0 GiB at 8.00 s",
-    "gpu-hours": "20.0 % fewer GPU-hours for 7.5 x the step time: 720.0 k at 60.00 s, or 900.0 k at 8.00 s",
-    "mfu": "10.0 pt more MFU for 7.5 x the step time: 50.0 % at 60.00 s, or 40.0 % at 8.00 s",
-}
-
-
-def test_the_title_says_what_one_end_costs() -> None:
-    for second, title in TITLES.items():
-        assert " ".join(drawn("time", second).get_suptitle().split()) == title
-
-
 def test_labels_multiply_to_the_gpus() -> None:
     found = [label.get_text().replace("\n", " ").split() for label in labels(drawn("time", "cost").axes[0])]
     assert len(found) == len(LAYOUTS)

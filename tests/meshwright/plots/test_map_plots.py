@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 import meshwright as mw
 from meshwright.plots.drawing import Drawing, PictureRequest, PlotOptions
 from meshwright.plots.pictures import pictures_of
-from meshwright.plots.sensitivity import heatmap, heatmap_finding, tornado, tornado_finding
+from meshwright.plots.sensitivity import heatmap, heatmap_finding
 from meshwright.plots.style import TIME_COLOURS
 from planner.answers.frontier import heatmap_frame
 from planner.search.search import Budget, search
@@ -115,16 +115,6 @@ def test_findings_of_maps() -> None:
         "Of 2 pairs searched none has a layout: 1 does not fit, 1 breaks a rule and 2 were not searched"
     )
     assert heatmap_finding(frame.assign(reason="time")) == "None of 4 pairs of degrees was searched in time"
-
-
-def test_bars_that_do_not_fit_have_no_length() -> None:
-    rows = [("device memory", 0.75, 2.0, False, 2.2), ("device memory", 1.25, 2.0, True, 1.8)]
-    columns = ["quantity", "factor", "held_seconds", "held_fits", "step_seconds"]
-    frame = pd.DataFrame(rows, columns=columns).assign(plan_seconds=2.0, layout="")
-    (axes,) = tornado(frame, "s").axes
-    said = [text.get_text() for text in axes.texts]
-    assert said == ["does not fit; re-planned +10.0 %", "same, re-planned -10.0 %"]
-    assert "25 % more device memory saves 10.0 % with another layout" in tornado_finding(frame)
 
 
 def test_stacked_bars_are_the_gpu_time_of_a_step() -> None:

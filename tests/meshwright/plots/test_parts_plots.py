@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -12,10 +11,8 @@ from matplotlib.patches import Rectangle
 from plot_data import GIB, timeline_points
 
 from cost_models.estimate import Estimate
-from cost_models.question import Question
 from meshwright.plots import style
 from meshwright.plots.layouts import memory_by_rank, pool_spans, time_breakdown
-from meshwright.plots.pictures import draw_time
 from meshwright.plots.timelines import timeline
 from meshwright.records.frames import memory_frame, time_frame
 
@@ -28,14 +25,6 @@ def test_long_timelines_are_shown_whole_and_in_part(pp: int, microbatches: int, 
     assert [title.partition(":")[0] for title in titles if title] == names
     outlined = [text.get_text() for text in figure.axes[0].texts if not text.get_text().isdigit()]
     assert outlined == names[1:]
-
-
-def test_one_rank_has_the_end_of_its_step_enlarged() -> None:
-    passes = timeline_points("1f1b", 1, 1, 4)
-    end = float(passes["end_seconds"].max())
-    tail = passes.tail(1).assign(kind="optimizer", chunk=-1, start_seconds=end, end_seconds=1.02 * end)
-    detail = timeline(pd.concat([passes, tail]), 1, "subject").axes[1]
-    assert detail.get_xlim() == pytest.approx((0.99 * end, 1.02 * end))
 
 
 def test_moves_lie_in_lanes_below_their_rank() -> None:
@@ -146,16 +135,3 @@ def test_no_number_lies_on_the_limit(make_estimate: Callable[..., Estimate]) -> 
     numbers = [text for text in axes.texts if text.get_text() == f"{highest / GIB:.1f}"]
     assert numbers
     assert not any(path.intersects_bbox(text.get_window_extent(), filled=False) for text in numbers)
-
-
-def test_plans_of_different_questions_are_named_with_theirs(
-    make_estimate: Callable[..., Estimate], question: Question
-) -> None:
-    training = question.training.model_copy(update={"global_batch": 768})
-    drawing = draw_time(
-        [(question, make_estimate()), (replace(question, training=training), make_estimate())]
-    )
-    names = [tick.get_text().replace("\n", " ") for tick in drawing.figure.axes[0].get_yticklabels()]
-    assert "batch 1536" in names[0]
-    assert "batch 768" in names[1]
-    assert drawing.title.startswith("Compute is ")

@@ -34,25 +34,6 @@ def test_frontier_of_any_two_objectives(meshwright, plan_file: Path, tmp_path: P
     assert path.read_text().startswith("<?xml")
 
 
-REFUSED = {
-    "frontier --points one": "--points: `one` is neither `all` nor a number from 2 to 1000",
-    "frontier --between time": "a frontier lies between two objectives, not 1",
-    "frontier --between time,tmie": "--objective: `tmie` is not one of",
-    "frontier --between time,time": "a frontier needs two objectives, not `time` twice",
-    "frontier --between time,cost": "--tokens: missing",
-    "scaling --kind both": "--kind: `both` is not one of `strong`, `weak` and `stacked`",
-    "time --points 3 --kind weak": "  --points: is for `frontier`, not `time`\n  --kind: is",
-}
-
-
-@pytest.mark.parametrize("words", REFUSED)
-def test_flags_of_curves(meshwright, plan_file: Path, words: str) -> None:
-    kind, *flags = words.split()
-    answer = meshwright("plot", kind, str(plan_file), *flags)
-    assert (answer.code, answer.out) == (2, "")
-    assert REFUSED[words] in answer.err
-
-
 def test_a_curve_that_is_interrupted_keeps_its_points(
     meshwright, plan_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

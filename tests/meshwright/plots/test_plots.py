@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 from plot_data import GIB, accuracy_points, frontier_points, scaling_points, timeline_points
 
-from cost_models.errors import InputError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.seconds import MEMORY_PARTS, TIME_PARTS
 from meshwright.plots import style
@@ -85,22 +84,11 @@ def test_no_line_of_a_title_ends_inside_a_number_or_beyond_the_edge() -> None:
         assert not any(line.startswith(("%", "s ", "GiB")) for line in lines)
 
 
-def test_other_suffixes_are_refused() -> None:
-    with pytest.raises(InputError, match="no suffix of a picture"):
-        style.check_suffix(Path("x.gif"))
-
-
 def test_every_part_has_a_colour_of_its_own() -> None:
     assert set(style.TIME_COLOURS) == {*TIME_PARTS, "bubble"}
     assert set(style.MEMORY_COLOURS) >= set(MEMORY_PARTS)
     for colours in (style.TIME_COLOURS, style.MEMORY_COLOURS):
         assert len(set(colours.values())) == len(colours)
-
-
-def test_frontier_says_when_nothing_fits() -> None:
-    points = frontier_points().assign(fits=False, pareto=False, proven=False, chosen=False)
-    title = frontier(points, 5 * GIB, "subject").get_suptitle()
-    assert title == "Nothing fits in 5.0 GiB; the smallest layout needs 10.0 GiB"
 
 
 def test_every_layout_of_a_curve_multiplies_to_its_gpus() -> None:
@@ -115,24 +103,3 @@ def test_every_layout_of_a_curve_multiplies_to_its_gpus() -> None:
         degrees = [int(word[2:]) for word in text.get_text().split() if word[:2] in ("tp", "pp", "cp", "dp")]
         assert prod(degrees) == text.xy[0]
     assert [text.get_text() for text in speed.texts].count("same") == 2
-
-
-def test_ticks_of_a_curve_are_numbers_as_written() -> None:
-    figure = scaling(
-        scaling_points().assign(tokens_per_second=lambda points: 1e4 * points["gpus"]), "subject"
-    )
-    figure.draw_without_rendering()
-    speed = figure.axes[0]
-    assert [tick.get_text() for tick in speed.get_xticklabels()] == ["8", "16", "32"]
-    assert {"100", "200"} <= {tick.get_text() for tick in speed.get_yticklabels()}
-    assert speed.get_ylabel() == "throughput (thousand tokens/s, all GPUs)"
-
-
-def test_a_curve_of_one_kind_or_one_point_has_its_own_finding() -> None:
-    weak = scaling_points()[lambda points: points["kind"] == "weak"]
-    assert scaling(weak, "").get_suptitle() == (
-        "8 to 32 GPUs, batch growing with them: 3.5 x the speed, 87.1 % of ideal"
-    )
-    assert scaling(weak.iloc[:1], "").get_suptitle().startswith("8 GPUs, the only number with an answer: ")
-    unproven = scaling(weak.assign(gap=[0.0, 0.1, 0.0]), "subject")
-    assert unproven.texts[1].get_text() == "subject; hollow: 1 point not proven the best"

@@ -37,15 +37,6 @@ def test_sources_have_names_people_know() -> None:
     )
 
 
-def test_the_title_names_the_worst_group_that_is_drawn() -> None:
-    figure = errors_by_axis(runs(), "subject")
-    far = runs().assign(predicted_seconds=3.5, source="dgxc", pp=1)
-    assert errors_by_axis(far, "").get_suptitle().endswith("median error +250.0 % (60 runs)")
-    assert figure.get_suptitle() == "Runs with pp16 are furthest off: median error +9.0 % (4 runs)"
-    groups = [label.get_text() for axes in figure.axes for label in axes.get_yticklabels()]
-    assert "16  (4)" in groups
-
-
 def test_a_whisker_that_leaves_the_chart_says_where_it_ends() -> None:
     frame = runs()
     frame.loc[frame["gpus"] == 8, "predicted_seconds"] = np.where(np.arange(30) < 15, 1.0, 1.9)

@@ -30,19 +30,6 @@ def plan(meshwright, model: str, tmp_path: Path) -> str:
     return path
 
 
-def test_a_plan_says_where_tables_lie_and_what_is_proved(meshwright, model: str) -> None:
-    answer = meshwright("plan", model, *ASKED)
-    assert "shop on 2 x h100-sxm, 8,192 samples/step (bf16), 4 tables of 1.2 GiB" in answer.out
-    assert "proved optimal under the cost model in " in " ".join(answer.out.split())
-    assert max(map(len, answer.out.splitlines())) <= 80
-    assert "assumed: tables in fp32, updated by sgd" in answer.err
-    document = json.loads(meshwright("plan", model, *ASKED, "--json").out)
-    assert [one["name"] for one in document["tables"]] == ["user", "item", "shelf.0", "shelf.1"]
-    assert document["certificate"]["gap"] == 0
-    stages = document["estimate"]["stages"]
-    assert sum(one["seconds"] for one in stages) == pytest.approx(document["estimate"]["step_seconds"])
-
-
 def test_a_plan_file_is_explained_verified_and_asked_again(meshwright, plan: str, tmp_path: Path) -> None:
     explained = meshwright("explain", plan)
     assert "Bottleneck: " in explained.out
@@ -98,49 +85,6 @@ def test_why_not_prices_a_table_held_otherwise(meshwright, plan: str) -> None:
     document = json.loads(meshwright("explain", plan, "--why-not", "table:0=row", "--json").out)
     assert document["placed_anew"]["step_seconds"] >= document["plan"]["step_seconds"] * (1 - 1e-9)
     assert meshwright("explain", plan, "--why-not", "table:9=row").code == 2
-
-
-def test_a_changed_prediction_is_found(meshwright, plan: str) -> None:
-    before, said, after = Path(plan).read_text().partition("prediction:\n  step_seconds: ")
-    Path(plan).write_text(f"{before}{said}0.5\n{after.partition(chr(10))[2]}")
-    answer = meshwright("verify", plan)
-    assert answer.code == 1
-    assert "FAIL" in answer.out
-
-
-def test_shardings_are_priced_and_compared(meshwright, model: str, plan: str) -> None:
-    layout = "table:0=row table:1=whole@1 table:2-3=copy"
-    priced = meshwright("estimate", model, *ASKED, "--layout", layout, "--json")
-    assert json.loads(priced.out)["layout"] == layout
-    compared = meshwright("compare", plan, layout)
-    assert "forward exchange" in compared.out
-    assert "samples/s" in compared.out
-
-
-def test_restrictions_are_kept_to(meshwright, model: str) -> None:
-    words = (
-        "--fix",
-        "table:0=row",
-        "--together",
-        "item,shelf.0",
-        "--forbid",
-        "copy",
-        "--max-memory",
-        "70GiB",
-    )
-    tables = json.loads(meshwright("plan", model, *ASKED, *words, "--json").out)["tables"]
-    assert tables[0]["held_as"] == "row"
-    assert tables[1]["at"] == tables[2]["at"]
-    assert "copy" not in {one["held_as"] for one in tables}
-    said = meshwright("plan", model, *ASKED, "--objective", "torchrec")
-    assert "work of the busiest GPU" in " ".join(said.out.split())
-
-
-def test_a_table_that_fits_nowhere_exits_with_one(meshwright, tmp_path: Path) -> None:
-    (tmp_path / "big.yaml").write_text(SHOP.replace("rows: 4000000", "rows: 40000000000"))
-    answer = meshwright("plan", str(tmp_path / "big.yaml"), *ASKED)
-    assert answer.code == 1
-    assert "table 0 (`user`), 9.3 TiB, does not fit" in " ".join(answer.err.split())
 
 
 def test_tables_that_cpus_cannot_hold_are_not_sent_to_host_memory(meshwright, tmp_path: Path) -> None:

@@ -9,11 +9,9 @@ import pytest
 from command_line import SHOP
 
 import meshwright as mw
-from cost_models.errors import RunError
 from cost_models.recommender.prices import estimate
 from planner.explain.advice import LEAST_GAIN
 from planner.plan import load_any_plan
-from planner.recommender import search as searches
 
 MODEL = SHOP.replace("pooling: 2.0", "pooling: 2.0, zipf: 1.05").replace(
     "pooling: 8.0", "pooling: 8.0, zipf: 1.1"
@@ -79,23 +77,3 @@ def test_from_what_does_not_fit_the_first_change_makes_room(meshwright, today: P
     advice = mw.advise(today).advice
     assert not advice.today.fits
     assert advice.changes[0].with_earlier.fits
-
-
-def test_a_sharding_beside_the_plan_is_advised_on(meshwright, today: Path) -> None:
-    document = json.loads(meshwright("advise", str(today), "--layout", "table:0-3=row", "--json").out)
-    assert document["layout"] == "table:0-3=row"
-    wrong = meshwright("advise", str(today), "--layout", "table:0-3=raw")
-    assert wrong.code == 2
-    assert "`raw` is no way to split a table" in wrong.err
-
-
-def test_why_no_sharding_was_found_is_told_as_it_was(
-    meshwright, today: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def nothing(*args: object, **kwargs: object) -> object:
-        raise RunError("no sharding that fits was found")
-
-    monkeypatch.setattr(searches, "plan_sharding", nothing)
-    answer = meshwright("advise", str(today))
-    assert answer.code == 1
-    assert "error: no sharding that fits was found" in answer.err

@@ -125,17 +125,6 @@ def test_a_layout_that_was_asked_for_is_held(asked: Question) -> None:
         assert one.replanned is None
 
 
-def test_what_restrictions_keep_out_does_not_bind(asked: Question, ranked: tuple[Estimate, ...]) -> None:
-    layout = ranked[0].layout
-    kept = parse_restrictions([f"tp={layout.tp}", f"pp={layout.pp}", f"mbs={layout.mbs}"])
-    free = binding_constraint(asked, ranked[0], Restrictions())
-    assert free.faster is not None
-    bound = binding_constraint(asked, ranked[0], kept)
-    if bound.faster is not None:
-        other = bound.faster.layout
-        assert (other.tp, other.pp, other.mbs) == (layout.tp, layout.pp, layout.mbs)
-
-
 def test_what_is_not_said_is_free_and_proved(asked: Question) -> None:
     plan = price(asked, place_layout(asked, parse_layout("tp4 pp2 dp2 mbs2 zero1 sp")))
     fixed = parse_restrictions(["tp=8", "pp=2"]).with_confidence(asked, FITTING)

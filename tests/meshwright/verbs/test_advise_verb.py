@@ -50,14 +50,6 @@ def test_the_best_plan_is_written_and_true(meshwright, today: Path, tmp_path: Pa
     assert "+ " not in again.out
 
 
-def test_another_layout_may_be_what_is_run(meshwright, today: Path) -> None:
-    answer = meshwright("advise", str(today), "--layout", "dp8 mbs1")
-    assert "today tp1 pp1 dp8 mbs1 zero0: " in answer.out
-    refused = meshwright("advise", str(today), "--layout", "tp5 dp1")
-    assert (refused.code, refused.out) == (2, "")
-    assert "layout `tp5 pp1 dp1 mbs1 zero0` cannot run" in refused.err
-
-
 def test_a_layout_that_does_not_fit_is_told_what_does(meshwright, tmp_path: Path) -> None:
     path = tmp_path / "large.yaml"
     asked = ("gpt2-xl", "gce-g2", *ASKED[2:], "--layout", "dp8 mbs2 zero0")
@@ -67,13 +59,6 @@ def test_a_layout_that_does_not_fit_is_told_what_does(meshwright, tmp_path: Path
     assert ", which does not fit" in " ".join(answer.out.split())
     (row,) = [line for line in answer.out.splitlines() if line.startswith("+ ")][:1]
     assert row.split().count("fits") == 2
-
-
-def test_several_pools_are_refused(meshwright, tmp_path: Path) -> None:
-    path = tmp_path / "mixed.yaml"
-    pools = ("gpt2-small", "dgx-a100-80gb:8+dgx-h100:8", *ASKED[4:])
-    assert meshwright("estimate", *pools, "--layout", "pp2 dp8 mbs1 zero0", "-o", str(path)).code == 0
-    assert "advice is for one kind of GPU" in meshwright.refusal("advise", str(path))
 
 
 MEGATRON = (

@@ -84,28 +84,6 @@ def test_words_verdict_and_chance_say_the_same(share: float, confidence: float |
     assert (", tight" in text) == (priced.verdict == "tight")
 
 
-@pytest.mark.parametrize("size", ["4.0 GiB", "40.0 GiB", "90.0 GiB"])
-@pytest.mark.parametrize("clusters", ["dgx-a100-80gb:8", "dgx-a100-80gb:8+dgx-h100:8"])
-def test_the_limit_that_was_said_is_the_one_that_is_named(meshwright, size: str, clusters: str) -> None:
-    cluster, gpus = (clusters, ()) if "+" in clusters else ("dgx-a100-80gb", ("--gpus", "8"))
-    asked = (FULL[0], cluster, *gpus, *FULL[4:], "--stack", "nanotron")
-    answer = meshwright("plan", *asked, "--max-memory", size, "--confidence", "95%", *QUICK)
-    words = " ".join((answer.out + answer.err).split())
-    assert size in words
-    assert "to fit with 95 %" in words or "with 95 %\n" in answer.err
-
-
-def test_an_estimate_is_held_to_it(meshwright) -> None:
-    """Under a limit that the peak just meets it fits as likely as not, and not with 95 %."""
-    training = TrainingSpec(global_batch=64, sequence_length=4096)
-    asked = ("llama2-7b", "dgx-a100-80gb", training, "tp1 pp1 dp8 mbs1 zero1 recompute=full")
-    plain = mw.estimate(*asked, gpus=8).estimate
-    sure = mw.estimate(*asked, gpus=8, confidence=0.95).estimate
-    assert sure.memory_limit < plain.memory_limit
-    assert sure.fits_probability == pytest.approx(plain.fits_probability)
-    assert sure.fits == (plain.fits_probability >= 0.95)
-
-
 @pytest.mark.parametrize("said", ["9", "50%", "100%", "sure", "nan"])
 def test_what_is_no_confidence_is_refused(said: str) -> None:
     with pytest.raises(InputError, match=r"is not a probability from 54\.8% to 99"):

@@ -42,19 +42,6 @@ def test_adapters_are_priced(meshwright) -> None:
     assert "`--rank 16`, as is usual" in answer.err
 
 
-def test_a_given_layout_has_hours_and_money_too(meshwright) -> None:
-    words = (*ASKED, *LORA, *LAYOUT, "--samples", "52K", "--epochs", "3", "--price", "2.50")
-    answer = meshwright("estimate", *words)
-    assert answer.code == 0
-    assert "319.5 M tokens in 2,438 steps" in " ".join(answer.out.split())
-    training = meshwright.json("estimate", *words)["training"]
-    hours = training["seconds_on_paper"] / 3600
-    assert training["cost_on_paper"] == pytest.approx(8 * 2.5 * hours)
-    assert "`--price` is that of training on so many tokens" in meshwright.refusal(
-        "estimate", *ASKED, *LORA, *LAYOUT, "--price", "2.50"
-    )
-
-
 def test_preferences_take_a_forward_pass_more(meshwright) -> None:
     asked = (*ASKED, "--stack", "fsdp", "--layout", "dp8 mbs1 zero3")
 
@@ -168,20 +155,6 @@ def test_tp_may_not_split_a_block_of_quantised_elements(meshwright) -> None:
     answer = meshwright.refusal("estimate", *asked)
     assert "`tp8` splits blocks of 64 elements" in answer
     assert "1,376 elements of `down`" in answer
-
-
-def test_all_that_is_wrong_is_said_at_once(meshwright, tmp_path: Path) -> None:
-    lengths = tmp_path / "lengths.csv"
-    lengths.write_text("512\n9999\n3000\n")
-    words = ("--task", "lora", "--targets", "q_proj,gates,experts", "--lengths", str(lengths))
-    answer = meshwright("plan", *ASKED, *words)
-    assert answer.code == 2
-    assert "4 problems in what was asked" in answer.err
-    assert "did you mean `gate`?" in answer.err
-    assert "--targets: `llama3-8b` has no `experts`" in answer.err
-    for line, tokens in ((2, "9,999"), (3, "3,000")):
-        assert f"lengths.csv:{line}: a document of {tokens} tokens is longer than" in answer.err
-    assert "hint: it has `q`, `k`, `v`, `o`, `gate`, `up`, `down`" in answer.err
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -22,18 +21,6 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "gpt3-175b", "dgx-h100", None, "tp8 pp16 dp64 mbs1 zero1", gpus=8192, global_batch=3072, sequence=2048
     ).save(path)
     return path
-
-
-def test_says_when_it_ends_and_how_often_to_save(plan: Path) -> None:
-    answer = forecast(plan, "3T", operations="llama3", spares=2)
-    text = "\n".join(str(part) for part in answer.text)
-    for words in ("Ends after", "Goodput", "Save every", "failures are expected", "half as many failures"):
-        assert words in text
-    assert all(len(line) <= 80 for line in text.splitlines())
-    record = json.loads(json.dumps(answer.record()))
-    assert record["ends_seconds"]["p5"] < record["ends_seconds"]["expected"] < record["ends_seconds"]["p95"]
-    assert sum(record["parts"].values()) == pytest.approx(record["seconds"])
-    assert answer.to_frame()["seconds"].sum() == pytest.approx(record["seconds"])
 
 
 def test_dates_and_money_have_the_interval_of_the_step(plan: Path) -> None:
@@ -58,23 +45,6 @@ def test_plan_and_forecast_say_the_same_of_a_run(tmp_path: Path) -> None:
     said = forecast(tmp_path / "plan.yaml").record()
     assert planned.record()["training"]["ends_seconds"] == pytest.approx(said["ends_seconds"])
     assert said["parts"]["starting"] > 5
-
-
-def test_flags_change_the_operations(plan: Path) -> None:
-    usual, rare = (
-        forecast(plan, "3T"),
-        forecast(plan, "3T", mtbf="500000 h", restart="30 s", storage="4 TB/s"),
-    )
-    assert "operations `llama3`" in usual.assumptions[0]
-    assert rare.found.segment.mtbf == 500_000 * 3600 / 8192
-    assert rare.found.seconds < usual.found.seconds
-
-
-def test_what_is_wrong_is_said_at_once(plan: Path) -> None:
-    with pytest.raises(InputError) as caught:
-        forecast(plan, None, mtbf="often", storage="quick", spares=-1, price="much", start="soon")
-    places = {problem.where for problem in caught.value.problems}
-    assert {"--tokens", "--mtbf", "--storage", "--spares", "--price", "--start"} <= places
 
 
 def test_the_curve_has_its_least_at_the_answer(plan: Path) -> None:
@@ -102,10 +72,3 @@ def test_a_run_that_nothing_starts_again_has_no_best_interval(plan: Path) -> Non
         steps_between_checkpoints(loaded, 100_000, none, restarts=0)
     assert steps_between_checkpoints(loaded, 100_000, none, restarts=3)[0] > 0
     assert steps_between_checkpoints(loaded, 100_000, "llama3", restarts=0)[0] > 0
-
-
-def test_a_report_that_saved_nothing_is_no_operations(meshwright, plan: Path, tmp_path: Path) -> None:
-    missing = meshwright(
-        "forecast", str(plan), "--tokens", "3T", "--operations", str(tmp_path / "run-report.json")
-    )
-    assert missing.code == 2

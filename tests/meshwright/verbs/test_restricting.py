@@ -52,15 +52,6 @@ def test_a_stack_with_a_name_of_its_own_goes_with_every_trainer(tmp_path: Path, 
         assert meshwright("estimate", *ASKED, *flags)[0] == code
 
 
-def test_compared_layouts_are_held_to_it_too(tmp_path: Path, meshwright) -> None:
-    path = tmp_path / "plan.yaml"
-    assert meshwright("estimate", *ASKED, "--layout", "dp8 mbs8 zero0", "-o", str(path))[0] == 0
-    assert meshwright("compare", str(path), "pp2 dp4 recompute=full,none")[0] == 0
-    code, _, err = meshwright("compare", str(path), "pp2 dp4 recompute=full,none", "--for", "megatron")
-    assert code == 2
-    assert "Megatron recomputes the same on every stage" in err
-
-
 def test_of_several_precisions_the_fastest_is_answered(meshwright) -> None:
     def step(precision: str) -> tuple[str, float, str]:
         code, out, err = meshwright("plan", *ASKED, "--top", "1", "--json", "--precision", precision)

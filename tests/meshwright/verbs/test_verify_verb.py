@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from command_line import ASKED
@@ -12,14 +11,10 @@ def test_a_tampered_plan(meshwright, plan_file: Path, tmp_path: Path) -> None:
     forged = tmp_path / "forged.yaml"
     lines = plan_file.read_text().splitlines(keepends=True)
     forged.write_text("".join("  mfu: 0.99\n" if line.startswith("  mfu: ") else line for line in lines))
-    answer = meshwright("verify", str(forged), "--json")
-    assert answer.code == 1
-    document = json.loads(answer.out)
+    document = meshwright.json("verify", str(forged))
     assert not document["verified"]
     assert [check["check"] for check in document["checks"] if not check["passed"]] == ["step"]
-    text = meshwright("verify", str(forged)).out
-    assert "FAIL" in text
-    assert text.rstrip().endswith("Not verified: 1 of 13 checks failed")
+    assert meshwright("verify", str(forged)).out.rstrip().endswith("Not verified: 1 of 13 checks failed")
 
 
 def test_a_layout_that_was_asked_for(meshwright, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 
@@ -38,18 +37,6 @@ def calibrate(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str
     return told(capsys, "calibrate", *words)
 
 
-def test_three_old_log_lines(capsys, here: Path) -> None:
-    code, out, err = calibrate(capsys, "--from-runs", "mine.csv", "-o", "ours.yaml")
-    assert code == 0
-    assert max(len(line.rstrip()) for line in out.splitlines()) <= 80
-    assert out.startswith("h100-sxm under torchtitan: 3 rows (3 of mine), from profile ")
-    assert "gemm_efficiency" in out
-    assert "3 rows fitted to, 0 left out" in out
-    assert err == "Wrote ours.yaml\nNext: meshwright validate --runs mine.csv --profile ours.yaml\n"
-    profile = load_profile("ours.yaml")
-    assert (profile.gpu, profile.stack, profile.validated_runs) == ("h100-sxm", "torchtitan", 3)
-
-
 def test_what_was_written_is_what_later_verbs_use(capsys, here: Path) -> None:
     document = json.loads(calibrate(capsys, "--from-runs", "mine.csv", "-o", "ours.yaml", "--json")[1])
     (fitted,) = document["profiles"]
@@ -67,44 +54,6 @@ def test_what_was_written_is_what_later_verbs_use(capsys, here: Path) -> None:
     assert estimated["trust"]["profile"] == "fitted-h100-sxm-torchtitan"
     predicted = validated["rows"][1]["predicted_step_seconds"]
     assert estimated["step_seconds"] == pytest.approx(predicted, rel=0.02)
-
-
-def test_the_document_and_the_table_hold_every_constant(capsys, here: Path) -> None:
-    words = ("--from-runs", "mine.csv", "-o", "ours.yaml", "--json", "--csv", "constants.csv")
-    document = json.loads(calibrate(capsys, *words)[1])
-    (fitted,) = document["profiles"]
-    assert [row["row_id"] for row in fitted["runs"]] == ["mine-0001", "mine-0002", "mine-0003"]
-    assert (document["left_out"], document["cross_validation"]) == ([], None)
-    for constant in fitted["constants"]:
-        assert constant["after"] == fitted["profile"][constant["constant"]]
-        assert constant["low"] < constant["after"] < constant["high"]
-        assert 0 <= constant["told"] < 1
-    gemm = fitted["constants"][0]
-    assert gemm["constant"] == "gemm_efficiency"
-    assert gemm["told"] > 0.2
-    assert set(gemm["moved_by"]) == {"mine-0001", "mine-0002", "mine-0003"}
-    rows = list(csv.DictReader(Path("constants.csv").read_text().splitlines()))
-    assert [row["constant"] for row in rows] == [one["constant"] for one in fitted["constants"]]
-    assert float(rows[0]["after"]) == gemm["after"]
-
-
-def test_several_stacks_need_a_choice(capsys, here: Path) -> None:
-    code, out, err = calibrate(capsys, "--from-runs", "mixed.csv")
-    assert (code, out) == (2, "")
-    assert err == (
-        "error: `mixed.csv` has runs for 2 profiles\n"
-        "  --gpu h100-sxm --stack torchtitan: 3 rows\n"
-        "  --gpu h100-sxm --stack nemo: 1 row\n"
-        "\n"
-        "hint: choose one, or write a file each: -o profiles/\n"
-    )
-    assert not Path("profile.yaml").exists()
-    out = calibrate(capsys, "--from-runs", "mixed.csv", "--stack", "nemo", "--gpu", "h200")[1]
-    assert "1 row fitted to, 5 left out" in out
-    assert "  3 left out: ran under torchtitan" in out
-    assert "  1 left out: GPU `Abacus` is not in the catalogue" in out
-    assert "  1 left out: no step time" in out
-    assert load_profile("profile.yaml").stack == "nemo"
 
 
 def test_a_folder_takes_a_file_for_each_gpu_and_stack(capsys, here: Path) -> None:

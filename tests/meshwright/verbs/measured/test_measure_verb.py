@@ -11,7 +11,7 @@ from threading import Thread
 import pytest
 from command_line import SHOP
 from gpu_traces import write_trace
-from trainer_logs import WORK, megatron, torchtitan
+from trainer_logs import WORK, megatron
 
 import meshwright as mw
 from executor.measure.report import load_report
@@ -82,33 +82,6 @@ def test_a_log_becomes_the_report_that_the_other_verbs_take(
     answer = meshwright("plot", "ranks", str(report), "-o", str(chart))
     assert answer.code == 2
     assert "tells nothing of what each rank did" in answer.err
-
-
-def test_another_job_is_named_with_its_lines(meshwright, plan_file: Path, write: Write) -> None:
-    plan = load_plan(plan_file)
-    wrong = arguments(plan, hidden_size=1024, micro_batch_size=77, world_size=16, num_experts=8)
-    log = write([*wrong, *megatron(SECONDS)])
-    answer = meshwright("measure", str(plan_file), "--log", log)
-    assert answer.code == 2
-    for line, name, theirs, ours in (
-        (5, "hidden_size", "1,024", "768"),
-        (6, "micro_batch_size", "77", str(plan.layout.mbs)),
-        (7, "num_experts", "8", "0"),
-        (13, "world_size", "16", "8"),
-    ):
-        assert f"{log}:{line}  {name}: the log has {theirs}, the plan {ours}" in answer.err
-    assert "hint: measure the plan of what ran: meshwright import" in answer.err
-
-
-def test_what_a_log_alone_tells_of_memory_stands_beside_the_plan(
-    meshwright, plan_file: Path, write: Write
-) -> None:
-    answer = meshwright("measure", str(plan_file), "--log", write(torchtitan(SECONDS)), "--json")
-    assert answer.code == 0, answer.err
-    told = {line["quantity"]: line for line in json.loads(answer.out)["comparison"]}
-    assert told["reserved_bytes"]["measured"] == 20.25 * 2**30
-    assert "allocated_bytes" not in told
-    assert "thread_cpu_seconds" not in told
 
 
 def test_traces_put_every_part_beside_its_own(

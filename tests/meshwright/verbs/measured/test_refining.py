@@ -17,8 +17,6 @@ from cost_models.pipeline.pricing import estimate
 from cost_models.specs.training import TrainingSpec
 from executor.measure.any_report import Course, Environment, save_report
 from executor.measure.report import PhaseReport, RankReport, RunReport, make_report
-from meshwright.records.runs import comparison
-from meshwright.render.measured import next_step
 from planner.plan import make_plan
 
 PARTS = (
@@ -190,11 +188,3 @@ def test_times_that_cannot_be_leave_a_profile_that_can_be_read(
     report.write_text(json.dumps(document))
     assert meshwright("calibrate", "--from-run", str(report), "-o", str(profile), "-q").code == 0
     assert load_profile(str(profile)).moved is not None
-
-
-def test_a_run_that_is_off_by_more_than_its_noise_says_what_to_do() -> None:
-    off, right = report_of("mbs4", slower=1.3), report_of("mbs4", slower=1.0)
-    words = next_step(comparison(off), Path("run-report.json"))
-    assert words.startswith("Off by more than the noise: step -2")
-    assert words.endswith("Next: meshwright calibrate --from-run run-report.json -o profile.yaml")
-    assert next_step(comparison(right), Path("run-report.json")).startswith("Next: meshwright plot accuracy")

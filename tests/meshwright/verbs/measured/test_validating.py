@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections.abc import Iterator
@@ -66,14 +65,6 @@ def test_the_shipped_runs_are_validated(capsys, monkeypatch: pytest.MonkeyPatch)
     assert sum(source["rows"] for source in document["sources"]) == len(shipped)
 
 
-def test_a_table_of_ones_own(capsys, table: Path) -> None:
-    code, out, _ = run(capsys, "--runs", str(table))
-    assert code == 0
-    assert max(len(line.rstrip()) for line in out.splitlines()) <= 80
-    assert "5 rows predicted, 1 skipped" in out
-    assert "  1 skipped: GPU `Abacus` is not in the catalogue" in out
-
-
 def test_interrupting_tells_the_rows_predicted_so_far(
     capsys, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,37 +83,11 @@ def test_interrupting_tells_the_rows_predicted_so_far(
     assert not (tmp_path / "accuracy.md").exists()
 
 
-def test_every_row_has_a_record(capsys, table: Path) -> None:
-    rows = json.loads(run(capsys, "--runs", str(table), "--json")[1])["rows"]
-    promised = {
-        *("row_id", "source_id", "predicted_step_seconds", "predicted_peak_bytes", "predicted_fits"),
-        *("verdict", "parts", "assumptions", "trust", "skipped", "anchor"),
-    }
-    assert all(promised <= set(row) for row in rows)
-    assert rows[4]["predicted_fits"] is False
-    assert rows[4]["verdict"] == "does not fit"
-    assert (rows[5]["predicted_step_seconds"], rows[5]["verdict"]) == (None, None)
-    assert any("one" in assumed or "ZeRO" in assumed for assumed in rows[0]["assumptions"])
-
-
 def test_anchors_leave_the_score(capsys, table: Path) -> None:
     document = json.loads(run(capsys, "--runs", str(table), "--anchors", "3", "--json")[1])
     assert [row["anchor"] for row in document["rows"]] == [True, False, True, True, False, False]
     assert document["sources"][0]["timed_predicted"] == 1
     assert "3 given as anchors" in run(capsys, "--runs", str(table), "--anchors", "3")[1]
-
-
-def test_rows_as_csv(capsys, table: Path, tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    assert run(capsys, "--runs", str(table), "--csv", str(path))[0] == 0
-    rows = list(csv.DictReader(path.read_text().splitlines()))
-    assert len(rows) == len(ROWS)
-    assert float(rows[0]["compute_seconds"]) > 0
-
-
-def test_a_stack_may_be_given(capsys, table: Path) -> None:
-    rows = json.loads(run(capsys, "--runs", str(table), "--stack", "fsdp", "--json")[1])["rows"]
-    assert rows[0]["stack"] == "fsdp"
 
 
 def test_a_page_with_plots(capsys, table: Path, tmp_path: Path) -> None:
@@ -149,17 +114,6 @@ def test_a_page_with_plots(capsys, table: Path, tmp_path: Path) -> None:
 
 def test_every_shipped_source_has_its_note() -> None:
     assert set(source_notes()) == {row.source_id for row in shipped_rows()}
-
-
-def test_the_page_says_what_known_sources_leave_open(capsys, table: Path, tmp_path: Path) -> None:
-    table.write_text(table.read_text().replace(",lab,", ",dgxc,", 2))
-    folder = tmp_path / "docs"
-    run(capsys, "--runs", str(table), "-o", str(folder))
-    page = (folder / "accuracy.md").read_text()
-    note = source_notes()["dgxc"]
-    assert f"| dgxc | 2 | 2 | {note.measured} |" in page
-    assert f"| dgxc | {note.unknown} |" in page
-    assert "| lab | 4 | 2 | in the table that was given |" in page
 
 
 def test_a_page_without_a_timed_row_has_no_plots(capsys, tmp_path: Path) -> None:
