@@ -125,7 +125,6 @@ def save_and_resume(
     sharding: str,
     optimizer: str,
     folder: Path,
-    *,
     resume: bool,
     steps: int,
     per_node: int | None = None,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from effort import few
 from processes import Processes
-from training import GPT, MOE, plan_for
+from training import GPT, MOE, engine_and_batches, plan_for
 
 from executor.measure.report import PhaseReport, RankReport
 from planner.plan import Plan
@@ -30,21 +30,16 @@ def waits_for_a_late_rank(plan: Plan) -> dict[str, float]:
     """What this rank waited by axis in forward and backward, where the last rank comes late to it."""
     import torch.distributed as dist
 
-    from executor.data.batches import Batches
-    from executor.engine.engine import Engine
-    from executor.run_config import EngineOptions
     from executor.timing import Waits
 
-    engine = Engine(plan, torch.device("cpu"), EngineOptions())
-    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
-    place = engine.place.dp
-    engine.step(*batches.slice(0, place, plan.layout.dp))
+    engine, batch = engine_and_batches(plan)
+    engine.step(*batch(0))
     waits = Waits(engine.mesh, engine.device, engine.context_group, engine.experts)
     dist.barrier()
     if dist.get_rank() == dist.get_world_size() - 1:
         time.sleep(LATE_SECONDS)
     with waits.watching():
-        engine.forward_backward(*batches.slice(1, place, plan.layout.dp))
+        engine.forward_backward(*batch(1))
         return waits.seconds()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from planner.plan import Plan, make_plan
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from executor.axes.offload.link import Traffic
     from executor.boxes import Box
     from executor.engine.engine import Engine
     from executor.measure.report import RunReport
@@ -134,6 +135,32 @@ def traced() -> Iterator[None]:
             yield
         finally:
             torch._dynamo.reset()
+
+
+def engine_and_batches(plan: Plan, **options: Any) -> tuple[Engine, Callable[[int], tuple[Tensor, ...]]]:
+    """The engine of this rank, and its share of the batch of a step."""
+    from executor.data.batches import Batches
+    from executor.engine.engine import Engine
+    from executor.run_config import EngineOptions
+
+    engine = Engine(plan, torch.device("cpu"), EngineOptions(**options))
+    batches, share = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0), engine.share
+    return engine, lambda step: batches.between(step, share.first, share.last)
+
+
+def offloaded_step(plan: Plan) -> tuple[dict[str, int], int, Traffic, int]:
+    """(Bytes of each part at the device's peak, most bytes in host memory, what links carried, bytes on the drive) of
+    this rank's second step."""
+    from executor.axes.offload.blocks import OffloadAxis
+    from executor.measure.memory import held_on_drive, measure_tiers
+
+    engine, batch = engine_and_batches(plan)
+    engine.step(*batch(0))
+    offload = engine.axis(OffloadAxis)
+    assert offload is not None
+    offload.link.take_traffic()
+    parts, host = measure_tiers(engine, *batch(1))
+    return parts, host, offload.link.take_traffic(), held_on_drive(engine)
 
 
 def train(plan: Plan, steps: int, sgd: bool, *how: Any, **options: Any) -> list[tuple[float, float]]:

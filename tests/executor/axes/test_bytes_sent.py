@@ -15,7 +15,7 @@ import pytest
 import torch
 from effort import few
 from processes import Processes
-from training import LLAMA, MOE, SHARED, plan_for
+from training import LLAMA, MOE, SHARED, engine_and_batches, plan_for
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.communication import by_axis, collectives
@@ -51,10 +51,6 @@ def sent(plan: Plan) -> tuple[list[Sent], int]:
     from torch.distributed.distributed_c10d import _resolve_process_group
     from torch.distributed.tensor.debug import CommDebugMode
 
-    from executor.data.batches import Batches
-    from executor.engine.engine import Engine
-    from executor.run_config import EngineOptions
-
     found: list[Sent] = []
 
     class Watch(CommDebugMode):
@@ -75,13 +71,10 @@ def sent(plan: Plan) -> tuple[list[Sent], int]:
                 found.append(Sent(func.overloadpacket.__name__, self.update, message, mine.nbytes, alone))
             return result
 
-    engine = Engine(plan, torch.device("cpu"), EngineOptions())
-    batch = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0).slice(
-        0, engine.place.dp, plan.layout.dp
-    )
+    engine, batch = engine_and_batches(plan)
     watch = Watch()
     with watch:
-        engine.forward_backward(*batch)
+        engine.forward_backward(*batch(0))
         watch.update = True
         engine.update()
     held = sum(one.numel() * one.element_size() for part in engine.parts for one in part.parameters())

@@ -14,7 +14,7 @@ import torch
 from effort import few, some_of
 from processes import Processes
 from saving_jobs import SAVED_AT, STEPS, train_and_save
-from training import GPT, MOE, Trained, plan_for, train_weights
+from training import GPT, MOE, Trained, offloaded_step, plan_for, train_weights
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.offload.residency import drive_step_bytes
@@ -70,34 +70,15 @@ def test_an_optimizer_without_states_goes_with_every_offload(layout: str, proces
         assert all(other == curve for other, _ in others)
 
 
-def counted(plan: Plan) -> tuple[int, int, int, dict[str, int], int]:
-    """(bytes held, read and written in a step on the drive; parts at the device's peak; most in host memory)."""
-    from executor.axes.offload.blocks import OffloadAxis
-    from executor.data.batches import Batches
-    from executor.engine.engine import Engine
-    from executor.measure.memory import held_on_drive, measure_tiers
-    from executor.run_config import EngineOptions
-
-    engine = Engine(plan, torch.device("cpu"), EngineOptions())
-    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
-    engine.step(*batches.slice(0, engine.place.dp, plan.layout.dp))
-    offload = engine.axis(OffloadAxis)
-    assert offload is not None
-    offload.link.take_traffic()
-    parts, host = measure_tiers(engine, *batches.slice(1, engine.place.dp, plan.layout.dp))
-    seen = offload.link.take_traffic()
-    return held_on_drive(engine), seen.drive_read_bytes, seen.drive_written_bytes, parts, host
-
-
 @pytest.mark.parametrize(("way", "unused"), [("states:3/drive", 0), ("streamed:3/drive ring=1", 3)])
 def test_bytes_of_the_drive_are_those_of_the_plan(way: str, unused: int, processes: Processes) -> None:
     """In host memory are buffers of chunks and gradients of two blocks, besides what streamed blocks keep of theirs;
     fp32 weights that passes use have no buffers."""
     size = {"num_layers": 4, "hidden_size": 256, "max_positions": 64}
     plan = plan_for(f"mbs4 offload={way}", GPT | size)
-    ((held, read, written, parts, host),) = processes.run(1, counted, plan)
+    ((parts, host, carried, held),) = processes.run(1, offloaded_step, plan)
     columns = LayoutColumns.of([plan.layout])
-    assert (read, written) == pytest.approx(
+    assert (carried.drive_read_bytes, carried.drive_written_bytes) == pytest.approx(
         [own[0] for own in drive_step_bytes(plan.question, columns)], rel=0.005
     )
     assert held == pytest.approx(plan.prediction.drive_bytes, rel=0.005)

@@ -21,10 +21,19 @@ from effort import few, first_of, some_of
 from processes import Processes
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from training import GPT, LAST_PLACE, LLAMA, MOE, NO_GRADIENT, Trained, plan_for, question_for, train_weights
+from training import (
+    GPT,
+    LAST_PLACE,
+    LLAMA,
+    MOE,
+    NO_GRADIENT,
+    Trained,
+    offloaded_step,
+    plan_for,
+    train_weights,
+)
 
-from cost_models.axes.layout import parse_layout
-from cost_models.errors import HostError, InputError, RunError
+from cost_models.errors import HostError, RunError
 from executor.axes.axis import Rank
 from executor.axes.offload import blocks
 from executor.axes.offload.blocks import Parking
@@ -37,7 +46,6 @@ from executor.models.transformer import Transformer
 from executor.pinned import pinned_zeros
 from executor.run_config import EngineOptions
 from planner.plan import Plan
-from planner.rules.stack import require_runnable
 
 STEPS = 3
 WAYS = ("states", "parked", "streamed/activations", "states:1/parked:1/streamed:1", "activations")
@@ -152,25 +160,6 @@ SIZE = {"num_layers": 6, "hidden_size": 256, "max_positions": 256}
 JOB = {"global_batch": 8, "sequence_length": 256}
 
 
-def tiers(plan: Plan) -> tuple[dict[str, int], int, int]:
-    """(bytes of each part at the device's peak, most bytes in host memory, bytes copied in a step) of this rank."""
-    from executor.axes.offload.blocks import OffloadAxis
-    from executor.data.batches import Batches
-    from executor.engine.engine import Engine
-    from executor.measure.memory import measure_tiers
-    from executor.run_config import EngineOptions
-
-    engine = Engine(plan, torch.device("cpu"), EngineOptions())
-    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
-    engine.step(*batches.slice(0, engine.place.dp, plan.layout.dp))
-    offload = engine.axis(OffloadAxis)
-    assert offload is not None
-    offload.link.take_traffic()
-    parts, host = measure_tiers(engine, *batches.slice(1, engine.place.dp, plan.layout.dp))
-    copied = offload.link.take_traffic()
-    return parts, host, copied.down_bytes + copied.up_bytes
-
-
 @few(2)
 @pytest.mark.parametrize(
     ("way", "host_bytes", "copied_bytes"),
@@ -185,7 +174,8 @@ def test_tiers_hold_and_links_carry_what_can_be_counted(
 ) -> None:
     """Bytes a parameter of the blocks that live on the host; gradients of two more travel."""
     plan = plan_for(f"mbs4 offload={way}", GPT | SIZE, **JOB)
-    ((parts, host, copied),) = processes.run(1, tiers, plan)
+    ((parts, host, carried, _),) = processes.run(1, offloaded_step, plan)
+    copied = carried.down_bytes + carried.up_bytes
     predicted = predicted_parts(plan.prediction.rank_memory[0])
     assert sum(parts.values()) == pytest.approx(sum(predicted.values()), rel=0.02)
     block = 12 * 256**2 + 13 * 256
@@ -200,26 +190,13 @@ def test_tiers_hold_and_links_carry_what_can_be_counted(
 def test_activations_leave_the_device(processes: Processes) -> None:
     """All but those of two blocks, of six; and they come back, those of each of four microbatches."""
     plan = plan_for("mbs2 offload=activations", GPT | SIZE, **JOB)
-    ((parts, host, copied),) = processes.run(1, tiers, plan)
+    ((parts, host, carried, _),) = processes.run(1, offloaded_step, plan)
+    copied = carried.down_bytes + carried.up_bytes
     assert sum(parts.values()) == pytest.approx(
         sum(predicted_parts(plan.prediction.rank_memory[0]).values()), rel=0.02
     )
     assert copied == pytest.approx(4 * 2 * host, rel=0.01)
     assert host > parts["rest"] / 2
-
-
-@pytest.mark.parametrize(
-    ("layout", "job", "said"),
-    [
-        ("pp2 mbs1 schedule=zbv offload=states", {}, "splits backward passes"),
-        ("mbs1 offload=streamed", {"precision": "fp8"}, "fp8 products keep their weights on the device"),
-    ],
-)
-def test_what_is_not_offloaded_is_said(layout: str, job: dict[str, Any], said: str) -> None:
-    parsed = parse_layout(layout)
-    with pytest.raises(InputError) as raised:
-        require_runnable(question_for(GPT, parsed.num_gpus, **job), parsed)
-    assert said in str(raised.value) + str(raised.value.problems)
 
 
 def runs_out(plan: Plan) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from effort import few, number, some_of
 from processes import Processes
-from training import GPT, LLAMA, MOE, NO_GRADIENT, plan_for, train_weights
+from training import GPT, LLAMA, MOE, NO_GRADIENT, engine_and_batches, plan_for, train_weights
 
 STEPS = number(2, 4)
 TOLERANCE = 1e-6
@@ -90,16 +90,11 @@ def test_stages_that_send_ahead_train_alike_to_the_last_bit(
 
 def begun_before_the_backward_pass_ends(plan: Any) -> tuple[int, int]:
     """How many reductions had been started when forward and backward were done, of how many."""
-    import torch
 
     from executor.axes.overlap import OverlapAxis
-    from executor.data.batches import Batches
-    from executor.engine.engine import Engine
-    from executor.run_config import EngineOptions
 
-    engine = Engine(plan, torch.device("cpu"), EngineOptions())
-    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
-    engine.forward_backward(*batches.slice(0, engine.place.dp, plan.layout.dp))
+    engine, batch = engine_and_batches(plan)
+    engine.forward_backward(*batch(0))
     overlap = engine.axis(OverlapAxis)
     assert overlap is not None
     begun = overlap.reducing

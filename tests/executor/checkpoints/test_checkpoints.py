@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,32 +30,18 @@ TOLERANCE = 1e-5
 BIASED = SHARED | LATENT | {"routing_bias": True}
 RATE = Rate(peak=1e-2, warm_up=4, decay=7)
 """Saved while it rises; it falls before the end."""
+SCHEDULED: dict[str, Any] = {"steps": RATE.decay, "keep": 9}
+FRESH, AGAIN = partial(train_and_save, resume=False), partial(train_and_save, resume=True)
 
 
 def saved_run(processes: Processes, layout: str, folder: Path, model: dict = GPT, **training) -> list:  # type: ignore[type-arg]
     """The uninterrupted curve of a run that leaves checkpoints of steps 3 and 5; the second is taken away again."""
     plan = plan_for(layout, model, **training)
-    curve = processes.run(plan.layout.num_gpus, _fresh, plan, folder)[0][0]
+    curve = processes.run(plan.layout.num_gpus, FRESH, plan, folder)[0][0]
     for name in Folder(folder).complete():
         if name > SAVED_AT:
             Folder(folder).delete(name)
     return curve
-
-
-def _fresh(plan, folder):  # type: ignore[no-untyped-def]
-    return train_and_save(plan, folder, resume=False)
-
-
-def _again(plan, folder):  # type: ignore[no-untyped-def]
-    return train_and_save(plan, folder, resume=True)
-
-
-def _more(plan, folder, steps):  # type: ignore[no-untyped-def]
-    return train_and_save(plan, folder, resume=True, steps=steps)
-
-
-def _refused(plan, folder, resume, how):  # type: ignore[no-untyped-def]
-    return refused(plan, folder, resume=resume, **how)
 
 
 @few(1)
@@ -84,7 +71,7 @@ def test_the_same_plan_resumes_bit_for_bit(
     """Losses and gradient norms equal those of the run that was not interrupted, compared exactly."""
     expected = saved_run(processes, layout, tmp_path, model, **training)
     plan = plan_for(layout, model, **training)
-    got, notes, newest = processes.run(plan.layout.num_gpus, _again, plan, tmp_path)[0]
+    got, notes, newest = processes.run(plan.layout.num_gpus, AGAIN, plan, tmp_path)[0]
     assert len(expected) == STEPS
     assert got == expected[SAVED_AT:]
     assert notes == [f"resumed from {tmp_path}/step-00000003 after step 3"]
@@ -118,7 +105,7 @@ def test_another_plan_goes_on_with_the_same_curve(
     checkpoint has nothing else: what is frozen is drawn again."""
     expected = saved_run(processes, saved, tmp_path, model, **job)
     plan = plan_for(resumed, model, **job)
-    got, notes, _ = processes.run(plan.layout.num_gpus, _again, plan, tmp_path)[0]
+    got, notes, _ = processes.run(plan.layout.num_gpus, AGAIN, plan, tmp_path)[0]
     assert len(got) == STEPS - SAVED_AT
     assert got == [pytest.approx(pair, rel=TOLERANCE) for pair in expected[SAVED_AT:]]
     assert "saved as" in notes[0]
@@ -126,19 +113,15 @@ def test_another_plan_goes_on_with_the_same_curve(
     assert "tuning" not in job or all("_adapter" in name or "random" in name for name in names)
 
 
-def _scheduled(plan, folder, resume, rate):  # type: ignore[no-untyped-def]
-    return train_and_save(plan, folder, resume=resume, steps=RATE.decay, keep=9, rate=rate)
-
-
 def test_the_learning_rate_goes_on_where_it_was(processes: Processes, tmp_path: Path) -> None:
     """Bit for bit through warm-up and decay; another schedule is another curve, and is said."""
     plan, folder = plan_for("dp2 mbs2 zero1"), Folder(tmp_path)
-    expected, _, _ = processes.run(2, _scheduled, plan, tmp_path, False, RATE)[0]
+    expected, _, _ = processes.run(2, partial(FRESH, **SCHEDULED, rate=RATE), plan, tmp_path)[0]
     for resumed, notes in ((RATE, 1), (Rate(peak=1e-2, warm_up=5, decay=7), 2)):
         for step in folder.complete():
             if step > SAVED_AT:
                 folder.delete(step)
-        got, told, _ = processes.run(2, _scheduled, plan, tmp_path, True, resumed)[0]
+        got, told, _ = processes.run(2, partial(AGAIN, **SCHEDULED, rate=resumed), plan, tmp_path)[0]
         assert (got == expected[SAVED_AT:]) is (resumed == RATE)
         assert len(told) == notes
     assert told[1] == "the learning rate was 0.01, now it is 0.008"
@@ -148,7 +131,9 @@ def test_other_choices_are_said_where_a_run_goes_on(processes: Processes, tmp_pa
     """They are taken, as a person may mean them; a curve that bends here must not be a riddle."""
     saved_run(processes, "mbs2", tmp_path, GPT)
     plan = plan_for("mbs2", GPT, precision="bf16")
-    _, told, _ = processes.run(1, _otherwise, plan, tmp_path)[0]
+    _, told, _ = processes.run(
+        1, partial(AGAIN, rate=Rate(peak=1e-3, warm_up=3, decay=100), clip=0.5), plan, tmp_path
+    )[0]
     assert told[1:] == [
         "the learning rate was 0.001 after 0 steps of warm-up, now it is 0.001 after 3 steps of warm-up,"
         " falling until step 100",
@@ -157,16 +142,12 @@ def test_other_choices_are_said_where_a_run_goes_on(processes: Processes, tmp_pa
     ]
 
 
-def _otherwise(plan, folder):  # type: ignore[no-untyped-def]
-    return train_and_save(plan, folder, resume=True, rate=Rate(peak=1e-3, warm_up=3, decay=100), clip=0.5)
-
-
 def test_a_vocabulary_padded_for_more_ranks(processes: Processes, tmp_path: Path) -> None:
     """Rows that only pad are made anew; the rows of tokens and everything else are the saved ones."""
     odd = LLAMA | {"vocab_size": 257, "vocab_multiple": 1}
     saved_run(processes, "mbs2", tmp_path, odd)
     plan = plan_for("tp2 mbs2", odd)
-    got, _, newest = processes.run(2, _again, plan, tmp_path)[0]
+    got, _, newest = processes.run(2, AGAIN, plan, tmp_path)[0]
     assert newest == STEPS
     assert len(got) == STEPS - SAVED_AT
     manifest = read_manifest(Folder(tmp_path).at(STEPS))
@@ -232,9 +213,9 @@ def test_a_broken_checkpoint_is_named_and_the_one_before_taken(
 ) -> None:
     """The run goes on from the checkpoint before, says so, and leaves the broken one under another name."""
     plan = plan_for("dp2 mbs2 zero1")
-    expected = processes.run(2, _fresh, plan, tmp_path)[0][0]
+    expected = processes.run(2, FRESH, plan, tmp_path)[0][0]
     damage(Folder(tmp_path).at(STEPS))
-    got, notes, newest = processes.run(2, _again, plan, tmp_path)[0]
+    got, notes, newest = processes.run(2, AGAIN, plan, tmp_path)[0]
     assert notes[0].startswith(
         f"warning: step-00000005 is broken and now named broken-step-00000005-0: {said}"
     )
@@ -246,9 +227,9 @@ def test_a_broken_checkpoint_is_named_and_the_one_before_taken(
 def test_a_checkpoint_is_of_the_step_that_it_says(processes: Processes, tmp_path: Path) -> None:
     """Whatever its folder is called: its state would go on with the data and the rates of another step."""
     plan = plan_for("dp2 mbs2 zero1")
-    processes.run(2, _fresh, plan, tmp_path)
+    processes.run(2, FRESH, plan, tmp_path)
     Folder(tmp_path).at(STEPS).rename(Folder(tmp_path).at(9))
-    for kind, message in processes.run(2, _refused, plan, tmp_path, True, {}):
+    for kind, message in processes.run(2, partial(refused, resume=True), plan, tmp_path):
         assert kind == "InputError"
         assert message.startswith(f"{tmp_path}/step-00000009 holds the checkpoint of step {STEPS}\n")
         assert "its name is step-00000005" in message
@@ -256,10 +237,10 @@ def test_a_checkpoint_is_of_the_step_that_it_says(processes: Processes, tmp_path
 
 def test_without_a_whole_checkpoint_nothing_is_trained(processes: Processes, tmp_path: Path) -> None:
     plan = plan_for("dp2 mbs2 zero1")
-    processes.run(2, _fresh, plan, tmp_path)
+    processes.run(2, FRESH, plan, tmp_path)
     for step in Folder(tmp_path).complete():
         change_byte(Folder(tmp_path).at(step) / "rank-00001.safetensors", -5)
-    kind, message = processes.run(2, _refused, plan, tmp_path, True, {})[0]
+    kind, message = processes.run(2, partial(refused, resume=True), plan, tmp_path)[0]
     assert kind == "RunError"
     assert message.startswith(
         f"no checkpoint in {tmp_path} is whole\n  step-00000005: rank-00001.safetensors: its"
@@ -270,12 +251,12 @@ def test_without_a_whole_checkpoint_nothing_is_trained(processes: Processes, tmp
 def test_what_a_killed_save_left_is_never_read(processes: Processes, tmp_path: Path) -> None:
     """It is not listed, and the next save clears it away."""
     plan = plan_for("dp2 mbs2 zero1")
-    processes.run(2, _fresh, plan, tmp_path)
+    processes.run(2, FRESH, plan, tmp_path)
     half = Folder(tmp_path).partial(8)
     half.mkdir()
     (half / "rank-00000.safetensors").write_bytes(b"half")
     assert Folder(tmp_path).complete() == [5, 3]
-    processes.run(2, _more, plan, tmp_path, 6)
+    processes.run(2, partial(AGAIN, steps=6), plan, tmp_path)
     assert not half.exists()
     assert Folder(tmp_path).complete() == [6, 5]
 
@@ -283,7 +264,7 @@ def test_what_a_killed_save_left_is_never_read(processes: Processes, tmp_path: P
 def test_a_full_disk_leaves_the_checkpoint_before(processes: Processes, tmp_path: Path) -> None:
     """Every rank says which rank could not write which file and why; half of it is not left lying."""
     plan = plan_for("dp2 mbs2 zero1")
-    processes.run(2, _fresh, plan, tmp_path)
+    processes.run(2, FRESH, plan, tmp_path)
     answers = processes.run(2, fill_the_disk, plan, tmp_path)
     for kind, message in answers:
         assert kind == "RunError"
@@ -292,7 +273,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(processes: Processes, tmp_path
         assert "rank-00000.safetensors: file too large" in message
     assert Folder(tmp_path).complete() == [5, 3]
     assert not Folder(tmp_path).partial(6).exists()
-    assert processes.run(2, _more, plan, tmp_path, 6)[0][2] == 6
+    assert processes.run(2, partial(AGAIN, steps=6), plan, tmp_path)[0][2] == 6
 
 
 @few(2)
@@ -314,16 +295,16 @@ def test_another_runs_checkpoint_is_refused(
     tmp_path: Path,  # type: ignore[type-arg]
 ) -> None:
     saved = {"optimizer": "sgd"} if "optimizer" in training else {}
-    processes.run(1, _fresh, plan_for("mbs2", **saved), tmp_path)
+    processes.run(1, FRESH, plan_for("mbs2", **saved), tmp_path)
     other = plan_for("mbs2", model, **training)
-    kind, message = processes.run(1, _refused, other, tmp_path, True, how)[0]
+    kind, message = processes.run(1, partial(refused, resume=True, **how), other, tmp_path)[0]
     assert kind == "InputError"
     assert said in message
 
 
 def test_a_new_run_does_not_write_among_checkpoints(processes: Processes, tmp_path: Path) -> None:
-    processes.run(1, _fresh, plan_for("mbs2"), tmp_path)
-    kind, message = processes.run(1, _refused, plan_for("mbs2"), tmp_path, False, {})[0]
+    processes.run(1, FRESH, plan_for("mbs2"), tmp_path)
+    kind, message = processes.run(1, partial(refused, resume=False), plan_for("mbs2"), tmp_path)[0]
     assert kind == "InputError"
     assert "has checkpoints already, the newest of step 5" in message
 
@@ -331,7 +312,7 @@ def test_a_new_run_does_not_write_among_checkpoints(processes: Processes, tmp_pa
 def test_a_loss_that_is_no_number_stops_before_it_is_saved(processes: Processes, tmp_path: Path) -> None:
     """Every rank stops with the same words; no checkpoint holds what came of it."""
     how = {"rate": Rate(peak=1e18), "every": 1}
-    answers = processes.run(2, _refused, plan_for("dp2 mbs2 zero1"), tmp_path, False, how)
+    answers = processes.run(2, partial(refused, resume=False, **how), plan_for("dp2 mbs2 zero1"), tmp_path)
     assert answers[0] == answers[1]
     kind, message = answers[0]
     assert kind == "RunError"
@@ -344,18 +325,14 @@ def test_a_loss_that_is_no_number_stops_before_it_is_saved(processes: Processes,
 
 
 def test_only_the_newest_stay(processes: Processes, tmp_path: Path) -> None:
-    processes.run(1, _every_step, plan_for("mbs2"), tmp_path)
+    processes.run(1, partial(FRESH, every=1), plan_for("mbs2"), tmp_path)
     assert Folder(tmp_path).complete() == [5, 4]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000004", "step-00000005"]
 
 
-def _every_step(plan, folder):  # type: ignore[no-untyped-def]
-    return train_and_save(plan, folder, resume=False, every=1)
-
-
 def test_nothing_on_disk_is_a_pickle(processes: Processes, tmp_path: Path) -> None:
     """JSON and safetensors only: no file holds the opcode that begins a pickle or a zip of one."""
-    processes.run(2, _fresh, plan_for("dp2 mbs2 zero1"), tmp_path)
+    processes.run(2, FRESH, plan_for("dp2 mbs2 zero1"), tmp_path)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {path.suffix for path in files} == {".json", ".safetensors"}
     for path in files:

@@ -27,12 +27,14 @@ def test_any_sharding_goes_on_where_another_stopped(
 ) -> None:
     """One process → two → four in two nodes → one, against one process throughout; and the second once more."""
     spec, folder = model("mean"), tmp_path / "saved"
-    expected, _, _ = processes.run(1, _job(spec, ALONE, optimizer, tmp_path / "alone", False, 8))[0]
-    curve = processes.run(1, _job(spec, ALONE, optimizer, folder, False, 2))[0][0]
-    two = processes.run(2, _job(spec, MIXED, optimizer, folder, True, 2))[0]
-    four = processes.run(4, _job(spec, NODES, optimizer, folder, True, 2, 2))[0]
+    expected, _, _ = processes.run(1, save_and_resume, spec, ALONE, optimizer, tmp_path / "alone", False, 8)[
+        0
+    ]
+    curve = processes.run(1, save_and_resume, spec, ALONE, optimizer, folder, False, 2)[0][0]
+    two = processes.run(2, save_and_resume, spec, MIXED, optimizer, folder, True, 2)[0]
+    four = processes.run(4, save_and_resume, spec, NODES, optimizer, folder, True, 2, 2)[0]
     curve += two[0] + four[0]
-    last = processes.run(1, _job(spec, ALONE, optimizer, folder, True, 2))[0]
+    last = processes.run(1, save_and_resume, spec, ALONE, optimizer, folder, True, 2)[0]
     curve += last[0]
     assert curve == pytest.approx(expected, abs=TOLERANCE)
     assert two[2][0].endswith(f"after step 2, saved as {ALONE} on 1 GPUs")
@@ -41,19 +43,8 @@ def test_any_sharding_goes_on_where_another_stopped(
 def test_resuming_is_exact(processes: Processes, tmp_path: Path) -> None:
     """The same ranks and sharding, stopped in the middle: every loss and every row to the bit."""
     spec = model("sum")
-    whole = processes.run(4, _job(spec, NODES, "adam", tmp_path / "whole", False, 6, 2))[0]
-    first = processes.run(4, _job(spec, NODES, "adam", tmp_path / "parts", False, 3, 2))[0]
-    then = processes.run(4, _job(spec, NODES, "adam", tmp_path / "parts", True, 3, 2))[0]
+    whole = processes.run(4, save_and_resume, spec, NODES, "adam", tmp_path / "whole", False, 6, 2)[0]
+    first = processes.run(4, save_and_resume, spec, NODES, "adam", tmp_path / "parts", False, 3, 2)[0]
+    then = processes.run(4, save_and_resume, spec, NODES, "adam", tmp_path / "parts", True, 3, 2)[0]
     assert first[0] + then[0] == whole[0]
     assert all((then[1][name] == rows).all() for name, rows in whole[1].items())
-
-
-class _job:  # noqa: N801
-    """`save_and_resume` with its words: jobs are pickled."""
-
-    def __init__(self, spec, sharding, optimizer, folder, resume, steps, per_node=None) -> None:  # type: ignore[no-untyped-def]
-        self.given = spec, sharding, optimizer, folder
-        self.how = {"resume": resume, "steps": steps, "per_node": per_node}
-
-    def __call__(self):  # type: ignore[no-untyped-def]
-        return save_and_resume(*self.given, **self.how)

@@ -179,16 +179,6 @@ def _recorded(path: Path, **fields: tuple[int, int]) -> Path:
     return path
 
 
-def test_strays_of_all_tables_are_told_at_once(tmp_path: Path) -> None:
-    path = _recorded(tmp_path / "a.bin", at17=(1, 100), at20=(5, -7))
-    with pytest.raises(InputError, match="ids that no table has a row for") as caught:
-        RecordedClicks(path, criteo(), 8).slice(0, 0, 1)
-    assert [str(one) for one in caught.value.problems] == [
-        "row 2, table `c.3`: id 100 is not between 0 and 99",
-        "row 6, table `c.6`: id -7 is not between 0 and 99",
-    ]
-
-
 def test_a_label_is_nothing_but_0_or_1(tmp_path: Path) -> None:
     clicks = RecordedClicks(_recorded(tmp_path / "a.bin", at0=(4, 7)), criteo(), 8)
     with pytest.raises(InputError, match="row 5 has label 7; a label is 0 or 1"):

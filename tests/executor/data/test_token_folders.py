@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calling import Answer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -194,15 +193,3 @@ def test_broken_folders_say_what_is_wrong(text: Path, tmp_path: Path) -> None:
         read_header(folder)
     with pytest.raises(InputError, match="no token folder"):
         read_header(tmp_path / "missing")
-
-
-def test_the_command(text: Path, tmp_path: Path, meshwright: Callable[..., Answer]) -> None:
-    """One JSON document; a second time it is refused with exit code 2."""
-    words = ("tokens", str(text), "-o", str(tmp_path / "tokens"), "--json")
-    code, out, err = meshwright(*words)
-    assert code == 0
-    assert json.loads(out)["vocabulary"] == 256
-    assert f"Next: meshwright run plan.yaml --data {tmp_path / 'tokens'}" in err
-    code, out, _ = meshwright(*words)
-    assert code == 2
-    assert "is there already" in json.loads(out)["error"]["headline"]

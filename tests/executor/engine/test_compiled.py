@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
 import torch.nn.attention.flex_attention as flex
-from effort import THOROUGH, few, some_of
+from effort import few, some_of
 from processes import Processes
 from torch.utils.flop_counter import FlopCounterMode
 from training import GPT, LATENT, LLAMA, MOE, SHARED, plan_for, traced, train
 
 from cost_models.specs.transformer import TransformerSpec
 from executor.data.batches import Batches
-from executor.engine import blocks
 from executor.engine.engine import Engine
 from executor.models import positions as sequences
 from executor.models.transformer import Block
@@ -24,8 +22,6 @@ from executor.transformer.diagnosis import Diagnosis, run_diagnostic_steps
 from planner.plan import Plan
 
 STEPS = 2
-LOSING = ("2.12", "2.13")
-"""Versions of PyTorch that lose the gradient of what is on its way (pytorch/pytorch#179849, mended by #191113)."""
 ALIBI = GPT | {"positions": "alibi"}
 WINDOWED = LLAMA | {"attention_window": 4}
 IN_TURNS = WINDOWED | {"window_pattern": ["window", "full"], "norm_placement": "around"}
@@ -37,12 +33,6 @@ def compiled(plan: Plan, steps: int = STEPS) -> list[tuple[float, float]]:
     """As `training.train`, with blocks that are compiled."""
     with traced():
         return train(plan, steps, True, compile=True)
-
-
-def not_waiting(plan: Plan) -> list[tuple[float, float]]:
-    """The same, but the first block reads what is still on its way."""
-    with mock.patch.object(blocks, "_wait", lambda module, inputs, output: output):
-        return compiled(plan, 1)
 
 
 LAYOUTS = {
@@ -109,17 +99,6 @@ def outcome(block: Any, x_BSD: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """What it makes of them, and the gradient of its sum."""
     out = block(x_BSD)
     return out, *torch.autograd.grad(out.square().sum(), (x_BSD,))
-
-
-@pytest.mark.skipif(
-    not THOROUGH or not torch.__version__.startswith(LOSING), reason="a fault of some versions of PyTorch"
-)
-def test_what_is_on_its_way_loses_its_gradient(processes: Processes) -> None:
-    """What waiting prevents: every step runs, the first loss is right, and its gradient's norm is not."""
-    plan = plan_for("tp2 mbs4 zero2", LLAMA)
-    expected, got = processes.run(2, train, plan, 1, True)[0][0], processes.run(2, not_waiting, plan)[0][0]
-    assert got[0] == pytest.approx(expected[0], rel=1e-5)
-    assert abs(got[1] / expected[1] - 1.0) > 1e-2
 
 
 def followed(plan: Plan) -> Diagnosis:

@@ -6,21 +6,16 @@ import gc
 import weakref
 
 import pytest
-import torch
 from processes import Processes
-from training import plan_for
+from training import engine_and_batches, plan_for
 
-from executor.data.batches import Batches
-from executor.engine.engine import Engine
-from executor.run_config import EngineOptions
 from planner.plan import Plan
 
 
 def outlives(plan: Plan) -> tuple[bool, bool]:
     """Whether the engine, and a parameter of it, are still there after a step and their last use."""
-    engine = Engine(plan, torch.device("cpu"), EngineOptions())
-    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
-    engine.step(*batches.slice(0, engine.place.dp, plan.layout.dp))
+    engine, batch = engine_and_batches(plan)
+    engine.step(*batch(0))
     seen = weakref.ref(engine), weakref.ref(next(engine.parts[0].parameters()))
     del engine
     gc.collect()

@@ -24,7 +24,7 @@ from effort import few
 from initialising import initialise
 from processes import Processes
 from torch import nn
-from training import LATENT, LLAMA, MOE, train_weights
+from training import LATENT, LLAMA, MOE, engine_and_batches, train_weights
 
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
@@ -145,15 +145,10 @@ def meetings(plan: Plan) -> Counter[str]:
     """Collectives of one step, those inside operators on split tensors with them."""
     from torch.distributed.tensor.debug import CommDebugMode
 
-    from executor import run_config
-    from executor.data.batches import Batches
-    from executor.engine import engine
-
     with emulated(torch.float32):
-        made = engine.Engine(plan, torch.device("cpu"), run_config.EngineOptions())
-        batch = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0).slice(0, made.place.dp, 1)
+        made, batch = engine_and_batches(plan)
         with CommDebugMode() as watch:
-            made.step(*batch)
+            made.step(*batch(0))
     return Counter({str(name): count for name, count in watch.get_comm_counts().items()})
 
 
@@ -238,16 +233,11 @@ def products(plan: Plan) -> int:
     """FLOPs of this rank's matrix products in one step, after the first."""
     from flop_counter import FlopCounter
 
-    from executor import run_config
-    from executor.data.batches import Batches
-    from executor.engine import engine
-
     with emulated(torch.float32):
-        made = engine.Engine(plan, torch.device("cpu"), run_config.EngineOptions())
-        batch = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0).slice(0, made.place.dp, 1)
-        made.step(*batch)  # stages find out the shapes of what they hand on
+        made, batch = engine_and_batches(plan)
+        made.step(*batch(0))  # stages find out the shapes of what they hand on
         with FlopCounter() as counter:
-            made.step(*batch)
+            made.step(*batch(0))
     return counter.products
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
-import torch.distributed as dist
 from covering import cases_of, in_every_run
 from effort import few, number
 from processes import Processes
-from training import GPT, MOE, Trained, plan_for, question_for, stray, train_weights
+from training import GPT, MOE, Trained, engine_and_batches, plan_for, question_for, stray, train_weights
 
 from cost_models.axes.layout import parse_layout
 from executor.run_config import Rate
@@ -37,18 +35,14 @@ CASES = in_every_run(cases_of("lamb"))
 
 def by_reference(plan: Plan, steps: int) -> Trained:
     """You et al. 2020, algorithm 2, on the gradients of one process."""
-    from executor.data.batches import Batches
-    from executor.engine.engine import Engine
-    from executor.run_config import EngineOptions
 
-    engine = Engine(plan, torch.device("cpu"), EngineOptions())
-    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
+    engine, batch = engine_and_batches(plan)
     named = {name: x for part in engine.parts for name, x in part.named_parameters()}
     before = {name: x.detach().double().numpy().copy() for name, x in named.items()}
     moments = {name: (torch.zeros_like(x), torch.zeros_like(x)) for name, x in named.items()}
     curve = []
     for t in range(1, steps + 1):
-        value = engine.forward_backward(*batches.slice(t - 1, 0, 1))
+        value = engine.forward_backward(*batch(t - 1))
         gradients = {name: engine.optimizer.gradient(x) for name, x in named.items()}
         curve.append((value, float(torch.cat([g.flatten().double() for g in gradients.values()]).norm())))
         with torch.no_grad():
@@ -61,21 +55,6 @@ def by_reference(plan: Plan, steps: int) -> Trained:
                 x.sub_(RATE.peak * ratio * r)
                 g.zero_()
     return curve, {name: x.detach().double().numpy() - before[name] for name, x in named.items()}
-
-
-def local_norms(plan: Plan) -> Trained:
-    """LAMB as one writes it first: nobody adds up what the ranks have."""
-    with mock.patch.object(dist, "all_reduce", _as_it_was(dist.all_reduce)):
-        return train_weights(plan, STEPS, False, RATE)
-
-
-def _as_it_was(all_reduce: Any) -> Any:
-    def only_others(tensor: torch.Tensor, *how: Any, **which: Any) -> Any:
-        if tensor.dim() == 2 and tensor.shape[1] == 2 and tensor.shape[0] > 4:  # squares of x and r
-            return None
-        return all_reduce(tensor, *how, **which)
-
-    return only_others
 
 
 def judged(way: dict[str, Any]) -> dict[str, Any]:
@@ -103,18 +82,6 @@ def test_every_layout_trains_as_the_reference(
         assert stray(judged(own), way) < (WAY_TOLERANCE, "")
 
 
-@few(1)
-@pytest.mark.parametrize("layout", ["tp2 mbs4", "dp2 mbs2 zero1", "dp2 mbs2 zero3"])
-def test_norms_of_what_a_rank_holds_train_another_model(
-    layout: str, processes: Processes, references: dict[str, Trained]
-) -> None:
-    """The trap: it trains, its loss falls, and it is the optimizer of nobody's paper."""
-    curve, own = processes.run(2, local_norms, plan_for(layout, GPT, **LAMB))[0]
-    assert curve[-1][0] < curve[0][0]
-    # how far it goes astray hangs on the text, the sources of this Python: 9 and 12 tolerances on 3.11.2 and 3.11.7
-    assert stray(judged(own), references["gpt"][1]) > (3 * WAY_TOLERANCE, "")
-
-
 @pytest.mark.parametrize("where", ["states", "streamed:1"])
 def test_what_the_cpu_updates_is_refused(where: str) -> None:
     layout = parse_layout(f"dp2 mbs2 zero1 offload={where}")
@@ -123,21 +90,12 @@ def test_what_the_cpu_updates_is_refused(where: str) -> None:
     assert not check(question_for(GPT, 2), layout)
 
 
-def test_the_reference_learns(references: dict[str, Trained]) -> None:
-    for curve, _ in references.values():
-        assert curve[-1][0] < curve[0][0] - 0.02
-
-
 def axes_waited_for(plan: Plan) -> set[str]:
     """What waiting in an update counts as."""
-    from executor.data.batches import Batches
-    from executor.engine.engine import Engine
-    from executor.run_config import EngineOptions
     from executor.timing import Waits
 
-    engine = Engine(plan, torch.device("cpu"), EngineOptions())
-    batch = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
-    engine.forward_backward(*batch.slice(0, engine.place.dp, plan.layout.dp))
+    engine, batch = engine_and_batches(plan)
+    engine.forward_backward(*batch(0))
     waits = Waits(engine.mesh, engine.device, engine.context_group, engine.experts)
     with waits.watching():
         engine.optimizer.step()

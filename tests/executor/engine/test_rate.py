@@ -46,16 +46,6 @@ def test_a_scheduled_and_clipped_run_is_that_of_one_process(layout: str, process
             assert got == pytest.approx(wanted, rel=1e-5)
 
 
-def test_clip_and_schedule_make_a_difference(processes: Processes) -> None:
-    """Else the comparison above would hold without them."""
-    curves = [
-        processes.run(1, train, plan_for("mbs8"), 6, True, *given)[0]
-        for given in ((RATE, CLIP), (RATE,), (Rate(peak=0.2), CLIP))
-    ]
-    losses = [curve[-1][0] for curve in curves]
-    assert min(abs(losses[0] - other) for other in losses[1:]) > 1e-3
-
-
 def test_a_clipped_step_is_as_long_as_it_may_be(processes: Processes) -> None:
     """Of plain gradient descent, rate times the largest norm."""
     ((_, way),) = processes.run(1, train_weights, plan_for("mbs8"), 1, True, Rate(peak=0.2), CLIP)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from effort import few
 from processes import Processes
-from training import GPT, plan_for, question_for, train
+from training import GPT, engine_and_batches, plan_for, question_for, train
 
 from cost_models.axes.layout import parse_layout
 from planner.plan import Plan
@@ -43,14 +42,9 @@ def products(plan: Plan) -> int:
     """FLOPs of this rank's matrix products in one step."""
     from flop_counter import FlopCounter
 
-    from executor.data.batches import Batches
-    from executor.engine.engine import Engine
-    from executor.run_config import EngineOptions
-
-    engine = Engine(plan, torch.device("cpu"), EngineOptions())
-    batch = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0).slice(0, engine.place.dp, 1)
+    engine, batch = engine_and_batches(plan)
     with FlopCounter() as counter:
-        engine.step(*batch)
+        engine.step(*batch(0))
     return counter.products
 
 

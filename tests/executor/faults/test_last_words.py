@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from effort import few
 
-from executor.faults.failures import failure_error, what_happened, write_end, write_failure
+from executor.faults.failures import failure_error, what_happened, write_failure
 from executor.faults.stopping import last_words
 
 _WAIT = """
@@ -126,10 +126,3 @@ def test_a_handler_of_somebody_else_stays(tmp_path: Path) -> None:
         signal.signal(signal.SIGTERM, before)
     assert heard == [signal.SIGTERM]
     assert not list(tmp_path.iterdir())
-
-
-def test_words_of_an_earlier_version_do_not_keep_a_rank_alive(tmp_path: Path) -> None:
-    """They have no number of a process."""
-    (tmp_path / "failure-1.json").write_text(json.dumps({"rank": 1, "reason": "?", "final": False}), "utf-8")
-    write_end(tmp_path, 1)
-    assert json.loads((tmp_path / "failure-1.json").read_text("utf-8"))["ended"]

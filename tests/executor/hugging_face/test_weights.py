@@ -248,14 +248,6 @@ def _full(writer: Any) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    spec, _ = make_folder(tmp_path / "in", "llama")
-    save_plan(plan_of(spec, "mbs2"), tmp_path / "plan.yaml")
-    found = told(capsys, "run", str(tmp_path / "plan.yaml"), "--save-weights", str(tmp_path / "in"))
-    assert found.code == 2
-    assert "is there already" in found.err
-
-
 @pytest.mark.parametrize(
     ("model", "family"), [(GPT, "gpt2"), (LLAMA, "llama"), (MOE | {"routing_bias": True}, "ernie4_5_moe")]
 )

@@ -28,7 +28,6 @@ from executor.measure.report import RunReport, load_report
 from executor.run_config import RunConfig
 from meshwright.verbs.ran import start_line
 from planner.plan import Plan, save_plan
-from planner.rules.legality import check
 from planner.rules.stack import require_runnable
 
 
@@ -161,11 +160,6 @@ def test_what_cannot_be_trained_is_refused(change: dict[str, str], words: str) -
         run_plan(plan.model_copy(update={"training": training}), RunConfig())
 
 
-def test_data_that_is_not_there_is_said_before_anything_starts(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no token folder"):
-        run_plan(plan_for("mbs2"), RunConfig(steps=1, backend="gloo", data=tmp_path / "missing"))
-
-
 def test_memory_that_runs_out_is_told_part_by_part(tmp_path: Path) -> None:
     """A rank with too little memory for its activations: exit code 1, and what held how much beside the prediction."""
     model = GPT | {"hidden_size": 256, "max_positions": 1024}
@@ -230,28 +224,6 @@ def test_a_dry_run_builds_the_experts_of_a_rank(layout: str, held: int) -> None:
     (rank,) = build_without_devices(plan_for(layout, model))
     (other,) = build_without_devices(plan_for(layout, model | {"moe_ffn_hidden_size": 24}))
     assert rank.parameters - other.parameters == 4 * 4 // held * 3 * 32 * 24
-
-
-@pytest.mark.parametrize(
-    ("layout", "change", "words"),
-    [
-        ("tp2 mbs2", {"sequence_length": 15}, "tp2 does not divide 15 tokens"),
-        ("tp2 mbs2", {"parallel_block": True}, "cannot split experts over tp2 in blocks that run"),
-        ("pp2 dp2 zero3 mbs2 schedule=zbv", {}, "PyTorch trains wrong without a word"),
-    ],
-)
-def test_what_the_executor_refuses_is_not_planned_for_it(
-    layout: str, change: dict[str, Any], words: str
-) -> None:
-    """One list of rules: what `run` says of a plan made for another stack, the planner says for its own."""
-    job = {key: change[key] for key in change if key == "sequence_length"}
-    model = MOE | {key: change[key] for key in change if key not in job}
-    parsed = parse_layout(layout)
-    question = question_for(model, parsed.num_gpus, **job)
-    assert any(words in problem.what for problem in check(question, parsed))
-    elsewhere = replace(question, stack=catalog.load_stack("megatron-core"))
-    with pytest.raises(InputError, match=words):
-        require_runnable(elsewhere, parsed)
 
 
 def test_a_dry_run_says_what_cannot_be_built() -> None:

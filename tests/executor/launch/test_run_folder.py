@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,7 +20,7 @@ from executor.faults.failures import LAUNCH
 from executor.faults.stopping import StopRequest
 from executor.launch import launch
 from executor.launch.launch import exclusive_folders, run_plan
-from executor.launch.rank import process_began, read_progress
+from executor.launch.rank import read_progress
 from executor.launch.rendezvous import is_owned_by, owner, write_owners
 from executor.measure.any_report import save_report
 from executor.measure.report import RunReport, load_report
@@ -200,13 +199,3 @@ def test_a_folder_is_of_who_cleared_it(tmp_path: Path, monkeypatch: pytest.Monke
     assert not is_owned_by(tmp_path, who(TORCHELASTIC_ERROR_FILE=logs.format("xyz", 0)))
     write_owners(tmp_path, who())
     assert is_owned_by(tmp_path, who())
-
-
-@few(0)
-def test_a_process_began_when_it_was_started() -> None:
-    """Within a few of the ticks of 10 ms by which Linux counts; its time of booting is known to a second only."""
-    code = "from executor.launch.rank import process_began; print(process_began())"
-    before = time.time()
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert before - 0.1 < float(told.stdout) < time.time()
-    assert process_began() < before

@@ -8,7 +8,7 @@ import pytest
 import torch
 from processes import Processes
 from torch.distributed._tools.mem_tracker import MemTracker
-from training import GPT, plan_for
+from training import GPT, engine_and_batches, plan_for
 
 from executor.measure.memory import OTHER_PART, StorageTracker
 from planner.plan import Plan
@@ -56,17 +56,12 @@ def peak(plan: Plan) -> dict[str, int]:
     Of several ranks the lesser of two steps: what gloo's threads have sent but not yet let go of counts too, so where
     others keep a machine busy a step may hold more than it needs, never less.
     """
-    from executor.data.batches import Batches
-    from executor.engine.engine import Engine
     from executor.measure.memory import measure_memory
-    from executor.run_config import EngineOptions
 
-    engine = Engine(plan, torch.device("cpu"), EngineOptions())
-    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
-    place = engine.place.dp
-    engine.step(*batches.slice(0, place, plan.layout.dp))
+    engine, batch = engine_and_batches(plan)
+    engine.step(*batch(0))
     steps = (1, 2) if plan.layout.num_gpus > 1 else (1,)
-    measured = [measure_memory(engine, *batches.slice(step, place, plan.layout.dp)) for step in steps]
+    measured = [measure_memory(engine, *batch(step)) for step in steps]
     return min(measured, key=lambda parts: sum(parts.values()))
 
 
@@ -86,23 +81,3 @@ def test_states_are_what_the_plan_says(layout: str, processes: Processes) -> Non
         assert measured["weights"] == predicted["weights"]
         assert measured["gradients"] == predicted["gradients"]
         assert measured["optimizer"] == predicted["optimizer"] + STEP_COUNTER
-
-
-def test_recomputing_keeps_less(processes: Processes) -> None:
-    """none > selective > full in everything that is not a state."""
-    rest = [
-        processes.run(1, peak, plan_for(f"mbs4 recompute={policy}", MEDIUM | {"num_layers": 8}))[0][
-            OTHER_PART
-        ]
-        for policy in ("none", "selective", "full")
-    ]
-    assert rest[0] > rest[1] > rest[2]
-
-
-def test_zero_keeps_less(processes: Processes) -> None:
-    """Each stage shards what the one before still held whole."""
-    totals = [
-        sum(processes.run(2, peak, plan_for(f"dp2 mbs1 zero{zero}", MEDIUM))[0].values())
-        for zero in (0, 1, 3)
-    ]
-    assert totals[0] > totals[1] > totals[2]

@@ -95,14 +95,6 @@ def test_a_restart_in_which_ranks_are_lost_again_is_two_failures() -> None:
     assert seen.mean_restart.starting == 3.0
 
 
-def test_without_a_failure_only_saves_take_time() -> None:
-    seen = operations_of_record([*KILLED[:4], step(3, 103.5), step(4, 104.5)], every=2)
-    assert seen is not None
-    assert forecast_shares(seen) == pytest.approx(
-        {"training": 2 / 2.5, "saving": 0.5 / 2.5, "lost_work": 0.0, "restarting": 0.0}
-    )
-
-
 def test_a_run_says_what_a_forecast_counts() -> None:
     seen = operations_of_record(KILLED, every=2)
     assert seen is not None

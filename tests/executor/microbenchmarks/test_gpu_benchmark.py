@@ -14,7 +14,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import torch
 from effort import few
 
 from executor.measure.parts import STEP_PARTS
@@ -125,29 +124,6 @@ def test_what_was_measured_stays_until_it_is_measured_again(tmp_path: Path, resu
     assert "repetition_failed" not in known.runs[case.name]
 
 
-def test_a_sweep_is_done_when_its_choice_and_its_runs_know_the_profile(
-    tmp_path: Path, results: ModuleType
-) -> None:
-    cases = sys.modules["cases"]
-    sweep = cases.Sweep(job=cases.Case(model="m", sequence=8, mbs=1, global_batch=1))
-    names = [case.name for case in sweep.choices]
-    known = results.Results(tmp_path)
-    known.runs = {name: {"step_seconds": 1.0} for name in names}
-    known.sweeps[sweep.name] = {"chosen": names[0], "runs": names, "complete": True, "tier": "datasheet"}
-    assert known.has(sweep)
-    (tmp_path / results.PROFILE).touch()
-    assert not known.has(sweep)
-    assert not known.chose(sweep)
-    known.sweeps[sweep.name]["tier"] = "measured"
-    assert known.chose(sweep)
-    assert not known.has(sweep)
-    for name in names:
-        assert known.seconds(sweep) > sweep.seconds(len(names))
-        known.runs[name]["measured_step_seconds"] = 1.0
-    assert known.has(sweep)
-    assert known.seconds(sweep) == sweep.seconds(len(names))
-
-
 SWEEP_THAT_IS_KILLED = """
 import json, os, signal, sys, time
 from pathlib import Path
@@ -186,30 +162,3 @@ def test_a_run_that_kills_its_process_is_not_met_again_but_one_for_which_time_ra
     assert known.has(sweep)
     assert known.runs["c"] == {"failed": "exit code -9"}
     assert not known.left_out
-
-
-def test_a_process_goes_on_after_a_lack_of_memory_and_ends_after_any_other_failure(
-    tmp_path: Path, results: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What CUDA failed of once it may fail of forever."""
-    job, cases = importlib.import_module("job"), sys.modules["cases"]
-    sweep = next(one for one in cases.jobs(dry=True).values() if isinstance(one, cases.Sweep))
-    failures = iter([torch.OutOfMemoryError("too much"), RuntimeError("illegal access")])
-
-    def fail(*_: object, **__: object) -> None:
-        raise next(failures)
-
-    def end(status: int) -> None:
-        raise SystemExit(status)
-
-    monkeypatch.setattr(job, "trained", fail)
-    monkeypatch.setattr(os, "_exit", end)
-    with pytest.raises(SystemExit):
-        job.sweep(sweep, tmp_path, job.cluster_of("", dry=True))
-    known = results.Results(tmp_path)
-    assert [row["failed"] for row in known.runs.values()] == [
-        "OutOfMemoryError: too much",
-        "RuntimeError: illegal access",
-    ]
-    assert not known.has(sweep)
-    assert known.seconds(sweep) == sweep.seconds(2)

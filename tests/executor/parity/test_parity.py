@@ -30,6 +30,7 @@ from training import (
     T5,
     TWO_IMAGES,
     Trained,
+    engine_and_batches,
     plan_for,
     stray,
     train,
@@ -37,8 +38,7 @@ from training import (
 )
 
 from executor.axes.expert import Exchange
-from executor.engine.engine import Engine
-from executor.run_config import EngineOptions, Rate
+from executor.run_config import Rate
 
 STEPS = number(2, 4)
 """The second has what the first update did."""
@@ -325,11 +325,8 @@ def expert_norms(plan: Any) -> dict[str, tuple[float, ...]]:
     """Name of each matrix of an expert on this rank, its number in the model after it → norm of its gradient."""
     from torch.distributed.tensor import DTensor
 
-    from executor.data.batches import Batches
-
-    engine = Engine(plan, torch.device("cpu"), EngineOptions(sgd=True))
-    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
-    engine.forward_backward(*batches.slice(0, engine.place.dp, plan.layout.dp))
+    engine, batch = engine_and_batches(plan, sgd=True)
+    engine.forward_backward(*batch(0))
     engine.optimizer.settle()
     for flat in engine.optimizer.flats:
         flat.reduce()

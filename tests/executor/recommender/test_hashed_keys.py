@@ -86,24 +86,13 @@ def test_keys_go_on_in_any_sharding(processes: Processes, tmp_path: Path) -> Non
         (1, ALONE, True, None),
     ]
     job = ("adam", tmp_path / "direct")
-    expected = processes.run(1, _Job(model("mean"), ALONE, *job, False, 8, None))[0]
+    expected = processes.run(1, save_and_resume, model("mean"), ALONE, *job, False, 8, None)[0]
     curve: list[float] = []
     for ranks, sharding, resume, per_node in stages:
-        run = processes.run(ranks, _Job(spec, sharding, "adam", folder, resume, 2, per_node))[0]
+        run = processes.run(ranks, save_and_resume, spec, sharding, "adam", folder, resume, 2, per_node)[0]
         curve += run[0]
     assert curve == pytest.approx(expected[0], abs=TOLERANCE)
     assert max(float(abs(run[1][name] - rows).max()) for name, rows in expected[1].items()) <= TOLERANCE
-
-
-class _Job:
-    """`save_and_resume` with its words: jobs are pickled."""
-
-    def __init__(self, spec, sharding, optimizer, folder, resume, steps, per_node) -> None:  # type: ignore[no-untyped-def]
-        self.given = spec, sharding, optimizer, folder
-        self.how = {"resume": resume, "steps": steps, "per_node": per_node}
-
-    def __call__(self):  # type: ignore[no-untyped-def]
-        return save_and_resume(*self.given, **self.how)
 
 
 @pytest.mark.parametrize(

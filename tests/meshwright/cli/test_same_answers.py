@@ -7,11 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from calling import Answer
 
 import meshwright as mw
-from meshwright.cli.frame import VERBS
 from meshwright.terminal.output import as_json
 
 QUESTION = ("gpt2-nano", "dgx-h100")
@@ -32,13 +30,6 @@ def test_plan_chooses_a_precision_alike(meshwright: Callable[..., Answer]) -> No
     assert len(answer.optimum.other_precisions) == 1
 
 
-def test_amounts_replace_those_of_a_job() -> None:
-    job = mw.TrainingSpec(global_batch=1, sequence_length=128, precision="fp16")
-    answer = mw.estimate(*QUESTION, job, "dp4", gpus=4, global_batch="1K tokens")
-    training = answer.question.training
-    assert (training.global_batch, training.sequence_length, training.precision) == (8, 128, "fp16")
-
-
 def test_estimate_explain_and_compare_say_the_same(meshwright: Callable[..., Answer], tmp_path: Path) -> None:
     file = tmp_path / "plan.yaml"
     answer = mw.estimate(*QUESTION, None, "tp2 dp2 mbs1 zero0", gpus=4, global_batch=8, sequence=128)
@@ -54,13 +45,3 @@ def test_estimate_explain_and_compare_say_the_same(meshwright: Callable[..., Ans
         printed = meshwright(verb, str(file), *words, "--json")
         assert json.loads(printed.out) == without_seconds(same.record())
         assert meshwright(verb, str(file), *words).out == "\n".join(map(str, same.text)) + "\n"
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_that_answers_is_a_function(verb: str) -> None:
-    names = {
-        "import": "import_plan",
-        "cluster": "discover",
-    }  # a word of Python's own, and what a flag asks for
-    if verb not in ("tokens", "catalog", "plot", "explore"):
-        assert callable(getattr(mw, names.get(verb, verb)))

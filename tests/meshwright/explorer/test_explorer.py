@@ -91,10 +91,6 @@ def test_offload_of_the_start_can_be_turned_off() -> None:
     assert "offload" not in read_controls(start(), {}).restrictions.allowed
 
 
-def test_tokens_add_the_day_it_ends() -> None:
-    assert "When it ends" in told(tokens="10B", mtbf="50000 h")["ends"]
-
-
 @pytest.mark.parametrize("name", sorted(CONTROLS))
 def test_hostile_values_are_errors_or_text(name: str) -> None:
     found = told(**{name: HOSTILE})
@@ -126,12 +122,6 @@ def test_addresses_that_cannot_be_read() -> None:
     assert "did you mean `gpus`" in said
     assert "--gpus: is said 2 times" in said
     assert "--fix: has 201 characters" in said
-
-
-def test_a_question_that_fits_nowhere() -> None:
-    found = told(model="gpt3-175b", gpus="8")
-    assert set(found) == {"shown", "problems", "error"}
-    assert "This has no answer" in found["error"]
 
 
 JOB = mw.TrainingSpec(global_batch=16, sequence_length=256)

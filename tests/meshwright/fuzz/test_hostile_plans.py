@@ -89,15 +89,6 @@ NO_PLANS = {
     "utf16": "kind: plan\n".encode("utf-16"),
     "header": b"\x89PNG\r\n\x1a\n",
 }
-LAYOUTS = (
-    "tp2",
-    "dp4",
-    "tp2 " * 90,
-    "layers=" + "1," * 4000,
-    "recompute=full*999999",
-    "pools=" + "a" * 3000,
-    "dp" + "4" * 300,
-)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -134,20 +125,3 @@ def test_plans_of_every_kind(kind: str, reader: tuple[str, ...]) -> None:
 def test_what_is_no_plan(name: str, reader: tuple[str, ...]) -> None:
     answer = call(*(word.replace("FILE", name) for word in reader))
     assert answer.code in (1, 2) or "--lengths" in reader
-
-
-@pytest.mark.parametrize("words", LAYOUTS, ids=lambda words: words[:12])
-@pytest.mark.parametrize("verb", ["compare", "estimate", "explain", "reshard", "advise", "export", "plot"])
-def test_long_layouts_and_those_that_are_folders(verb: str, words: str) -> None:
-    path = _plan("given")
-    question = ("gpt2-tiny", "dgx-h100", "--gpus", "4", *SIZES)
-    asked = {
-        "estimate": (*question, "--layout", words),
-        "explain": (path, "--why-not", words),
-        "advise": (*question, "--layout", words),
-        "export": (words, "--to", "megatron"),
-        "plot": ("memory", words, "-o", "picture.svg"),
-    }
-    answer = call(verb, *asked.get(verb, (path, words)))
-    if verb in ("compare", "estimate") and words in ("tp2", "dp4"):
-        assert answer.code != 2 or "folder" not in answer.err

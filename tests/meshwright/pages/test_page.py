@@ -12,10 +12,10 @@ import pytest
 
 import meshwright as mw
 from cost_models.errors import InputError
-from meshwright.pages.chapters import Block, Chapter, Fact, Listing, paragraphs
+from meshwright.pages.chapters import Block, Chapter, Fact, Listing
 from meshwright.pages.html import page
 from meshwright.render.tables import table
-from meshwright.render.words import money, unbroken
+from meshwright.render.words import money
 from meshwright.verbs.report import report
 
 HOSTILE = "</pre><script>alert('x')</script>&\"<img src=x onerror=alert(1)>"
@@ -103,21 +103,11 @@ def test_blocks_become_what_they_are() -> None:
     assert re.search(r'<td class="left words">x</td>\s*<td>1</td>', html)
 
 
-def test_no_line_ends_inside_a_figure_or_a_date() -> None:
-    parted = unbroken("0.3 % in 2 of 64.3 GiB until 2027-06-17, -1 pt")
-    shown = parted.replace("\N{NO-BREAK SPACE}", "_").replace("\N{WORD JOINER}", "+")
-    assert shown == "0.3_% in 2 of 64.3_GiB until 2027-+06-+17, -1_pt"
-
-
 def test_findings_of_pictures_are_text_where_the_picture_is_cut() -> None:
     html = told().html
     findings = re.findall(r'<p class="finding" aria-hidden="true">(.*?)</p>', html)
     assert len(findings) == html.count("<figure>") >= 5
     assert all(findings)
-
-
-def test_indented_lines_are_items() -> None:
-    assert [*paragraphs("a\n\nb:\n  c\n    d\ne")] == [("a", ()), ("b:", ("c", "d")), ("e", ())]
 
 
 def test_text_stands_out_from_its_ground() -> None:

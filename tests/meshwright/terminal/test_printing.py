@@ -118,11 +118,3 @@ def test_a_closed_stdout_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(InputError, match="`stdout`: it is closed"):
         Output(csv=rows).answer({}, [{"a": 1}], "the answer")
     assert rows.read_text() == "a\n1\n"
-
-
-def test_notes_for_a_closed_stderr_are_no_answers(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "stderr", None)
-    Output().note("for nobody")
-    assert capsys.readouterr().out == ""
