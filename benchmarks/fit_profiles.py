@@ -19,12 +19,12 @@ import left_out
 import numpy as np
 
 from cost_models.arrays import group_by
+from cost_models.expected import Reach
 from cost_models.files import catalog
 from cost_models.files.catalog import save_spec
 from cost_models.measured.calibration.profile_fits import fit_families
 from cost_models.measured.calibration.step_time_fit import StepTimeFit
 from cost_models.measured.runs.cases import timed_cases
-from cost_models.measured.validation.scores import Reach, reach_in
 from cost_models.specs.hardware import HardwareProfile
 
 ROOT = Path(__file__).parents[1]
@@ -45,7 +45,8 @@ def main() -> None:
         if "--write" in sys.argv:
             before = catalog.load_profile(name) if name in catalog.names("profiles") else None
             claimed = before and before.unseen_error
-            reach = before and reach_in(before)
+            known = before and before.scenarios
+            reach = known and Reach(known.faster, known.slower)
             if unseen is not None:
                 claimed, reach = unseen.medians().get(name, claimed), unseen.reach
             save_spec(_shipped(fit, claimed, reach), FOLDER / name.split("-")[0] / f"{name}.yaml")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cost_models.arrays import group_by
+from cost_models.expected import Reach
 from cost_models.measured.calibration.profile_fits import (
     ANY,
     anchor,
@@ -26,7 +27,6 @@ from cost_models.measured.validation.predictions import Prediction, predict
 from cost_models.measured.validation.scores import (
     ChoiceScore,
     LeftOutRun,
-    Reach,
     choice_scores,
     coverage_by_source,
     reach_of,

@@ -247,11 +247,6 @@ def groups_of(devices: Sequence[str], linked: Iterable[tuple[str, str]]) -> list
     return [sorted(group, key=devices.index) for group in networkx.connected_components(graph)]
 
 
-def read_topology(machine: Machine) -> Topology:
-    """Run `nvidia-smi topo -m` and parse the connection matrix; empty if none is printed."""
-    return parse_topology(machine.run("nvidia-smi", "topo", "-m") or "")
-
-
 def parse_topology(output: str) -> Topology:
     """Parse the connection matrix from the output of `nvidia-smi topo -m`; empty if there is none."""
     lines = _COLOURS.sub("", output).splitlines()
@@ -633,7 +628,8 @@ class Discovery(ClusterDraft):
         specs, self.host = map(catalog.load_gpu, catalog.names("gpus")), read_host(machine)
         self.gpu_spec = next((gpu for gpu in specs if self.gpus[0].name in gpu.reported_as), None)
         """Catalogue entry of the GPU with the name that the driver reports; None if the catalogue has none."""
-        topology, names = read_topology(machine), [f"GPU{gpu.index}" for gpu in self.gpus]
+        names = [f"GPU{gpu.index}" for gpu in self.gpus]
+        topology = parse_topology(machine.run("nvidia-smi", "topo", "-m") or "")
         self.nccl = read_nccl_topology(machine)
         self.inside = inside_node(self.gpus, topology)
         self.network = between_nodes(machine, topology, self.nccl, names)
@@ -658,8 +654,8 @@ class Discovery(ClusterDraft):
         self.facts = tuple(self._facts(fields))
         assumed, notes = tuple(self._assumed()), tuple(self._notes())
         remarks = tuple(f"OPEN {place}: {reason}" for place, reason in self.open.items())
-        origin = {"source": "the machine", "flag": "--discover"}
-        super().__init__(**origin, fields=fields, assumed=assumed, notes=notes, remarks=remarks)
+        comments = {"assumed": assumed, "notes": notes, "remarks": remarks}
+        super().__init__(source="the machine", flag="--discover", fields=fields, **comments)
 
     def _cluster_fields(self, name: str | None) -> Fields:
         """Fields of the cluster file, in order."""

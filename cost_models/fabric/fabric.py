@@ -116,9 +116,8 @@ class Fabric:
 def odd_links(links: Sequence[Link], levels: Sequence[FabricLevel], nodes: Sequence[str]) -> Iterator[str]:
     """Yield a sentence (no full stop) per cable, switch, node or level that differs from comparable ones in the
     cluster."""
-    wires = defaultdict(list, group_by(links, lambda link: frozenset(link[:2])))
     for level in levels:
-        yield from _odd_cables(level, wires)
+        yield from _odd_cables(level, defaultdict(list, group_by(links, lambda link: frozenset(link[:2]))))
         if level.network and len(level.sizes) > 1:
             per = len(level.domain) // len(nodes)
             largest_first = sorted(Counter(Counter(level.domain.tolist()).values()).items(), reverse=True)

@@ -16,7 +16,7 @@ A file of accesses is `.npy` (one count for each row, by row or by rank) or text
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -103,10 +103,10 @@ def _of_text(path: Path, rows: int) -> Counts:
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         for number, line in enumerate(file, start=1):
             words = [word.strip() for word in line.split(",")]
-            if not line.strip() or (number == 1 and not _is_number(words[-1])):
+            if not line.strip() or (number == 1 and not _NUMBER.fullmatch(words[-1])):
                 continue
             message = ""
-            if len(words) > 2 or not all(map(str.isdecimal, words[:-1])) or not _is_number(words[-1]):
+            if len(words) > 2 or not all(map(str.isdecimal, words[:-1])) or not _NUMBER.fullmatch(words[-1]):
                 message = f"`{printable(line.strip(), limit=40)}` is neither a count nor `row,count`"
             elif len(words) == 1:
                 counts.append(float(words[0]))
@@ -123,13 +123,7 @@ def _of_text(path: Path, rows: int) -> Counts:
     return np.pad(list(pairs.values()), (0, rows - len(pairs))) if pairs else np.array(counts)
 
 
-def _is_number(word: str) -> bool:
-    with suppress(ValueError):
-        float(word)
-        return True
-    return False
-
-
+_NUMBER = re.compile(r"[-+]?((\d+\.?\d*|\.\d+)(e[-+]?\d+)?|inf|nan)", re.ASCII | re.IGNORECASE)
 _BOTTOM = 512, 256
 _POOLINGS = {"SUM": "sum", "MEAN": "mean", "NONE": "concat"}
 _NEEDED = ("name", "num_embeddings", "embedding_dim")

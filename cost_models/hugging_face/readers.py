@@ -101,14 +101,9 @@ def window_refusal(config: Config) -> Iterator[str]:
 
 
 def shortest_round(kinds: Sequence[T]) -> tuple[T, ...]:
-    """Shortest prefix of a sequence that gives all entries when repeated (Knuth, Morris and Pratt 1977)."""
-    borders, border = [0] * (len(kinds) + 1), 0
-    for index in range(1, len(kinds)):
-        while border and kinds[index] != kinds[border]:
-            border = borders[border]
-        border += kinds[index] == kinds[border]
-        borders[index + 1] = border
-    return tuple(kinds[: len(kinds) - borders[len(kinds)]])
+    """Shortest prefix of a sequence that gives all entries when repeated."""
+    lengths = range(1, len(kinds) + 1)
+    return next((tuple(kinds[:n]) for n in lengths if kinds[n:] == kinds[: len(kinds) - n]), ())
 
 
 def in_turns(kinds: Sequence[str]) -> str:
@@ -448,8 +443,8 @@ def llama4(config: Config) -> Derived:
     fields = mixtures("interleave_moe_layer_step", layers, expert_layers)
     fields |= windows(config, key="attention_chunk_size", default=8192, pattern=pattern)
     fields |= rotary(config, base=500_000.0, pattern=turned)
-    fields |= look_up(config, load_balance=("router_aux_loss_coef", 0.001))
-    return fields | look_up(config, shared_expert_ffn_hidden_size=("intermediate_size", None))
+    shared = {"shared_expert_ffn_hidden_size": ("intermediate_size", None)}
+    return fields | look_up(config, load_balance=("router_aux_loss_coef", 0.001), **shared)
 
 
 def mellum(config: Config) -> Derived:
@@ -586,9 +581,9 @@ def nemotron_h(config: Config) -> Derived:
     shared = config.get(width) if whole_number(config, "n_shared_experts", 1) else 0
     fields |= experts_after_dense(config) | mixtures(key, len(words), experts)
     fields |= routing(config, normalized=True)
-    fields |= look_up(config, num_experts=("n_routed_experts", None))
-    fields |= look_up(config, experts_per_token=("num_experts_per_tok", None))
-    fields |= look_up(config, moe_ffn_hidden_size=("moe_intermediate_size", None))
+    per_token, width_of_expert = ("num_experts_per_tok", None), ("moe_intermediate_size", None)
+    sizes = {"experts_per_token": per_token, "moe_ffn_hidden_size": width_of_expert}
+    fields |= look_up(config, num_experts=("n_routed_experts", None), **sizes)
     fields |= {"moe_layers": (key, experts), "routing_bias": (key, True)}
     return fields | {"shared_expert_ffn_hidden_size": (width, shared)}
 

@@ -127,8 +127,7 @@ def zipf_accesses(rows: int, exponent: float) -> Accesses:
         edges[-1] = rows
         edges = np.unique(edges)
     tail = power_sums(edges[:-1], edges[1:], exponent)
-    step_rows = np.append(np.ones_like(head), np.diff(edges))
-    return Accesses.of_steps(step_rows, np.append(head**-exponent, tail))
+    return Accesses.of_steps(np.append(np.ones_like(head), np.diff(edges)), np.append(head**-exponent, tail))
 
 
 def power_sums(lower: Array, up_to: Array, exponent: float) -> Array:

@@ -86,12 +86,10 @@ class DenseNetwork(NamedTuple):
         bottom, top = (sum(out for _, out in layers) for layers in (self.bottom, self.top))
         if self.model.interaction.kind == "dcn-v2":
             layers, rank = self.model.interaction.layers, self.model.interaction.rank
-            crossed = layers * (2 * self.joined + rank)
-            return float(bottom + top + self.joined + crossed + 3 * self.joined)
+            return float(bottom + top + self.joined + layers * (2 * self.joined + rank) + 3 * self.joined)
         if self.model.interaction.kind != "dot":
             return 0.0
-        forward_elements = bottom + self.joined + self.top_input
-        return forward_elements + max(float(top), 2.0 * self.joined + self.vectors**2)
+        return bottom + self.joined + self.top_input + max(float(top), 2.0 * self.joined + self.vectors**2)
 
 
 def dense_network(model: RecommenderSpec) -> DenseNetwork:

@@ -170,8 +170,7 @@ def option_bytes(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array
 
     on_holders = table_parts(device_rows, x.width, element_bytes, keys)
     copied = table_parts(x.hot_rows, x.whole_width, element_bytes, x.hot_rows)
-    host_keys = np.where(facts.keys_on_device, 0.0, away)
-    on_hosts = table_parts(away, x.width, training.table_bytes, host_keys)
+    on_hosts = table_parts(away, x.width, training.table_bytes, np.where(facts.keys_on_device, 0.0, away))
 
     moments, nothing = filled(question, x).values(), (zero, zero, zero)
     holders = [*((*on_holders, *held) for held, _ in moments), (*on_hosts, *nothing)]

@@ -248,8 +248,7 @@ def update_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Arr
     ids, distinct, rows = (each / x.sharers for each in (x.ids, x.distinct, x.cold_rows))
     shard = _update(question, ids, distinct, x.width) + x.hit * _change(question, distinct, rows, x.width)
     changed = rows if question.facts.updates_whole_tables else distinct
-    over_link = (1 - x.hit) * changed * 2 * _kept_bytes(question, x.width) / _host_rate(question)
-    return shard + over_link, copied
+    return shard + (1 - x.hit) * changed * 2 * _kept_bytes(question, x.width) / _host_rate(question), copied
 
 
 def _read_seconds(

@@ -93,8 +93,6 @@ def expand(text: str) -> list[str]:
     if not _NAME.fullmatch(text):
         raise ValueError(f"`{name}` is not a name; write it like `node0.gpu3` or `node[0-31].gpu[0-7]`")
     parts = _RANGE.split(text)
-    if len(parts) == 1:
-        return [text]
     runs = [[_span(one) for one in part.split(",")] for part in parts[1::2]]
     if (size := prod(sum(last - first + 1 for first, last, _ in run) for run in runs)) > MOST_DEVICES:
         raise ValueError(f"`{name}` stands for {size:,} devices; {MOST_DEVICES:,} are the most")

@@ -159,8 +159,7 @@ def _export_accelerate(export: JobExport) -> None:
     ways = {"": {}, "all-gather": {STRATEGY: "allgather"}, "ring": {STRATEGY: "alltoall"}}
     export.choose("layout.context", job.context, ways, "its context ranks pass keys or gather them")
     if not under_fsdp:
-        difference = f"without FSDP `--{CHECKPOINTING} true` of the program turns it on"
-        export_recompute(export, {}, difference)
+        export_recompute(export, {}, f"without FSDP `--{CHECKPOINTING} true` of the program turns it on")
     steps = layout.microbatches(job.training.global_batch)
     export.sets("layout.mbs", differs=f"`--{MBS} {layout.mbs}` of the program")
     export.sets("training.global_batch", differs=f"`--{STEPS} {steps}` of the program")
@@ -297,8 +296,7 @@ def read_axolotl(document: Mapping[str, Any], model: TransformerSpec, options: R
     packed, attention = settings.get("sample_packing"), settings.get("attn_implementation")
     plugins = settings.plan_value("plugins")
     context = settings.plan_value("ring_attn_func") or ("all-gather" if packed else "ring")
-    fsdp_values = [document.get("fsdp"), *(document.get(_FSDP) or {}).values()]
-    fsdp = any(one not in (None, []) for one in fsdp_values)
+    fsdp = any(one not in (None, []) for one in [document.get("fsdp"), *(document.get(_FSDP) or {}).values()])
     fused = settings.get("liger_fused_linear_cross_entropy") or (cuts and _CUTS in plugins)
     if config := document.get("deepspeed"):
         program = {"train_micro_batch_size_per_gpu": mbs, "gradient_accumulation_steps": steps}

@@ -109,8 +109,7 @@ class Module:
                 self._set(target, self.value(value, names, depth), names, depth)
             case ast.AugAssign(target=target, op=op, value=value):
                 total = self.value(ast.BinOp(target, op, value), names, depth)
-                unknown = _unknown(line)
-                self._set(target, unknown if isinstance(total, Unknown) else total, names, depth)
+                self._set(target, _unknown(line) if isinstance(total, Unknown) else total, names, depth)
             case ast.FunctionDef(name=name):
                 self.functions.setdefault(name, line)
             case ast.ImportFrom(module=str(source), names=imported, level=0):
@@ -245,8 +244,6 @@ def built_by(module: Module, function: str) -> Any:
 
 class Code(str):
     """Python source whose `repr` is the source itself, without quotes."""
-
-    __slots__ = ()
 
     def __repr__(self) -> str:
         return str(self)

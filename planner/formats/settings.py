@@ -217,9 +217,8 @@ class Settings:
     def integer(self, path: str, default_value: Any = _OF_TABLE) -> Any:
         """Value of a setting as an integer of at least 1, or the default. Raises InputError where the file sets
         something else."""
-        default_value = self.default_of(path) if default_value is _OF_TABLE else default_value
         value = self.get(path, default_value)
-        if value is default_value:
+        if value is (self.default_of(path) if default_value is _OF_TABLE else default_value):
             return value
         if not isinstance(value, int | float) or not 1 <= value <= LARGEST or value != int(value):
             raise InputError(f"`{path}: {printable(str(value))}` is no whole number above zero")
@@ -335,8 +334,7 @@ def without(values: Mapping[str, Any], keys: Sequence[str], prefix: str = "") ->
 def settings_of(*documents: Mapping[str, Any], table: Table) -> Settings:
     """Merge the documents of a run into one `Settings`, under current names; null and empty tables are dropped.
     Raises InputError as `with_current_names`."""
-    entries = chain.from_iterable(map(by_path, documents))
-    stated = (entry for entry in entries if entry[1] not in (None, {}))
+    stated = (entry for entry in chain.from_iterable(map(by_path, documents)) if entry[1] not in (None, {}))
     return Settings(with_current_names(stated, table), table)
 
 

@@ -180,8 +180,7 @@ def _export_layout(export: JobExport) -> None:
     export.sets("layout.offload", {"training.enable_cpu_offload": True}, when=any(layout.offload))
     replicas = layout.data_ranks // layout.shard_group if layout.zero else layout.dp
     settings: dict[str, Any] = {f"{_MESH}.data_parallel_replicate_degree": replicas}
-    shard = layout.shard_group // layout.cp if layout.zero else 1
-    settings[f"{_MESH}.data_parallel_shard_degree"] = shard
+    settings[f"{_MESH}.data_parallel_shard_degree"] = layout.shard_group // layout.cp if layout.zero else 1
     keeps_weights = layout.pp > 1 and job.stack.pipelines_keep_weights
     if layout.zero:
         reshards = "default" if keeps_weights else "always"

@@ -146,8 +146,7 @@ class PlacesProgram(OptionsProgram):
         self.every_shard_has_a_place()
         self.every_gpu_and_host_holds_its_shards()
         nodes_matter = problem.priced.nodes > 1 and (self.rows.on_nodes.any() or self.rows.shard[:, -1].any())
-        are_alike = not nodes_matter and not np.ptp(problem.base, axis=0).any()
-        if ordered and are_alike:
+        if ordered and not nodes_matter and not np.ptp(problem.base, axis=0).any():
             self.alike_gpus_in_order_of_load()
 
     def every_shard_has_a_place(self) -> None:

@@ -77,8 +77,7 @@ def intervals(
     for place, (name, (deviation, prior)) in enumerate(zip(names, deviations, strict=True)):
         low, value, high = (float(np.exp(point[place] + side * _Z90 * deviation)) for side in (-1, 0, 1))
         pull = np.zeros(0) if influence is None else np.abs(influence[place])
-        strongest = np.argsort(-pull, kind="stable")[:_NAMED_RUNS]
-        movers = tuple(runs[run] for run in strongest if pull[run] > 0)
+        movers = tuple(runs[run] for run in np.argsort(-pull, kind="stable")[:_NAMED_RUNS] if pull[run] > 0)
         determined = float(np.clip(1 - deviation / max(prior, 1e-12), 0.0, 1.0))
         interval_of[name] = Interval(value=value, low=low, high=high, determined=determined, movers=movers)
     return interval_of

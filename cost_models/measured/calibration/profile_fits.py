@@ -241,8 +241,7 @@ def _exclusion_reason(prediction: Prediction, stack: str | None, die: str | None
         return "how many GPUs it had is not stated"
     if not (math.isfinite(prediction.step_seconds) and prediction.step_seconds > 0):
         return "its step has no finite price"
-    ratio = measured_seconds(case) / prediction.step_seconds
-    if not 1 / _SLIP < ratio < _SLIP:
+    if not 1 / _SLIP < measured_seconds(case) / prediction.step_seconds < _SLIP:
         return f"its time is more than {_SLIP:g} times off: a slip of units?"
     of_die, of_stack = _pair(case)
     if die is not None and of_die != die:

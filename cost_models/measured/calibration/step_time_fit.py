@@ -52,7 +52,7 @@ from cost_models.axes.layout import COMPARED, Layout, axes_that_differ, axis_val
 from cost_models.documents import printable
 from cost_models.measured.calibration.least_squares import Expansion, Interval, expand, intervals, shrink
 from cost_models.measured.runs.cases import Case
-from cost_models.measured.validation.scores import source_weights, sweep_of, weighted_quantile
+from cost_models.measured.validation.scores import source_weights, sweep_of
 from cost_models.measured.validation.step_times import StepTimes
 from cost_models.specs.hardware import HardwareProfile, Scenarios, TimedRuns
 from cost_models.units import rounded
@@ -463,7 +463,7 @@ def pair_error(cases: Sequence[Case], errors: Mapping[str, float]) -> float | No
                 weights.append(1 / (len(runs) - 1))
     if len(sizes) < MIN_PAIRS:
         return None
-    return weighted_quantile(np.array(sizes), np.array(weights), 0.5)
+    return float(np.quantile(sizes, 0.5, weights=weights, method="inverted_cdf"))
 
 
 def timed_runs(cases: Sequence[Case], errors: Mapping[str, float]) -> tuple[TimedRuns, ...]:

@@ -104,8 +104,7 @@ def read_case(row: Row, *, stack: str | None = None, profile: Profile = None) ->
 def _model_base(row: Row) -> TransformerSpec | dict[str, Any]:
     """Catalogue's model of the row's name; where the catalogue has none, and columns a shape, the name alone.
     Raises UnknownNameError."""
-    has_shape = any(column.startswith("model.") for column in row.values)
-    if has_shape and row.model not in catalog.names("models"):
+    if any(column.startswith("model.") for column in row.values) and row.model not in catalog.names("models"):
         return {"name": row.model}
     return catalog.load_model(row.model)
 

@@ -353,8 +353,7 @@ def _expert_tensor(row: PrintedRow, degrees: Layout) -> int | None:
     """Expert tensor-parallel degree by the row's notes or recipes, or 1 where ep does not divide dp · cp;
     None means as tp."""
     match = re.search(r"(?:ETP|expert-tensor-parallel-size)=(\d{1,4})\b", row.text("notes"))
-    by_recipe = degrees.ep > 1 and degrees.tp > 1 and keeps_experts_whole(row)
-    stated = int(match[1]) if match else int(by_recipe)
+    stated = int(match[1]) if match else int(degrees.ep > 1 and degrees.tp > 1 and keeps_experts_whole(row))
     if stated and degrees.tp * degrees.data_ranks % (degrees.ep * stated) == 0:
         return stated
     if degrees.ep == 1 or degrees.data_ranks % degrees.ep == 0:

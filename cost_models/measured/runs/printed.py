@@ -384,8 +384,7 @@ def _remarks(row: PrintedRow) -> list[str]:
     text = f"{row.text('notes')};{row.text('assumed_fields')}"
     if (row.count("tp") or 1) * (row.count("pp") or 1) == 1:
         text = _WHERE_SPLIT.sub("", text)
-    words = re.split(r"[;,()]", text)
-    return [one.strip().lstrip("-") for one in words]
+    return [one.strip().lstrip("-") for one in re.split(r"[;,()]", text)]
 
 
 def _facts(kind: str, remarks: Iterable[str]) -> dict[str, Any]:

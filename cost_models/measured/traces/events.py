@@ -146,8 +146,7 @@ class TraceFile:
         if name.startswith(_STEP) and "gpu" not in category:
             category = "user_annotation"
         device = device if isinstance(device, int) else 0
-        thread = str(entry.get("tid", ""))[:40]
-        return Event(name, category, start, seconds, device, thread, details)
+        return Event(name, category, start, seconds, device, str(entry.get("tid", ""))[:40], details)
 
 
 def _number(value: object) -> float:

@@ -28,6 +28,7 @@ from cost_models.measured.logs import search
 from cost_models.measured.traces.events import Event, NsightFile, TraceFile
 from cost_models.measured.traces.step_parts import (
     AXES,
+    COLLECTIVES,
     KERNELS,
     KINDS,
     ON_CPU,
@@ -334,9 +335,9 @@ def pipeline_of(question: Question, layout: Layout) -> Pipeline:
     return Pipeline(table, {key: median(each) for key, each in seconds.items()})
 
 
-_PRICES: dict[str, Callable[..., Array]] = {"reduce_scatter": collectives.reduce_scatter_seconds}
-_PRICES |= {"all_reduce": collectives.all_reduce_seconds, "all_gather": collectives.all_gather_seconds}
-_PRICES |= {"broadcast": collectives.broadcast_seconds, "all_to_all": collectives.all_to_all_seconds}
+_PRICES: dict[str, Callable[..., Array]] = {
+    name: getattr(collectives, f"{name}_seconds") for name in COLLECTIVES
+}
 
 
 class Achieved(NamedTuple):

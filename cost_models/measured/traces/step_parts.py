@@ -281,8 +281,8 @@ def _parts(
     return parts, sends
 
 
-_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
-_OPERATIONS = {operation.replace("_", ""): operation for operation in _COLLECTIVES}
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
+_OPERATIONS = {operation.replace("_", ""): operation for operation in COLLECTIVES}
 _OPERATIONS |= {"sendrecv": "p2p", "send": "send", "recv": "recv", "coalesced": "p2p"}
 """Word in the name of a collective or its kernel, without `_` → operation."""
 _BYTES = {"double": 8, "long": 8, "float": 4, "int": 4, "bfloat16": 2, "half": 2}
@@ -475,8 +475,7 @@ class Products:
     def seconds_by_shape(self) -> dict[Product, array[float]]:
         """Shape of a matrix product → seconds of each of its kernels in the trace."""
         kernel, seconds = self._kernels.arrays()
-        launched = _values_of(-kernel, *self._launches.arrays(), none=0)
-        operator = np.where(kernel < 0, launched, kernel)
+        operator = np.where(kernel < 0, _values_of(-kernel, *self._launches.arrays(), none=0), kernel)
         shape = _values_of(operator, *self._operators.arrays(), none=-1)
         shapes = list(self._shapes)
         numbers = dict.fromkeys(shape[shape >= 0].tolist())
@@ -583,8 +582,7 @@ class HostSpans(Columns):
 
         def close(until: float) -> None:
             while open_events and ends[open_events[-1]] <= until:
-                end = ends[open_events.pop()]
-                changes.append((end, open_events[-1] if open_events else -1))
+                changes.append((ends[open_events.pop()], open_events[-1] if open_events else -1))
 
         for index in np.lexsort((-seconds, start)).tolist():
             close(begins[index])

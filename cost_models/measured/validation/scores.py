@@ -32,10 +32,9 @@ import numpy as np
 from cost_models.arrays import Array, group_by
 from cost_models.axes.layout import Layout, axes_that_differ
 from cost_models.estimate import CLEAR, chance_of_gain, deviation, half_width, pair_error_of
-from cost_models.expected import INTERVAL_PROBABILITY
+from cost_models.expected import INTERVAL_PROBABILITY, Reach
 from cost_models.measured.runs.rows import Row
 from cost_models.measured.validation.predictions import Prediction
-from cost_models.specs.hardware import HardwareProfile
 
 MIN_RANKED = 3
 """Fewest timed rows of a sweep for a regret."""
@@ -379,40 +378,23 @@ class LeftOutRun(NamedTuple):
         return -math.log1p(self.error) / (self.deviation * half_width(INTERVAL_PROBABILITY))
 
 
-class Reach(NamedTuple):
-    """Factors by which the 90 % interval of a step time is stretched to the faster and the slower side."""
-
-    faster: float
-    slower: float
-
-    def covers(self, run: LeftOutRun) -> bool:
-        """Whether the stretched 90 % interval of a run holds the measured step time."""
-        return -self.faster <= run.needed <= self.slower
-
-
-def reach_in(profile: HardwareProfile) -> Reach | None:
-    """Stretch factors of step-time intervals that a profile states; None without scenarios."""
-    scenarios = profile.scenarios
-    return None if scenarios is None else Reach(scenarios.faster, scenarios.slower)
-
-
 def reach_of(runs: Sequence[LeftOutRun]) -> Reach:
-    """Stretch factors with which step-time intervals hold nine in ten of the runs; each of n runs of a source
-    weighs 1/√n."""
-    usable = [run for run in runs if run.deviation is not None]
-    needed = np.array([run.needed for run in usable])
-    weights = source_weights([run.source for run in usable])
+    """Factors by which 90 % intervals of step times are stretched to either side so that they hold nine in ten of the
+    runs; each of n runs of a source weighs 1/√n."""
+    sides = [(run.needed, run.source) for run in runs if run.deviation is not None]
+    needed, weights = np.array([side for side, _ in sides]), source_weights([source for _, source in sides])
     tail = (1 - INTERVAL_PROBABILITY) / 2
-    lower, upper = (weighted_quantile(needed, weights, share) for share in (tail, 1 - tail))
-    return Reach(*(round(max(0.0, side), 2) for side in (-lower, upper)))
+    lower, upper = np.quantile(needed, (tail, 1 - tail), weights=weights, method="inverted_cdf").tolist()
+    return Reach(faster=round(max(0.0, -lower), 2), slower=round(max(0.0, upper), 2))
 
 
 def coverage_by_source(runs: Sequence[LeftOutRun]) -> Mapping[str, tuple[bool, ...]]:
     """Source → whether each run lies in its step-time interval, stretched by the factors of all other sources."""
-    covered, usable = {}, [run for run in runs if run.deviation is not None]
-    for source in dict.fromkeys(run.source for run in usable):
-        reach = reach_of([run for run in usable if run.source != source])
-        covered[source] = tuple(reach.covers(run) for run in usable if run.source == source)
+    covered = {}
+    usable = (run for run in runs if run.deviation is not None)
+    for source, of_source in group_by(usable, lambda run: run.source).items():
+        reach = reach_of([run for run in runs if run.source != source])
+        covered[source] = tuple(-reach.faster <= run.needed <= reach.slower for run in of_source)
     return covered
 
 
@@ -420,11 +402,3 @@ def source_weights(sources: Sequence[str]) -> Array:
     """Weight of each run in a fit, 1/√n for each of n runs of a source, (N,): rows of one sweep are alike."""
     counts = Counter(sources)
     return np.array([counts[source] ** -0.5 for source in sources])
-
-
-def weighted_quantile(values: Array, weights: Array, share: float) -> float:
-    """Weighted quantile of `values` at `share` of the total weight."""
-    order = np.argsort(values)
-    cumulative = np.cumsum(weights[order])
-    place = int(np.searchsorted(cumulative, share * cumulative[-1]))
-    return float(values[order][min(len(values) - 1, place)])

@@ -7,7 +7,7 @@ from recorded_machine import recorded
 from tables import rows
 
 import meshwright as mw
-from cost_models.discovery import Discovery, read_topology
+from cost_models.discovery import Discovery, parse_topology
 from cost_models.errors import HostError, InputError
 from cost_models.files.catalog import load_cluster
 
@@ -160,7 +160,9 @@ def test_racks_are_said_to_reach_further() -> None:
 
 
 def test_the_matrix_of_new_and_old_drivers_is_read_alike() -> None:
-    new, old = read_topology(recorded("dgx-h100")), read_topology(recorded("dgx-1-v100"))
+    new, old = (
+        parse_topology(recorded(name).run("nvidia-smi", "topo", "-m")) for name in ("dgx-h100", "dgx-1-v100")
+    )
     assert new.path("GPU0", "mlx5_0") == "PXB"
     assert new.nvlinks("GPU3", "GPU7") == 18
     assert old.path("GPU5", "mlx5_2") == "PIX"
