@@ -238,8 +238,9 @@ def _batches(settings: Settings, dp: int) -> tuple[int, int, int]:
 
 def _recomputes_blocks(settings: Settings, pp: int) -> bool:
     program = settings.get("gradient_checkpointing", None)
+    interval = settings.get("pipeline.activation_checkpoint_interval")
     if pp > 1 or program is not None:
-        return bool(settings.get("pipeline.activation_checkpoint_interval") if pp > 1 else program)
+        return bool(interval if pp > 1 else program)
     mentioned = any(path.startswith("activation_checkpointing") for path in settings.values)
     policy, some = ("every block is recomputed", "an") if mentioned else ("nothing is recomputed", "no")
     settings.assume(f"{policy}: the program decides, the file has {some} `activation_checkpointing`")
