@@ -37,7 +37,7 @@ class Filling(NamedTuple):
     """Number of rows of each embedding table in a GPU cache, with bytes and hit rate."""
 
     rows: Array
-    """(C,) number of cached rows of each table, by class of tables."""
+    """Number of cached rows of each table, by class of tables, (C,)."""
     bytes: float
     """Bytes of the rows."""
     hits: float
@@ -52,7 +52,7 @@ class FillingOrder(NamedTuple):
     tables: CachedTables
     step_class: Ints
     step_rows: Array
-    """(S,) number of rows that each step adds for each table of its class."""
+    """Number of rows that each step adds for each table of its class, (S,)."""
     curve: Accesses
     """Accesses over bytes in place of rows, as if rows were divisible: what these S steps serve bounds the hits of any
     cache of so many bytes."""

@@ -298,7 +298,7 @@ class TensorSeconds(NamedTuple):
     """Seconds to all-reduce or reduce-scatter a block's input gradients. Products for weight gradients can
     hide them; not part of `block_backward`."""
     block_recomputed: Array
-    """(N, P) seconds of `block_forward` that each recompute policy repeats in the backward pass."""
+    """Seconds of `block_forward` that each recompute policy repeats in the backward pass, (N, P)."""
     embedding_forward: Array
     embedding_backward: Array
     head_forward: Array

@@ -1,4 +1,4 @@
-"""Seconds of eager PyTorch's operators other than matrix products, from measured curves.
+"""Seconds of the operators of eager PyTorch other than matrix products, from measured curves.
 
 The operators are listed in docs/decisions/0005. The curves replace bytes / bandwidth if a stack does not fuse
 and the profile has curves; they predict a CPU within a few per cent.
@@ -42,8 +42,8 @@ def has_measured_operators(question: Question) -> bool:
 
 
 def measured_block(question: Question, columns: LayoutColumns) -> Array:
-    """Seconds from measured curves, forward and backward, of norms, residual additions, activation, rotary,
-    dropout and bias gradients of one block and microbatch, (2, N).
+    """Seconds from measured curves, forward and backward, (2, N), of norms, residual additions, activation,
+    rotary, dropout and bias gradients of one block and microbatch.
 
     Over tensor ranks it includes the copies before or after their collectives. Leaves out GEMMs, the
     attention core, and operations on weights and their gradients.
@@ -83,8 +83,8 @@ def measured_block(question: Question, columns: LayoutColumns) -> Array:
 
 
 def gradient_additions(operators: Sequence[Operator]) -> Mapping[Tensor, float]:
-    """Tensor → number of additions of its gradients in the backward pass, n − 1 for a tensor that n operators
-    read."""
+    """Number of additions of each tensor's gradients in the backward pass: n − 1 for a tensor that n
+    operators read."""
     additions: dict[Tensor, float] = defaultdict(float)
     for op in operators:
         if op.kind == "residual" or (op.kind == "norm" and op.shares_input):
@@ -100,8 +100,8 @@ def gradient_additions(operators: Sequence[Operator]) -> Mapping[Tensor, float]:
 
 
 def attention_core(question: Question, columns: LayoutColumns) -> Array:
-    """Seconds of the attention kernel over a rank's heads, from the profile's measured attention curves,
-    (2, N); the profile must have them."""
+    """Seconds of the attention kernel over a rank's heads, forward and backward, (2, N), from the profile's
+    measured attention curves, which must exist."""
     model = question.model
     sequence = np.full(len(columns), float(question.training.sequence_length))
     heads = columns.mbs * model.num_heads / (columns.tp * columns.cp)  # a c-th of each head's work
@@ -109,17 +109,17 @@ def attention_core(question: Question, columns: LayoutColumns) -> Array:
 
 
 def accumulation_seconds(question: Question, columns: LayoutColumns, parameters: Array) -> Array:
-    """Seconds per microbatch to accumulate the gradients of `parameters` (N,), mean over a step, (N,). They
-    are measured as sums of activations with equally many bytes."""
+    """Seconds per microbatch to accumulate the gradients of `parameters` (N,) parameters, mean over a step,
+    (N,). They are measured as sums of activations with equally many bytes."""
     relative_bytes = addition_bytes(question) / (3 * question.training.element_bytes)
     seconds = _curve_seconds(question.hardware, [("add", relative_bytes * parameters, 1.0)])
     return seconds * added_share(question, columns)
 
 
 def gathering_seconds(question: Question, columns: LayoutColumns, parameters: Array) -> Array:
-    """Seconds, forward and backward, of the copies that `fully_shard` makes of `parameters` (N,) weights,
-    (2, N). Copied are the shard into the send buffer, all received shards into the weights, and once a step
-    the gradients into the scatter buffer."""
+    """Seconds of the copies that `fully_shard` makes of `parameters` (N,) weights, forward and backward, (2,
+    N): the shard into the send buffer, all received shards into the weights, and once a step the gradients
+    into the scatter buffer."""
     shards = np.where((columns.zero == 3) & question.stack.fully_shard, columns.shard, 1)
     gathered = np.where(shards > 1, (1 + 1 / shards) * parameters, 0.0)
     profile, microbatches = question.hardware, columns.microbatches(question.training.global_batch)
@@ -129,8 +129,8 @@ def gathering_seconds(question: Question, columns: LayoutColumns, parameters: Ar
 
 
 def embedding_operators(question: Question, columns: LayoutColumns) -> Array:
-    """Seconds of the embedding, forward and backward, (2, N). Forward it is a gather; backward a scatter and,
-    over the entire table, a zero fill and an addition."""
+    """Seconds of the embedding, forward and backward, (2, N): forward a gather; backward a scatter and, over
+    the entire table, a zero fill and an addition."""
     model, profile = question.model, question.hardware
     hidden = columns.tokens(question.training.sequence_length) * model.hidden_size
     table = padded_vocabulary(model, columns.tp) / columns.tp * model.hidden_size
@@ -140,8 +140,8 @@ def embedding_operators(question: Question, columns: LayoutColumns) -> Array:
 
 
 def head_operators(question: Question, columns: LayoutColumns) -> Array:
-    """Seconds, forward and backward, of the final norm and of cross-entropy over a rank's share of the
-    vocabulary, (2, N)."""
+    """Seconds of the final norm and of cross-entropy over a rank's share of the vocabulary, forward and
+    backward, (2, N)."""
     model, profile = question.model, question.hardware
     tokens = columns.tokens(question.training.sequence_length)
     logits = tokens * question.scored_share * head_rows(model, columns.tp) / columns.tp
@@ -152,15 +152,14 @@ def head_operators(question: Question, columns: LayoutColumns) -> Array:
 def _both_passes(
     profile: HardwareProfile, paired: list[_Calls], once: Sequence[_Calls] = (), back: Sequence[_Calls] = ()
 ) -> Array:
-    """Seconds of operator calls, forward and backward, from measured curves, (2, N). Calls in `paired` run in
+    """Seconds of operator calls from measured curves, forward and backward, (2, N). Calls in `paired` run in
     both passes, those in `once` in the forward pass only, those in `back` in the backward pass only."""
     backward = _curve_seconds(profile, paired, backward=True) + _curve_seconds(profile, back)
     return np.array([_curve_seconds(profile, [*paired, *once]), backward])
 
 
 def _curve_seconds(profile: HardwareProfile, calls: Iterable[_Calls], *, backward: bool = False) -> Array:
-    """Seconds of operator calls from measured curves, (N,). An operator without a curve counts as 0, as it
-    was not worth measuring."""
+    """Seconds of operator calls from measured curves, (N,); 0 for an operator without a curve."""
     curves: dict[str, OperatorCurve] = {curve.operator: curve for curve in profile.operators}
     total = np.zeros(1)
     for operator, elements, count in calls:

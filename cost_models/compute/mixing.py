@@ -1,4 +1,4 @@
-"""Seconds of the kernels that mix tokens: attention cores, and scans of states.
+"""Seconds of the kernels that mix tokens: attention cores, and recurrent scans.
 
 **Attention** in a flash kernel: scores are never stored, masked blocks never computed.
 
@@ -66,7 +66,7 @@ FlashAttention-2)."""
 
 
 def flash_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
-    """Seconds of a flash attention kernel, forward and backward, for one block and microbatch, (2, N)."""
+    """Seconds of a flash attention kernel for one block and microbatch, forward and backward, (2, N)."""
     sequence, latent = question.training.sequence_length, question.model.latent_attention
     widths = (question.model.query_size + question.model.attended_size) / columns.tp
     if index_width(question.model, sequence) and latent:
@@ -85,8 +85,8 @@ def flash_seconds(question: Question, columns: LayoutColumns, device: Device) ->
 
 
 def index_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
-    """Seconds of the scores of a sparse-attention indexer, forward and backward, on every tensor rank,
-    (2, N). They are 0 without an indexer."""
+    """Seconds of the scores of a sparse-attention indexer on every tensor rank, forward and backward, (2, N);
+    0 without an indexer."""
     sequence, picked = question.training.sequence_length, float(question.model.attention_window or 0)
     width, tokens = index_width(question.model, sequence), columns.tokens(sequence)
     scores = tokens * sequence / 2 * (width > 0)
@@ -143,8 +143,8 @@ them: the gate is read and the output written twice; backward, gradients of both
 
 
 def scan_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
-    """Seconds of a recurrence's scan kernels, forward and backward, for one block and microbatch, mean over
-    blocks with and without states, (2, N)."""
+    """Seconds of a recurrence's scan kernels for one block and microbatch, forward and backward, (2, N), mean
+    over blocks with and without states."""
     mixer, share = question.model.recurrence, question.model.mixer_share("recurrence", "both")
     if mixer is None or not (share and mixer.scans):
         return np.zeros((2, len(columns)))
@@ -178,6 +178,6 @@ def scan_flops(mixer: Recurrence) -> float:
 
 
 def state_elements(mixer: Recurrence) -> float:
-    """Elements of the recurrent states of all heads, per token of a chunk, since states are written once per
-    chunk."""
+    """Elements of the recurrent states of all heads per token, as states are written once per chunk of
+    tokens."""
     return mixer.value_size * mixer.state_dim / mixer.chunk

@@ -1,1 +1,2 @@
-"""A cluster as a graph of its links: read from files, taken apart into levels, and what every group of ranks gets."""
+"""Graph of a cluster's links: read from files, analysed into levels, with the bandwidth of every group of
+ranks."""

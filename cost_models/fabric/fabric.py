@@ -1,6 +1,6 @@
-"""A cluster's links taken apart: GPUs in order of rank, levels as they are and as they usually are, what is odd.
+"""Levels of a cluster's links: GPUs in order of rank, actual and typical bandwidth of each level, deviations.
 
-Bandwidth of groups of ranks on a graph of links, as shares of its levels' usual bandwidth.
+Groups of ranks get a bandwidth on a graph of links, given as a share of the levels' usual bandwidth.
 
 All groups of an axis send at once. A ring leaves a domain by the adapters of its members there, an equal part by each,
 and by the k fastest of them where that gives more: NCCL looks for the most channels times their rate
@@ -41,44 +41,44 @@ def most_common(values: Iterable[Number]) -> Number:
 
 @dataclass(frozen=True, kw_only=True)
 class FabricLevel:
-    """One level of a cluster's links, with typical bandwidth and latency and the actual cables."""
+    """Level of a cluster's links: typical bandwidth and latency, and the actual cables."""
 
     name: str
     kind: LinkKind
     network: bool
     opens: bool
-    """GPUs or their adapters are plugged into it, not the switches of the level inside it."""
+    """Whether GPUs or their adapters are plugged into the level, instead of switches of the level inside it."""
     bandwidth: float
-    """Usual bytes/s of a GPU on the way out of a domain of the level inside while all of that send."""
+    """Usual bytes/s of a GPU out of a domain of the level inside, while all GPUs of that domain send."""
     latency: float
     """Usual seconds from a GPU over the switches of this level to another."""
     sharers: int
-    """GPUs behind one adapter, where the level opens a network."""
+    """Number of GPUs behind one adapter, if the level opens a network."""
     inner: Ints
-    """(GPUs,) domain of the level inside."""
+    """Domain of the level inside to which each GPU belongs, (GPUs,)."""
     domain: Ints
-    """(GPUs,) domain of this level."""
+    """Domain of this level to which each GPU belongs, (GPUs,)."""
     top: Ints
-    """(GPUs,) domain of the outermost level of its medium."""
+    """Domain of the outermost level of the same medium to which each GPU belongs, (GPUs,)."""
     end: Ints
-    """(GPUs,) the end by which a GPU's data leaves: its adapter, inside a node the GPU itself."""
+    """End by which each GPU's data leaves, (GPUs,): its adapter, or inside a node the GPU itself."""
     bundle: Ints
-    """(E,) for each end the cables that it passes; -1: none, it is there already."""
+    """Bundle of cables that data from each end passes, (E,); -1 if it passes none."""
     capacity: Array
-    """(B,) bytes/s of each bundle of cables."""
+    """Bytes/s of each bundle of cables, (B,)."""
     cables: tuple[tuple[tuple[str, str], ...], ...]
-    """(B,) the pairs of devices in each bundle, the lower first."""
+    """Pairs of devices that each bundle joins, the lower device first, (B,)."""
     seconds: Array
-    """(E,) seconds from a GPU by this end up to the switches of the level, and down again at an equal one."""
+    """Seconds from a GPU by each end up to the switches of the level and down to another end, (E,)."""
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Distinct GPU counts of the domains (groups of GPUs) that one link level joins, largest first."""
+        """Distinct GPU counts of the domains (groups of GPUs) that the level joins, largest first."""
         return tuple(sorted(set(np.unique(self.domain, return_counts=True)[1].tolist()), reverse=True))
 
     @cached_property
     def even(self) -> bool:
-        """Whether the domains (groups of GPUs) of a link level are runs of consecutive ranks of equal length."""
+        """Whether the domains (groups of GPUs) of the level are runs of consecutive ranks of equal length."""
         size = int(np.argmax(self.domain != self.domain[0])) or len(self.domain)
         start = np.arange(len(self.domain)) // size * size
         return self.sizes == (size,) and bool((self.domain == self.domain[start]).all())
@@ -97,11 +97,11 @@ class Fabric:
     """Links of a cluster as levels, from inside the nodes to between them, with deviations from a regular network."""
 
     nodes: tuple[str, ...]
-    """In order of rank."""
+    """Names of the nodes, in order of rank."""
     gpus: tuple[str, ...]
-    """GPUs of the first node, then of the second ..."""
+    """Names of the GPUs of the first node, then of the second, and so on."""
     levels: tuple[FabricLevel, ...]
-    """From the GPUs outwards."""
+    """Levels of links, from the GPUs outwards."""
     odd: tuple[str, ...]
     """Deviations from the regular network, in words."""
     notes: tuple[str, ...]
@@ -114,8 +114,8 @@ class Fabric:
 
 
 def odd_links(links: Sequence[Link], levels: Sequence[FabricLevel], nodes: Sequence[str]) -> Iterator[str]:
-    """Yield a sentence (no full stop) per cable, switch, node or level that differs from comparable ones in the
-    cluster."""
+    """Yield a sentence (no full stop) for each cable, switch, node or level that differs from comparable
+    parts of the cluster."""
     for level in levels:
         yield from _odd_cables(level, defaultdict(list, group_by(links, lambda link: frozenset(link[:2]))))
         if level.network and len(level.sizes) > 1:
@@ -131,8 +131,8 @@ def odd_links(links: Sequence[Link], levels: Sequence[FabricLevel], nodes: Seque
 
 
 def _odd_cables(level: FabricLevel, wires: Mapping[frozenset[str], Sequence[Link]]) -> Iterator[str]:
-    """Yield a sentence per cable with an unusual rate, and per bundle with an unusual number of cables, compared
-    with most of the level. `wires` are the links between two devices."""
+    """Yield a sentence for each cable with an unusual rate, and for each bundle with an unusual number of
+    cables, compared with the majority in the level. `wires` are the links between two devices."""
     bundles = [[(pair, link) for pair in pairs for link in wires[frozenset(pair)]] for pairs in level.cables]
     if not (all_links := [link for bundle in bundles for _, link in bundle]):
         return
@@ -152,6 +152,7 @@ def _odd_cables(level: FabricLevel, wires: Mapping[frozenset[str], Sequence[Link
 
 
 def _rate_words(rate: float, level: FabricLevel) -> str:
+    """Text of a bandwidth, in bits per second for networks."""
     return f"{rate * 8 / 1e9:.6g} Gb/s" if level.network else format_bandwidth(rate)
 
 
@@ -161,27 +162,27 @@ _DENSE = 32
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Bandwidth available to the slowest group of a communication pattern, as a share of the level's usual
-    bandwidth, with the placement of the group's members."""
+    """Bandwidth of the slowest group of ranks by communication pattern, as a share of the level's usual
+    bandwidth, and the placement of its members."""
 
     ring: Array | float = 1.0
     """Share of the bandwidth of rings and trees."""
     exchange: Array | float = 1.0
     """Share of the bandwidth of all-to-all."""
     pair: Array | float = 1.0
-    """Share of the bandwidth of transfers to the next member."""
+    """Share of the bandwidth of transfers to the next member of the group."""
     delay: Array | float = 1.0
-    """Latency of a hop, on average over the farthest group."""
+    """Mean latency of a hop in the farthest group, relative to the usual latency."""
     members: Array | float = 0.0
-    """Members in a domain of the level, at least; 0 where arithmetic over equal domains says it."""
+    """Minimum number of members in a domain of the level; 0 if arithmetic over equal domains gives it."""
     spanned: Array | float = 0.0
-    """Domains that a group spans, at most; 0 as before."""
+    """Maximum number of domains that a group spans; 0 as in `members`."""
     meets: Array | float = 0.0
-    """Whether neighbours share a domain of this level and none of the level inside: 1 no, 2 yes; 0 as before."""
+    """Whether neighbours share a domain of this level and none of the level inside: 1 no, 2 yes; 0 as in `members`."""
 
     def packing(self, equal: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
-        """Fewest members of a rank group in one domain, and most domains that a group spans; `equal` are the
-        values for domains of equal size, used as a fallback."""
+        """Minimum number of members of a rank group in one domain, and maximum number of domains that a group
+        spans; `equal` are the values for domains of equal size, used as a fallback."""
         members = np.where(self.members, self.members, equal[0])
         return members.astype(np.int64), np.where(self.spanned, self.spanned, equal[1]).astype(np.int64)
 
@@ -196,9 +197,9 @@ FULL_SHARE = Share()
 
 @lru_cache(maxsize=2**16)
 def shares(fabric: Fabric, size: int, step: int, piece: int, stages: int, world: int) -> tuple[Share, ...]:
-    """Bandwidth of rank groups on each link level, as shares of the level's usual bandwidth. Groups have `size`
-    ranks, `step` apart in a stage's own count; of `world` ranks in runs of `piece`, a stage owns one run in every
-    `stages`."""
+    """Bandwidth of rank groups on each link level, as shares of the level's usual bandwidth. Groups have
+    `size` ranks, `step` apart in a stage's own numbering; of `world` ranks in runs of `piece`, a stage owns
+    one run in every `stages`."""
     if size == 1 or world > len(fabric.gpus):  # a cluster that somebody made larger has the usual everywhere
         return (FULL_SHARE,) * len(fabric.levels)
     flows: _Flows | None = None
@@ -225,25 +226,25 @@ def group_ranks(size: int, step: int, piece: int, stages: int, world: int) -> In
 
 
 class _View(NamedTuple):
-    """Cable bundles of one level, either the actual ones or the typical ones for comparison."""
+    """Bundles of cables of one level, either the actual ones or typical ones for comparison."""
 
     end: Ints
-    """(GPUs,) end of each GPU."""
+    """End (adapter, or GPU) of each GPU, (GPUs,)."""
     bundle: Ints
-    """(E,) bundle of each end; -1: none."""
+    """Bundle of each end, (E,); -1 for none."""
     capacity: Array
-    """(B,) bytes/s of each bundle."""
+    """Bytes/s of each bundle, (B,)."""
     domain: Ints
-    """(E,) domain of the level inside."""
+    """Domain of the level inside to which each end belongs, (E,)."""
     node: Ints
-    """(E,) domain that the end leads out of."""
+    """Domain that each end leads out of, (E,)."""
     rate: Array
-    """(E,) bytes/s of the end itself."""
+    """Bytes/s of each end itself, (E,)."""
 
 
 @lru_cache(maxsize=2**7)
 def _views(fabric: Fabric, at: int) -> tuple[_View, _View]:
-    """Actual and typical cable bundles of the level with index `at`; cached."""
+    """Actual and typical bundles of cables of level `at`, cached."""
     level, opening = fabric.levels[at], [one for one in fabric.levels[: at + 1] if one.opens][-1]
     domain, node = np.zeros((2, len(level.bundle)), dtype=np.int64)
     domain[level.end], node[level.end] = level.inner, opening.inner
@@ -258,7 +259,8 @@ def _views(fabric: Fabric, at: int) -> tuple[_View, _View]:
 
 
 class _Flows:
-    """Rank groups that communicate at once, and the rates that their traffic gets on a fabric level."""
+    """Rank groups that communicate at the same time, and the rates that their traffic gets on a level of
+    links."""
 
     def __init__(self, groups: Ints) -> None:
         self._groups = groups
@@ -266,8 +268,8 @@ class _Flows:
         self._group = np.repeat(np.arange(len(groups)), groups.shape[1])
 
     def share(self, level: FabricLevel, views: tuple[_View, _View], slowed: float) -> tuple[Share, float]:
-        """Share of a level's bandwidth that each group gets, and the bytes/s of its ring. `slowed` is the ring's
-        bytes/s on nearer levels, an upper limit."""
+        """Share of a level's bandwidth that each group gets, and the bytes/s of its ring, at most `slowed`
+        (the ring's bytes/s on nearer levels)."""
         inside, reached = self._members_in_domain(level.inner), self._members_in_domain(level.top)
         passing = reached > inside
         if not passing.any():
@@ -294,13 +296,13 @@ class _Flows:
         return replace(share, members=members, spanned=spanned, meets=1 + int(meet.any()))
 
     def _members_in_domain(self, domain: Ints) -> Ints:
-        """For each rank of each group, the number of members of its group in the same domain."""
+        """Number of members of the own group in the same domain, for each rank of each group."""
         size = int(domain.max()) + 1
         return _equal_keys(self._group * size + domain[self._rank], len(self._groups) * size)
 
     def _ring(self, view: _View, group: Ints, rank: Ints) -> float:
-        """Bytes/s of each ring when all run at once; `group` and `rank` are the members that send out of their
-        domains."""
+        """Bytes/s of each ring if all run at the same time; `group` and `rank` are the members that send out
+        of their domains."""
         size = len(view.bundle)
         used = np.sort(group * size + view.end[rank])
         used = used[np.diff(used, prepend=-1) > 0]
@@ -312,7 +314,7 @@ class _Flows:
 
 
 def _equal_keys(keys: Ints, size: int) -> Ints:
-    """For each key (an integer below `size`), the number of equal keys in the array."""
+    """Number of equal keys in the array for each key, an integer below `size`."""
     if size <= _DENSE * len(keys):
         return np.bincount(keys, minlength=1)[keys]
     _, index, count = np.unique(keys, return_inverse=True, return_counts=True)
@@ -320,8 +322,8 @@ def _equal_keys(keys: Ints, size: int) -> Ints:
 
 
 def _most_channels(way: Ints, rate: Array) -> Bools:
-    """Mask of the endpoints that NCCL uses on every way out of a domain. They are the k fastest, with the k of
-    the largest sum at one common rate."""
+    """Mask of the ends that NCCL uses on every way out of a domain: the k fastest, where k gives the largest
+    sum at one common rate."""
     if not len(rate) or (rate == rate[0]).all():
         return np.ones(len(rate), dtype=np.bool_)
     order = np.lexsort((-rate, way))
@@ -337,7 +339,7 @@ def _most_channels(way: Ints, rate: Array) -> Bools:
 
 
 def _fullest(view: _View, end: Ints, load: Array) -> float:
-    """Bytes/s per unit of load on the most loaded cable bundle, where endpoint `end[i]` carries `load[i]`."""
+    """Bytes/s per unit of load on the most loaded bundle of cables, where end `end[i]` carries `load[i]`."""
     bundle = view.bundle[end]
     carried = bundle >= 0
     total = np.bincount(bundle[carried], load[carried], len(view.capacity))

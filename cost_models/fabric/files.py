@@ -1,6 +1,5 @@
-"""Files of links: those that say the links of a cluster one by one (a table in CSV, JSON), the output of `nvidia-smi
-topo -m` (one node) and of `ibnetdiscover` (an InfiniBand network), and a fabric as a cluster file, its levels as they
-usually are and every link."""
+"""Readers of files of links: a list of a cluster's links (CSV, JSON), the output of `nvidia-smi topo -m` (one node) and
+of `ibnetdiscover` (an InfiniBand network); and the conversion to a cluster file, with typical levels and every link."""
 
 from __future__ import annotations
 
@@ -43,11 +42,11 @@ _HUBS = {"PIX": "switch", "PXB": "pcie", "PHB": "bridge", "NODE": "numa", "SYS":
 
 @dataclass(slots=True, kw_only=True)
 class LinkFile:
-    """Links, cluster facts (`gpu`, `name`), assumptions and notes read from a file."""
+    """Contents of a file of links: links, cluster facts (`gpu`, `name`), assumptions and notes."""
 
     links: list[Link] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
-    """`gpu` and `name`, where the file has them."""
+    """Values of `gpu` and `name`, if the file has them."""
     assumed: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -56,26 +55,26 @@ class UserStatement(NamedTuple):
     """Facts about the cluster that the user states on the command line because the file of links lacks them."""
 
     nodes: int | None = None
-    """Nodes alike, where the file shows one; None: one."""
+    """Number of equal nodes, if the file shows one; None: one."""
     intra_node: Mapping[str, str] | None = None
-    """Kind, bandwidth and latency of the link between GPUs of a node, where the file has none."""
+    """Kind, bandwidth and latency of the link between GPUs of a node, if the file has none."""
     inter_node: Mapping[str, str] | None = None
     """Kind, bandwidth and latency of the link between nodes."""
     hosts: str | None = None
-    """Pattern of the names of the GPU nodes (`gpu*`), where the file shows other hosts too."""
+    """Pattern of the names of the GPU nodes (`gpu*`), if the file also shows other hosts."""
     gpus: int | None = None
-    """GPUs of each node, where the file shows adapters; None: as many as these."""
+    """Number of GPUs of each node, if the file shows adapters; None: as many as adapters."""
 
 
 def unreadable(source: str, problems: Sequence[Problem], hint: str) -> InputError:
-    """Error that lists the problems in a file of links."""
+    """Create the error that lists the problems in a file of links."""
     headline = f"{counted(len(problems), 'problem')} in {source}"
     return InputError(headline, problems=first_few(problems), hint=hint)
 
 
 def from_topo(text: str, source: str, statement: UserStatement) -> LinkFile:
-    """Parse the links of a node from `nvidia-smi topo -m` output with a line of bandwidths, for as many equal
-    nodes as the user states.
+    """Parse the links of a node from `nvidia-smi topo -m` output with a line of bandwidths, repeated for the
+    number of equal nodes that the user states.
 
     NVLinks of all GPUs to all lead to a switch, others to the GPUs themselves. GPUs and adapters under one PCIe bridge
     (PIX, PXB) are on a switch, switches on a hub for each farther way (PHB, NODE, SYS) at its rate. Every adapter has a
@@ -109,8 +108,8 @@ def from_topo(text: str, source: str, statement: UserStatement) -> LinkFile:
 
 
 def _stated_rates(text: str, source: str) -> tuple[dict[str, str], list[Problem]]:
-    """Parse the line of bandwidths into a map from matrix cell (`NV18`, `PIX`) to bandwidth text, with the problems of
-    that line."""
+    """Parse the line of bandwidths of a topology: bandwidth text by matrix cell (`NV18`, `PIX`), and the
+    problems of that line."""
     rates, problems = dict[str, str](), list[Problem]()
     for match in _RATES.finditer(text):
         line = f"{source}:{text.count(chr(10), 0, match.start(1)) + 1}"
@@ -159,8 +158,8 @@ _LANES |= {"EDR": 25, "HDR": 50, "NDR": 100, "XDR": 200}
 
 
 def from_ibnetdiscover(text: str, source: str, statement: UserStatement) -> LinkFile:
-    """Parse the links of an InfiniBand network from `ibnetdiscover` output, with the active rate of every cable.
-    GPUs per node are stated by the user or as many as adapters.
+    """Parse the links of an InfiniBand network from `ibnetdiscover` output, with the active rate of every
+    cable. The user states the GPUs per node; by default there are as many as adapters.
 
     The links inside nodes are what a person says, or missing, since the network does not show them. Hosts whose names
     are those of services, or unlike the names of GPU nodes where there are some, are left out.
@@ -214,7 +213,7 @@ def from_ibnetdiscover(text: str, source: str, statement: UserStatement) -> Link
 
 
 def _other_hosts(hosts: list[str], pattern: str | None) -> list[str]:
-    """Hosts that are not GPU nodes, by the user's pattern or else by usual host names."""
+    """Hosts that are not GPU nodes, by the user's pattern of GPU nodes or else by usual host names."""
     if pattern is not None:
         return [host for host in hosts if not fnmatchcase(host, pattern)]
     gpu_nodes = [host for host in hosts if _GPU_NODE.search(host.lower())]
@@ -229,7 +228,7 @@ Cables = dict[tuple[str, str, float], int]
 
 
 def _devices_and_cables(text: str, source: str) -> tuple[Devices, Cables, list[Problem]]:
-    """Parse `ibnetdiscover` output into its devices, cables, and a problem for each line that cannot be read."""
+    """Parse `ibnetdiscover` output into devices, cables, and a problem for each line that cannot be read."""
     devices, problems, guid = Devices(), list[Problem](), ""
     ends: dict[tuple[str, int], tuple[tuple[str, int], float]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -254,7 +253,7 @@ def _devices_and_cables(text: str, source: str) -> tuple[Devices, Cables, list[P
 
 
 def _known_names(devices: Devices, hosts: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Map each GUID to a device name, `host.nic0` in order of descriptions or the description of a switch."""
+    """Device name by GUID: `host.nic0` in order of descriptions, or the description of a switch."""
 
     def ordered(guids: Iterable[str]) -> list[str]:
         return sorted(guids, key=lambda guid: (natural(devices[guid][1]), guid))
@@ -285,7 +284,7 @@ Row = tuple[str, dict[str, str]]
 
 def read_links(path: str | Path, statement: UserStatement | None = None) -> LinkFile:
     """Read the links of a cluster from a table, a YAML or JSON file, or saved output of `ibnetdiscover` or
-    `nvidia-smi topo -m`. Raises InputError: it cannot be read; all problems at once, with their lines."""
+    `nvidia-smi topo -m`. Raises InputError with all problems and their lines if it cannot be read."""
     name, statement = str(path), statement or UserStatement()
     text = read_text(path, most_bytes=MAX_BYTES)
     if re.search(r"^(Switch|Ca)\s+\d+\s+\"", text, re.MULTILINE):
@@ -318,6 +317,7 @@ def _listed_links(text: str, name: str) -> LinkFile:
 
 
 def _unknown(names: Iterable[str], place: str, noun: str) -> Iterator[Problem]:
+    """Yield a problem for each name that is no column of a link."""
     for name in names:
         if name not in COLUMNS:
             message = f"`{printable(name, 40)}` is no {noun} of a link{did_you_mean(name, COLUMNS)}"
@@ -325,8 +325,8 @@ def _unknown(names: Iterable[str], place: str, noun: str) -> Iterator[Problem]:
 
 
 def _table_rows(text: str, source: str, file: LinkFile, problems: list[Problem]) -> Iterator[Row]:
-    """Yield the rows of a CSV table of links, and add problems with a row to `problems`. Lines that begin with `#` are
-    comments; `# gpu: h100-sxm` names the GPU."""
+    """Yield the rows of a CSV table of links; problems with a row are added to `problems`. Lines that begin
+    with `#` are comments; `# gpu: h100-sxm` names the GPU."""
     heading: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):
         place = f"{source}:{number}"
@@ -359,8 +359,8 @@ def _table_rows(text: str, source: str, file: LinkFile, problems: list[Problem])
 
 
 def _document_rows(text: str, source: str, file: LinkFile, problems: list[Problem]) -> Iterator[Row]:
-    """Yield the links listed in a YAML or JSON document, and add problems with an entry to `problems`. The document is
-    `{"gpu": ..., "name": ..., "links": [{"from": ..., "to": ..., "bandwidth": ...}]}`."""
+    """Yield the links listed in a YAML or JSON document; problems with an entry are added to `problems`. The
+    document is `{"gpu": ..., "name": ..., "links": [{"from": ..., "to": ..., "bandwidth": ...}]}`."""
     document = parse_yaml(text, source=source)
     value = document.value if isinstance(document.value, dict) else {}
     if not isinstance(value.get("links"), list):
@@ -382,14 +382,15 @@ def _document_rows(text: str, source: str, file: LinkFile, problems: list[Proble
 
 @dataclass(kw_only=True)
 class Linked(ClusterDraft):
-    """A cluster built from a file of links, whose remarks are deviations from a regular network."""
+    """Draft of a cluster from a file of links, whose remarks are deviations from a regular network."""
 
     fabric: Fabric
     flag: str = "--from-links"
 
 
 def linked(file: LinkFile, source: str, gpu: str, name: str) -> Linked:
-    """Build a cluster from the links of a file. Raises InputError where its links are no cluster."""
+    """Create the draft of a cluster from the links of a file. Raises InputError where its links are no
+    cluster."""
     fabric = fabric_of_links(file.links, source)
     fields = {"kind": "cluster", "name": name, "gpu": gpu, "gpus_per_node": fabric.gpus_per_node}
     fields |= {"nodes": len(fabric.nodes), **_links(fabric)}
@@ -400,8 +401,8 @@ def linked(file: LinkFile, source: str, gpu: str, name: str) -> Linked:
 
 
 def _links(fabric: Fabric) -> dict[str, Any]:
-    """Cluster file fields for a fabric's levels, as `intra_node`, `inter_node` and `rails`, or as a list of more
-    levels."""
+    """Cluster file fields of a fabric's levels: `intra_node`, `inter_node` and `rails`, or a list of levels
+    if there are more."""
     levels, per_node, size = fabric.levels, fabric.gpus_per_node, 1
     links: list[dict[str, Any]] = []
     for level in levels:

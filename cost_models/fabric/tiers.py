@@ -1,16 +1,17 @@
-"""The levels of a graph of links: who hangs on the same switches is one domain, and domains again on the next switches.
+"""Levels of a cluster's network, found from its graph of links: devices on the same switches form a domain,
+and domains on the next switches a larger domain.
 
-Bottom up, domains that share more than half of their switches are joined, with these switches. Where no two do (meshes,
-rings, dragonflies), the Gomory-Hu tree of the graph with each domain drawn together (Gomory & Hu 1961) says between
-which the minimum cut is greatest, and these are joined. What a domain has on the way out is the minimum cut between it
-and the switches of the next tier; domains that are alike are drawn together first, so that the graph has few vertices.
+From the bottom up, domains that share more than half of their switches are merged, together with these switches. If no
+two do (meshes, rings, dragonflies), each domain is contracted to one vertex; the Gomory-Hu tree of this graph (Gomory &
+Hu 1961) shows between which domains the minimum cut is greatest, and these are merged. The bandwidth out of a domain is
+the minimum cut between the domain and the switches of the next level. Domains that are alike are contracted first, so
+that the graph has few vertices.
 
-A switch divides what it forwards evenly among equally short ways, whatever their rates (ECMP; balanced routes of a
-subnet manager): a bundle of cables carries as much as its slowest times their number.
+A switch divides traffic evenly among equally short paths, whatever their rates (ECMP; balanced routes of a subnet
+manager): a bundle of cables carries the rate of its slowest cable times their number.
 
-From links to a fabric: the levels inside the nodes, of one medium after another, and those between the nodes.
-
-Links are a graph. The data of a GPU leaves its node by the nearest adapter, of several the least used.
+A fabric has first the levels inside the nodes, medium by medium, then the levels between the nodes. The data of a GPU
+leaves its node by the nearest adapter, or by the least used of several.
 """
 
 from __future__ import annotations
@@ -45,49 +46,51 @@ _MOST_CUTS = 600
 
 
 class Joint(NamedTuple):
-    """One merge step of domains (sets of linked devices), with the switches that each merged domain absorbs."""
+    """One merge of domains (sets of linked devices): the new domain of each domain and of each switch between
+    them."""
 
     joined: dict[int, int]
-    """Domain → number of the merged domain."""
+    """Number of the merged domain, by domain."""
     absorbed: dict[str, int]
-    """Free switch → the domain that takes it in."""
+    """Domain that a switch belongs to after the merge, for each switch that belonged to none."""
     direct: bool = False
-    """Domains are linked with one another, not over switches that they share."""
+    """Whether domains are linked with one another instead of through shared switches."""
 
 
 @dataclass(slots=True, eq=False)
 class Bundle:
-    """Cables from some devices of a domain to the next switches, with capacity in bytes/s and latency in seconds."""
+    """Cables from some devices of a domain to the next switches, with total capacity in bytes/s and latency
+    in seconds."""
 
     capacity: float
-    """Bytes/s of an even share of its cables, at most the bytes/s that arrive from below."""
+    """Bytes/s that the cables carry if traffic is divided evenly, at most the bytes/s that arrive from below."""
     latency: float
-    """Seconds of the slowest of its cables."""
+    """Latency of the slowest cable in seconds."""
     cables: tuple[tuple[str, str], ...]
     """Pairs of devices, the lower first."""
     reached: frozenset[str]
 
 
 class Tier(NamedTuple):
-    """One level of a link graph: domains before and after the merge, and the cables between."""
+    """One level of a link graph: domains before and after the merge, and the cables between them."""
 
     inner: Ints
-    """For each unit the domain that is left."""
+    """Domain of each unit (GPU or node) below this level, (units,)."""
     domain: Ints
-    """For each unit the domain that is reached."""
+    """Domain of each unit at this level, (units,)."""
     bundles: Mapping[str, Bundle | None]
-    """For each end the cables on its way out; None where it is there already."""
+    """Cables from each end (GPU or adapter) to this level's switches; None if there are none on the way."""
     seconds: Mapping[str, float]
     """Latency from each end up to the switches of the tier."""
     cuts: Mapping[int, float]
-    """Inner domain → minimum cut, bytes/s, between it and the rest of its own domain."""
+    """Minimum cut between an inner domain and the rest of its domain, bytes/s, by inner domain."""
     switches: tuple[str, ...]
     """Switches that join the inner domains."""
 
 
 def tiers_of(graph: Links, units: Sequence[Sequence[str]], arriving: Mapping[str, float]) -> list[Tier]:
-    """Find the levels of a link graph at which units (GPUs, or the adapters of a node) merge, as far as links
-    join them.
+    """Find the levels of a link graph at which units (GPUs, or the adapters of a node) merge into domains,
+    from the innermost outwards.
 
     Edges have `capacity` of all cables, `cables`, `rate` of the slowest, `latency`; `arriving` is what comes to each
     end, bytes/s.
@@ -107,26 +110,26 @@ def tiers_of(graph: Links, units: Sequence[Sequence[str]], arriving: Mapping[str
 
 
 class _Climb:
-    """State of the bottom-up merging of domains in a link graph."""
+    """State of merging the domains of a link graph from the bottom up."""
 
     def __init__(self, graph: Links, units: Sequence[Sequence[str]], arriving: Mapping[str, float]) -> None:
         self.inner = list(range(len(units)))
-        """Unit → domain."""
+        """Present domain of each unit."""
         self.unit = {end: index for index, ends in enumerate(units) for end in ends}
         self.graph = graph.copy()
         self.graph.add_nodes_from(self.unit)
         while dead_ends := [one for one, links in self.graph.degree if links < 2 and one not in self.unit]:
             self.graph.remove_nodes_from(dead_ends)
         self.domain = dict(self.unit)
-        """Vertex → domain; free switches are in none."""
+        """Present domain of each vertex; switches that no domain includes so far are missing."""
         self.at = {end: frozenset([end]) for end in self.unit}
-        """End → switches reached from it."""
+        """Devices that each end (GPU or adapter) has reached."""
         self.arriving = dict(arriving)
         self.seconds = dict.fromkeys(self.unit, 0.0)
 
     def under_same_switches(self) -> Joint:
-        """Find domains to merge because they share more than half of their switches, and the domain that absorbs
-        each switch."""
+        """Find the domains that share more than half of their switches, which are to be merged, and the
+        domain that absorbs each switch."""
         from networkx.utils import UnionFind
 
         near: dict[int, set[str]] = {domain: set() for domain in self.inner}
@@ -158,8 +161,8 @@ class _Climb:
         return Joint(joined, absorbed)
 
     def across_greatest_cuts(self) -> Joint:
-        """Find, in each connected part, the domains to merge because the minimum cut between them is greatest, by
-        a Gomory-Hu tree."""
+        """Find the domains that are to be merged in each connected part because the minimum cut between them
+        is greatest, by a Gomory-Hu tree."""
         import networkx
         from networkx.utils import UnionFind
 
@@ -183,9 +186,9 @@ class _Climb:
         return Joint(joined, absorbed, direct=True)
 
     def cuts(self, joint: Joint) -> dict[int, float]:
-        """Map each domain to the minimum cut in bytes/s between it and the switches that absorb it, an equal part of
-        the cut of all domains that are alike; where domains are linked directly, to the capacity of all its
-        cables."""
+        """Minimum cut in bytes/s between each domain and the switches that absorb it, by domain. Domains that
+        are alike divide the cut of all of them evenly. Domains that are linked directly have the capacity of
+        all their cables."""
         import networkx
 
         outside: dict[str, Any] = dict.fromkeys(self.graph, "beyond")
@@ -206,13 +209,13 @@ class _Climb:
         return capacities
 
     def rise(self, joint: Joint) -> dict[str, Bundle | None]:
-        """Move every endpoint up to the switches of the merged domain, and return the cable bundle that each
-        endpoint passes on the way."""
+        """Move every end (GPU or adapter) up to the switches of the merged domain, and return the bundle of
+        cables that each end passes on the way."""
         new_domain = {vertex: joint.joined[domain] for vertex, domain in self.domain.items()} | joint.absorbed
         members = group_by(self.domain, self.domain.__getitem__)
 
         def source_of(end: str) -> tuple[int, frozenset[str]]:
-            """Domain of an end, and the devices from which its cables go out of the domain."""
+            """Domain of an end, and the devices of the domain from which the end's cables leave it."""
             domain = self.inner[self.unit[end]]
             return domain, frozenset(members[domain]) if joint.direct else self.at[end]
 
@@ -238,7 +241,8 @@ class _Climb:
     def _bundle(
         self, source: frozenset[str], domain: int, joined: dict[str, int], direct: bool
     ) -> Bundle | None:
-        """Cables from the devices `source` out of their domain; None where there are none."""
+        """Bundle of the cables that lead from the devices `source` out of their domain; None if there are
+        none."""
         cables, latency, total = [], 0.0, 0.0
         number, rate = Counter[str](), defaultdict[str, float](lambda: inf)
         for vertex in sorted(source):
@@ -257,7 +261,7 @@ class _Climb:
 
 
 def _contracted(graph: Links, into: Mapping[str, Any]) -> networkx.Graph[Any]:
-    """Graph with vertices merged as `into` maps them; capacities of edges between the same two are added up."""
+    """Graph with vertices merged as `into` maps them; the capacities of parallel edges are added up."""
     import networkx
 
     capacity: dict[tuple[Any, Any], float] = defaultdict(float)
@@ -271,7 +275,7 @@ def _contracted(graph: Links, into: Mapping[str, Any]) -> networkx.Graph[Any]:
 
 
 def _first_members(union: UnionFind[Any], members: Iterable[int]) -> dict[int, int]:
-    """Map each member of a union-find structure to the first listed member of its set."""
+    """Representative of each member of a union-find structure: the first listed member of its set."""
     first: dict[Any, int] = {}
     return {member: first.setdefault(union[member], member) for member in members}
 
@@ -303,10 +307,10 @@ where a GPU has several adapters."""
 
 
 def nearest(inside: Links, gpus: Sequence[str], ends: Mapping[str, Sequence[str]]) -> EndsInUse:
-    """Assign each GPU the network adapter that the fewest links separate from the GPU, of several one with the fewest
-    GPUs.
+    """Assign each GPU the network adapter that is the fewest links away; of several the adapter with the
+    fewest GPUs.
 
-    Where nobody says how the GPUs of a node reach its adapters, these are dealt out in order.
+    If no link says how the GPUs of a node reach its adapters, they are assigned in order.
     """
     end_of_gpu: list[str] = []
     gpus_of_end, width = Counter[str](), dict[str, float]()
@@ -336,7 +340,8 @@ def nearest(inside: Links, gpus: Sequence[str], ends: Mapping[str, Sequence[str]
 
 
 def _reached(graph: Links, gpu: str, ends: set[str]) -> dict[str, float]:
-    """Map the endpoints nearest to a GPU to the bandwidth of the widest shortest path to each, bytes/s."""
+    """Bandwidth in bytes/s of the widest shortest path from a GPU to each of its nearest ends (adapters), by
+    end."""
     border, seen = {gpu: inf}, {gpu}
     while border:
         if reached := {end: rate for end, rate in border.items() if end in ends}:
@@ -353,8 +358,8 @@ def _reached(graph: Links, gpu: str, ends: set[str]) -> dict[str, float]:
 
 
 def _usual_latency(link: Link) -> float:
-    """Default latency of a link in seconds for the kind of link. Between two ends that from GPU to GPU, half of
-    it from an end to a switch, else 0."""
+    """Default latency in seconds of a link of its kind: the latency from GPU to GPU, half of it between a
+    device and a switch, 0 between switches and from an adapter to its node."""
     kinds = [device_kind(name) for name in link[:2]]
     if kinds.count("switch") == 2 or (within_node(link) and "nic" in kinds):
         return 0.0
@@ -368,8 +373,8 @@ _NAMES = "GPUs are named like `node0.gpu0`"
 
 @lru_cache(maxsize=8)
 def fabric_of_lines(lines: tuple[str, ...]) -> Fabric:
-    """Build the fabric (link levels of a cluster) from the lines of a cluster file's `graph`. Raises InputError
-    with whatever is wrong with it."""
+    """Build the fabric (link levels of a cluster) from the lines of a cluster file's `graph`. Raises
+    InputError with every problem."""
     links, problems = read_lines(lines)
     if problems:
         raise InputError("the graph of links cannot be read", problems=first_few(problems))
@@ -419,11 +424,11 @@ class _Cluster:
     """Node → line of its first link."""
 
     def refuse_nodes(self, nodes: Iterable[str], what: str, hint: str) -> None:
-        """Raise InputError where there are nodes with a problem, in a sentence that `what` ends."""
+        """Raise InputError if `nodes` is not empty; each node's problem reads "NODE `what`"."""
         self.refuse([Problem(self.places[node], f"{node} {what}") for node in nodes], hint)
 
     def refuse(self, problems: Sequence[Problem], hint: str) -> None:
-        """Raise InputError where there are problems with a file of links."""
+        """Raise InputError with the problems of a file of links, if there are any."""
         if listed := first_few(problems):
             raise InputError(f"{self.source} is no graph of a cluster", problems=listed, hint=hint)
 
@@ -433,7 +438,7 @@ class _Cluster:
         return np.arange(len(self.gpus)) // (len(self.gpus) // len(self.nodes))
 
     def node_levels(self) -> list[FabricLevel]:
-        """Build the levels inside the nodes, one medium after another until all GPUs of each node are joined."""
+        """Build the levels inside the nodes, medium by medium, until all GPUs of each node are joined."""
         themselves, first_gpu = np.arange(len(self.gpus)), np.searchsorted(self.node, self.node)
         if len(self.gpus) == len(self.nodes):
             return [self._single_gpu_level(themselves)]
@@ -454,7 +459,7 @@ class _Cluster:
         return levels
 
     def _single_gpu_level(self, gpus: Ints) -> FabricLevel:
-        """Build the node level of a cluster whose nodes have one GPU, at the rate of the widest link of any GPU."""
+        """Build the node level of a cluster with one GPU per node, at the rate of the widest link of any GPU."""
         links = [link for link in self.links if "gpu" in map(device_kind, link[:2])]
         widest = max(links, key=lambda link: link.bandwidth)
         kind = widest.kind if within_node(widest) else "pcie"
@@ -466,7 +471,7 @@ class _Cluster:
         )  # fmt: skip
 
     def network_levels(self, cables: Sequence[Link]) -> list[FabricLevel]:
-        """Build the levels between nodes; their endpoints are adapters with a cable, or GPUs cabled directly."""
+        """Build the levels between nodes, whose ends are adapters with a cable, or GPUs cabled directly."""
         by_node, others = {node: list[str]() for node in self.nodes}, list[str]()
         devices = sorted({name for link in cables for name in link[:2]}, key=natural)
         for name in devices:
@@ -499,9 +504,8 @@ class _Cluster:
     def _levels(
         self, tiers: Mapping[str, Tier], links: Sequence[Link], ends: Sequence[str], end: Ints, inner: Ints
     ) -> list[FabricLevel]:
-        """Build the link levels of one medium (such as PCIe) with the given links, above the groups `inner` of GPUs
-        that another medium joins. `end` is (GPUs,), the place in `ends` by which each GPU uses the medium; units are
-        GPUs inside the nodes, nodes in the network."""
+        """Build the fabric levels of one medium (such as PCIe) above the groups `inner` of GPUs that another
+        medium joins. `end` is the index into `ends` of the end by which each GPU uses the medium, (GPUs,)."""
         network = any(not within_node(link) for link in links)
         unit = self.node if network else np.arange(len(self.gpus))
         levels: list[FabricLevel] = []
@@ -543,6 +547,6 @@ class _Cluster:
 
 
 def _pairs(first: Ints, second: Ints) -> tuple[Ints, Ints]:
-    """Distinct pairs of two arrays (N,), sorted, as two arrays."""
+    """Distinct pairs (first, second) of the elements of two arrays (N,), sorted, as two arrays."""
     pairs = np.unique(np.stack((first, second)), axis=1)
     return pairs[0], pairs[1]

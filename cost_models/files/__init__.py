@@ -1,4 +1,5 @@
-"""Reading what users name and write: catalogue, YAML and JSON files, tables, with errors in the user's words."""
+"""Reading of the names and files that users give: catalogue, YAML and JSON files, tables, with errors in the
+user's words."""
 
 from __future__ import annotations
 
@@ -13,13 +14,14 @@ _DATA = Path(__file__).parents[1] / "data"
 
 
 def data_files(kind: str, suffix: str = ".yaml") -> list[Path]:
-    """Data files of one kind in the package, such as `gpus`, from all subfolders, sorted by file name."""
+    """Paths of the package's data files of one kind (such as `gpus`), from all subfolders, sorted by file
+    name."""
     return sorted((_DATA / kind).rglob(f"*{suffix}"), key=lambda file: file.name)
 
 
 @cache
 def data_document(file: Path) -> Document:
-    """Parse a data file of the package; cached."""
+    """Parse a data file of the package into a document; cached."""
     from cost_models.files.reading import parse_yaml
 
     document = parse_yaml(file.read_text(encoding="utf-8"), source=str(file.relative_to(_DATA)))
@@ -29,6 +31,6 @@ def data_document(file: Path) -> Document:
 
 @cache
 def read_data(name: str) -> dict[str, Any]:
-    """Parse the package's data file `data/<name>.yaml`, with the stated `source`, into a dictionary; cached."""
+    """Parse the package's data file `data/<name>.yaml` into a dictionary, with its `source`; cached."""
     content: dict[str, Any] = data_document(_DATA / f"{name}.yaml").value
     return content

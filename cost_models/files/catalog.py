@@ -1,5 +1,5 @@
-"""Specs from documents, files, and the catalogue of models, GPUs, clusters, stacks and profiles; specs as YAML, and as
-JSON schemas with the docstring of every field. Problems are told in the user's words.
+"""Specs from documents, files, and the catalogue of models, GPUs, clusters, stacks and profiles; specs as
+YAML, and as JSON schemas with the docstring of every field. Problems are reported in the user's words.
 
 A data file of the catalogue holds either one spec, whose name is the file's, or many `entries:` by name that take the
 file's `source` and `shared:` fields. Files are read when first needed.
@@ -65,10 +65,10 @@ def load_spec(path: str | Path, spec_type: type[S]) -> S:
 
 
 def load_job(path: str | None, spec_type: type[S], overrides: Mapping[str, Any], readers: FieldReaders) -> S:
-    """Build a training job of `spec_type` from a YAML file, flags, or both. `overrides` are the flags; None was
-    not given.
+    """Build a training job of `spec_type` from a YAML file, command-line flags, or both. `overrides` are the
+    values of the flags; None: the flag was not given.
 
-    `readers` make replacements from all its fields, as one may depend on another.
+    `readers` make the replacements from all fields of the job, as one field may depend on another.
 
     Raises:
         InputError: all problems of file and flags at once.
@@ -83,7 +83,7 @@ def load_job(path: str | None, spec_type: type[S], overrides: Mapping[str, Any],
 
 
 def validate(document: Document, spec_type: type[S], replace: Replacements | None = None) -> S:
-    """Validate a parsed document as `spec_type`, with all problems reported by place in the file.
+    """Validate a parsed document as `spec_type`, and report all problems by their place in the file.
 
     Raises:
         InputError: with one problem for each thing that is wrong, the first of many.
@@ -112,7 +112,7 @@ def validate(document: Document, spec_type: type[S], replace: Replacements | Non
 
 
 def check_kind(document: Document, spec_type: type[Spec]) -> None:
-    """Raise InputError unless a document is a mapping whose `kind` is that of the spec."""
+    """Raise InputError unless a document is a mapping whose `kind` is the kind of `spec_type`."""
     kinds = get_args(spec_type.model_fields["kind"].annotation) if "kind" in spec_type.model_fields else ()
     expected = kinds[0] if len(kinds) == 1 else None  # a GPU's kind is one of several, no file kind
     if not isinstance(document.value, dict):
@@ -139,9 +139,10 @@ def save_spec(spec: Spec, path: Path) -> None:
 
 
 class _DescribedSchema(GenerateJsonSchema):
-    """JSON schemas in which the docstring of every field is its description."""
+    """Generator of JSON schemas in which each field's docstring is its description."""
 
     def model_schema(self, schema: ModelSchema) -> JsonSchemaValue:
+        """JSON schema of a spec, with the field docstrings added as descriptions."""
         written = super().model_schema(schema)
         for field, text in field_docstrings(schema["cls"]).items():
             if field in written.get("properties", {}):
@@ -150,8 +151,8 @@ class _DescribedSchema(GenerateJsonSchema):
 
 
 def json_schema(kind: str) -> dict[str, Any]:
-    """JSON schema of a kind of input file (such as `cluster`), for files as users write them. Quantities are text
-    with a unit, a cluster's GPU may be a name.
+    """JSON schema of a kind of input file (such as `cluster`), for files as users write them: quantities are
+    text with a unit, and a cluster's GPU may be a name.
 
     Raises:
         UnknownNameError: no such kind of file.
@@ -167,7 +168,7 @@ def json_schema(kind: str) -> dict[str, Any]:
 
 
 def field_docstrings(spec: type[Spec]) -> dict[str, str]:
-    """Map each field of a spec, inherited ones included, to the docstring below the field in the source code."""
+    """Docstring of each field of a spec, inherited fields included, read from the source code, by field."""
     docstrings: dict[str, str] = {}
     for owner in reversed([one for one in spec.__mro__ if issubclass(one, Spec)]):
         written = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
@@ -190,7 +191,7 @@ def names(kind: Kind) -> tuple[str, ...]:
 
 
 def _load(kind: Kind, noun: str, spec_type: type[S], name: str, *, or_file: bool = False) -> S:
-    """Load a catalogue entry by name, or, with `or_file`, from the YAML file of that path."""
+    """Load a catalogue entry by name, or, with `or_file`, from the YAML file with that path."""
     if or_file and name not in _index(kind) and is_file(name):
         return load_spec(name, spec_type)
     spec: S = _entry(kind, noun, name, spec_type)  # `cache` forgets the type
@@ -199,7 +200,8 @@ def _load(kind: Kind, noun: str, spec_type: type[S], name: str, *, or_file: bool
 
 @cache
 def _entry(kind: Kind, noun: str, name: str, spec_type: type[S]) -> S:
-    """Validate a catalogue entry: its document, or what one of several entries adds to the fields that they share."""
+    """Validate the catalogue entry called `name`, whose fields may be partly shared with other entries of its
+    file; cached."""
     index = _index(kind)
     if name not in index:
         raise UnknownNameError(noun, printable(name), index, hint=f"known names: meshwright catalog {kind}")
@@ -215,8 +217,8 @@ def _entry(kind: Kind, noun: str, name: str, spec_type: type[S]) -> S:
 
 @cache
 def _index(kind: Kind) -> dict[str, Path]:
-    """Map each catalogue name of one kind to the data file with the entry. A file of a single spec is not parsed
-    for its name."""
+    """Path of the data file with each catalogue entry of one kind, by name. A file with a single spec is not
+    parsed."""
     index: dict[str, Path] = {}
     for file in data_files(kind):
         several = _ENTRIES.search(file.read_text(encoding="utf-8"))
@@ -245,7 +247,8 @@ Raises InputError."""
 
 
 def gpu_fields(value: Any) -> Any:
-    """Fields of the GPU that a cluster file names in `gpu`; a value that is not a name is returned unchanged."""
+    """Fields of the GPU that the text in a cluster file's `gpu` names; a value that is not a name is returned
+    unchanged."""
     return load_gpu(value).model_dump(mode="json") if isinstance(value, str) else value
 
 
@@ -253,15 +256,16 @@ GPU_BY_NAME: Replacements = {("gpu",): gpu_fields}
 
 
 def load_cluster(name: str) -> ClusterSpec:
-    """Load one node of a cluster, with the GPU's fields, from the catalogue by name. Raises UnknownNameError."""
+    """Load a cluster of one node from the catalogue by name, with all fields of its GPU. Raises
+    UnknownNameError."""
     return local_cluster() if name == LOCAL else _load("clusters", "cluster", ClusterSpec, name)
 
 
 def local_cluster(processes: int | None = None) -> ClusterSpec:
-    """Describe the computer that runs the program as a cluster of catalogued GPUs, else of shares of the CPU for
-    `processes`.
+    """Describe this computer as a cluster of its GPUs if the catalogue has them, else of `processes` equal
+    shares of its CPU.
 
-    Default: all GPUs, or a process for each physical core.
+    Without `processes`: all GPUs, or one share for each physical core.
     """
     reported = installed_gpus()
     for gpu in map(load_gpu, names("gpus") if reported else ()):
@@ -274,8 +278,8 @@ def local_cluster(processes: int | None = None) -> ClusterSpec:
 
 @cache
 def embedding_profile_of(gpu: str) -> EmbeddingProfile:
-    """Constants of embedding tables on a GPU, from the profile of the GPU, else from one marked `also_for` the
-    GPU, else documented estimates."""
+    """Measured constants of embedding tables on a GPU: from the profile of the GPU, else from a profile
+    marked `also_for` the GPU, else documented estimates."""
     profiles = [load_embedding_profile(name) for name in names("embeddings")]
     matches = [one for one in profiles if one.gpu == gpu] or [one for one in profiles if gpu in one.also_for]
     return matches[0] if matches else EmbeddingProfile()

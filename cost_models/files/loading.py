@@ -45,8 +45,8 @@ _POWERS = {"": 0, "k": 1, "m": 2}
 
 
 def _read_count(noun: str, examples: str, value: Any) -> Any:
-    """Parse a whole number of things called `noun`, which a text may name too where they are tokens; a value that is
-    not text is returned unchanged. Raises ValueError."""
+    """Parse a text such as `8K` into a whole number of things called `noun`; a value that is not text is
+    returned unchanged. Raises ValueError."""
     if not isinstance(value, str):
         return value
     match = _full_match(_COUNT, value)
@@ -65,8 +65,8 @@ unchanged. Raises ValueError."""
 
 
 def read_batch(value: Any, sequence: Any) -> Any:
-    """Parse the sequences per optimizer step from `512`, or from `4M tokens` in sequences of `sequence` tokens, which
-    may be a text such as `8K`; a value that is not text is returned unchanged.
+    """Parse the number of sequences per optimizer step from `512`, or from `4M tokens` in sequences of
+    `sequence` tokens, which may be a text such as `8K`; a value that is not text is returned unchanged.
 
     `4M tokens` are 4 × 2²⁰ where that fills whole sequences, else 4 × 10⁶.
 
@@ -92,7 +92,8 @@ def read_batch(value: Any, sequence: Any) -> Any:
 
 
 def _sequences(match: re.Match[str], sequence: Any) -> int:
-    """Number of sequences that the matched number of tokens fills exactly."""
+    """Number of sequences of `sequence` tokens that the matched number of tokens fills exactly. Raises
+    ValueError if the tokens fill no whole number of sequences."""
     with suppress(ValueError):
         sequence = read_sequence(sequence)
     if not isinstance(sequence, int) or sequence <= 0:
@@ -138,8 +139,8 @@ def read_price(value: str | float) -> float:
 
 
 def _full_match(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    """Match a pattern against the entire text without surrounding blanks; None without a match, or where the text
-    is too long."""
+    """Match a pattern against the entire text without surrounding blanks; None if it does not match or the
+    text is too long."""
     return pattern.fullmatch(text.strip()) if len(text) <= _LONGEST else None
 
 
@@ -149,7 +150,7 @@ def _plain(number: str) -> str:
 
 
 def _whole_number(match: re.Match[str], kilo: int) -> int | None:
-    """Integer product of the matched number and its unit, K of `kilo` or M of its square; None where the product is
+    """Value of the matched number times its unit (K: `kilo`, M: `kilo` squared) as an integer; None if it is
     not an integer."""
     number, unit = match[1] + _plain(match[2]), int(kilo ** _POWERS[match[3].lower()])
     if _plain(match[2]).isdecimal():
@@ -174,8 +175,8 @@ def is_hub_id(text: str) -> bool:
 
 
 def known_name(text: str, kind: catalog.Kind) -> str | None:
-    """Catalogue name of one kind that a text names, up to case, blanks, dashes and training suffixes such as
-    `-instruct`; that of a model also as a Hugging Face id. None where there is none, or several."""
+    """Catalogue name of one kind that a text means, whatever its case, blanks, dashes and training suffixes
+    such as `-instruct`; a model's name may also be a Hugging Face id. None if no name or several match."""
     text = text.rpartition("/")[2] if kind == "models" and is_hub_id(text) else text
     names, spelling = catalog.names(kind), _spelling(text)
     matches = [text] if text in names else [name for name in names if _spelling(name) == spelling]
@@ -183,12 +184,14 @@ def known_name(text: str, kind: catalog.Kind) -> str | None:
 
 
 def _spelling(name: str) -> str:
+    """A name in the form in which names are compared: lower case, without dashes, blanks and training
+    suffixes."""
     plain = _OF_NO_SHAPE.sub("", re.sub(r"[ _-]+", "-", name.strip().lower())).replace("-", "")
     return str(read_data("names")["names"].get(plain, plain)).replace("-", "")
 
 
 def unknown_model(text: str) -> InputError:
-    """Error for a text that names no model, with a hint such as the most similar name."""
+    """Error for a text that names no model, with a hint such as the most similar known name."""
     if text == "-":
         return InputError("`-` is no model; standard input is called `/dev/stdin`")
     if known_name(text, "clusters"):
@@ -202,8 +205,8 @@ def unknown_model(text: str) -> InputError:
 
 
 def _unknown_cluster(text: str, gpus: int | None = None) -> InputError:
-    """Error for a text that names no cluster, with a hint such as the most similar name; `gpus` is the value of
-    `--gpus`, if given."""
+    """Error for a text that names no cluster, with a hint such as the most similar known name; `gpus` is the
+    value of `--gpus`, if given."""
     if "+" in text:
         names = [part.partition(":")[0].strip() for part in text.split("+")]
         pool_gpus = max(1, (gpus or 64 * len(names)) // len(names))
@@ -240,8 +243,8 @@ _SIZED = re.compile(r"([^:+]+):([0-9]{1,9})", re.ASCII)
 
 
 def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec | MixedCluster:
-    """Load the cluster that a user names, by catalogue name, YAML file or several pools `name:GPUs+name:GPUs`,
-    resized to `gpus` GPUs. Names may also be `name:GPUs`.
+    """Load the cluster that a user names, resized to `gpus` GPUs. The text is a catalogue name, a YAML file,
+    `name:GPUs`, or several pools `name:GPUs+name:GPUs`.
 
     Catalogue clusters have any number of nodes (one unless `gpus` says more), `local` any number of
     processes; a file has the nodes it states and no more. `gpus` is whole nodes, or part of one. A cluster of several
@@ -283,8 +286,8 @@ def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec | MixedCl
 
 
 def _of_file(path: str) -> ClusterSpec | MixedCluster:
-    """Load a cluster, or a cluster of several pools, from a YAML file. Raises InputError, which says how to get
-    one that loads."""
+    """Load a cluster, or a cluster of several pools, from a YAML file. The hint of an InputError says how to
+    get a file that loads."""
     try:
         document = read_document(path)
         if isinstance(document.value, dict) and "pools" in document.value:
@@ -300,8 +303,8 @@ def _of_file(path: str) -> ClusterSpec | MixedCluster:
 
 
 def _pools_of_text(text: str) -> MixedCluster:
-    """Build a cluster of several pools from a text such as `dgx-a100-80gb:512+dgx-h100:512`; every wrong part is
-    reported."""
+    """Build a cluster of several pools from a text such as `dgx-a100-80gb:512+dgx-h100:512`. Raises
+    InputError with every wrong part."""
     pools: list[ClusterSpec] = []
     problems: list[Problem] = []
     parts = text.split("+")
@@ -327,20 +330,22 @@ def _pools_of_text(text: str) -> MixedCluster:
 
 
 def _with_profile_beside(cluster: ClusterSpec, path: str) -> ClusterSpec:
-    """Resolve a cluster's relative path of a hardware profile against the folder of the cluster file."""
+    """Copy of a cluster in which a relative path of a hardware profile starts at the folder of the cluster
+    file."""
     if cluster.profile and (profile := Path(path).parent / cluster.profile).is_file():
         return cluster.model_copy(update={"profile": str(profile)})
     return cluster
 
 
 def _require_existing(gpus: int) -> None:
+    """Raise InputError if there are not `gpus` GPUs in the world (more than `MAX_GPUS`)."""
     if gpus > MAX_GPUS:
         raise InputError(f"{gpus:,} GPUs are more than there are", hint=f"{MAX_GPUS:,} are the most")
 
 
 def sized(cluster: ClusterSpec, gpus: int) -> ClusterSpec:
-    """Resize a cluster to `gpus` GPUs, in full nodes or part of one node. Raises InputError where it cannot have
-    them."""
+    """Resize a cluster to `gpus` GPUs, in full nodes or a part of one node. Raises InputError if that is
+    impossible."""
     _require_existing(gpus)
     per_node = cluster.gpus_per_node
     if gpus < per_node:
@@ -372,6 +377,7 @@ def resolve_training(path: str | None, **overrides: Any) -> TrainingSpec:
     """
 
     def readers(fields: Mapping[str, Any]) -> Replacements:
+        """Functions that parse the text of each field, such as `8K` of `sequence_length`, by field."""
         return {
             **dict.fromkeys((("sequence_length",), ("target_length",)), read_sequence),
             ("global_batch",): lambda text: read_batch(text, fields.get("sequence_length")),
@@ -387,7 +393,7 @@ HUGGING_FACE_FILE = "config.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """A transformer specification, with the assumptions made and the dropout found when loading a file."""
+    """A transformer's spec with the assumptions made and the dropout found when its file was read."""
 
     spec: TransformerSpec
     assumptions: tuple[str, ...] = ()
@@ -427,13 +433,14 @@ def resolve_model(text: str | Document) -> LoadedModel:
 
 
 def read_once(model: M) -> M | Document:
-    """Read the model's file into a `Document` if it is a pipe, which can be read only once; return any other
-    model unchanged. Raises InputError where it cannot be read."""
+    """Read a model's file into a `Document` if it is a pipe, which can be read only once; any other model is
+    returned unchanged."""
     return read_document(model) if isinstance(model, str) and is_pipe(model) else model
 
 
 def _means_recommender(text: str) -> bool:
-    """Whether a text names a catalogue recommender, or is an unknown name most similar to a recommender's."""
+    """Whether a text names a catalogue recommender, or is an unknown name that is most similar to a
+    recommender's."""
     if known_name(text, "models") or names_a_file(text):
         return False
     recommenders = catalog.names("recommenders")
@@ -449,8 +456,9 @@ def is_foreign_recommender(document: Document) -> bool:
 
 
 def family_of_model(model: str | Spec | Document) -> Family:
-    """Model family (transformer or recommender) of a model given by name, file, document or spec. Of what is no
-    known model it is that of the most similar name, else the transformers': their reader reports the error."""
+    """Model family (transformer or recommender) of a model given by name, file, document or spec. An unknown
+    name has the family of the most similar name. Anything else counts as a transformer, whose reader reports
+    the error."""
     kind: object = getattr(model, "kind", None)
     if isinstance(model, str) and is_file(model):
         with suppress(InputError):
@@ -464,6 +472,8 @@ def family_of_model(model: str | Spec | Document) -> Family:
 
 
 def _loaded(spec: TransformerSpec, assumptions: tuple[str, ...] = ()) -> LoadedModel:
+    """Loaded model of a spec, with remarks about parts that are missing or that the executor cannot run added
+    to the assumptions."""
     remarks = []
     if spec.left_out:
         remarks.append(f"a model without {', '.join(spec.left_out)}, for prices; `run` refuses it")

@@ -1,5 +1,5 @@
-"""This machine: what its commands, kernel and environment say, and the `local` cluster, which is its GPUs or its CPU
-shared by processes, each standing for one device."""
+"""This computer: output of its commands, files and environment, and the `local` cluster, which is its GPUs,
+or its CPU divided among processes that each stand for one device."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from cost_models.units import format_bytes
 LOCAL = "local"
 """Catalogue name of the machine the program runs on."""
 _SECONDS = 20.0
-"""Seconds that a command may take; a driver that initialises eight GPUs needs some."""
+"""Time limit of a command in seconds; a driver that initialises eight GPUs needs several."""
 _MAX_BYTES = 4 * 2**20
-"""Bytes of a file that are read."""
+"""Maximum number of bytes read from a file."""
 _PCIE_LATENCY = "5 us"
 """Latency of a transfer between two GPUs through the host; a documented placeholder."""
 
@@ -38,8 +38,8 @@ class Machine:
         """Commands that failed, each with its reason."""
 
     def run(self, *command: str) -> str | None:
-        """Standard output of a command run without a shell, with a time limit and English messages; None if the
-        command fails, with the reason added to `unsaid`."""
+        """Run a command without a shell, with a time limit and English messages, and return its standard
+        output; None if the command fails, with the reason added to `unsaid`."""
         words, english = f"`{' '.join(command[:2])}`", {**self.environment, "LC_ALL": "C"}
         try:
             result = subprocess.run(
@@ -74,8 +74,8 @@ class Machine:
 
 
 def this_machine(one_core: ClusterSpec, processes: int | None = None) -> ClusterSpec:
-    """Describe the computer's CPU as a cluster whose GPUs are `processes` equal shares of its cores, with rates
-    scaled from the catalogue's entry for one core.
+    """Describe this computer's CPU as a cluster whose GPUs are `processes` equal shares of its cores, with
+    rates scaled from the catalogue's entry for one core.
 
     Default: one process on each physical core. Rates of the entry are placeholders for one core, not
     measurements: calibrate before believing a time. Memory is all the machine has, divided evenly.
@@ -99,7 +99,7 @@ def this_machine(one_core: ClusterSpec, processes: int | None = None) -> Cluster
 
 
 def processor_name() -> str:
-    """Model name of the computer's CPU, as in /proc/cpuinfo; empty where the system reports none."""
+    """Model name of this computer's CPU, as in /proc/cpuinfo; empty if the system reports none."""
     lines = (Machine().read("/proc/cpuinfo") or "").splitlines()
     model_names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(model_names, "") or platform.processor()
@@ -107,13 +107,13 @@ def processor_name() -> str:
 
 @cache
 def installed_gpus() -> tuple[str, ...]:
-    """Names of the computer's NVIDIA GPUs as reported by `nvidia-smi`; empty without a driver."""
+    """Names of this computer's NVIDIA GPUs as reported by `nvidia-smi`; empty without a driver."""
     output = Machine().run("nvidia-smi", "--query-gpu=name", "--format=csv,noheader") or ""
     return tuple(line.strip() for line in output.splitlines() if line.strip())
 
 
 def gpu_machine(gpu: GpuSpec, node: ClusterSpec | None, count: int) -> ClusterSpec:
-    """Describe the computer as one node of `count` GPUs, with the links of the catalogue's `node`, else PCIe
+    """Describe this computer as one node of `count` GPUs, with the links of the catalogue's `node`, else PCIe
     through the host."""
     through_host = {"kind": "pcie", "bandwidth": f"{gpu.host_bandwidth or 0!r} B/s", "latency": _PCIE_LATENCY}
     links = node.links if node else Links.model_validate({"intra_node": through_host})

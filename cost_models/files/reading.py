@@ -1,10 +1,11 @@
-"""Reading a file, or a pipe, from a stranger: size, encoding and syntax are checked, nothing is constructed.
+"""Safe reading of a file or pipe that a user names: size, encoding and syntax are checked, and nothing in it
+is executed.
 
-A pipe gives what it holds once: `<(ssh there cat plan.yaml)`, or a name made by `mkfifo`. Opening one by its name waits
-until there is a writer, possibly for ever; so it is opened without waiting, and refused without one.
+A pipe can be read only once: `<(ssh there cat plan.yaml)`, or a name made by `mkfifo`. A pipe without a writer would
+block the program when opened, possibly for ever; so pipes are opened without blocking, and refused if nobody writes.
 
-YAML is read from its events, so no tag can run code and no document can nest or multiply without end, and every key has
-its line. Scalars follow the YAML 1.2 core schema plus what people write: `300e9` and `1_000_000` are numbers, `no` is a
+YAML is read event by event: no tag can run code, nesting and size of a document are limited, and the line of every key
+is known. Scalars follow the YAML 1.2 core schema and usual spellings: `300e9` and `1_000_000` are numbers, `no` is a
 word.
 """
 
@@ -28,7 +29,7 @@ from cost_models.errors import InputError, Problem
 from cost_models.units import MB
 
 MAX_DEPTH = 32
-"""Deepest nesting that is read; real inputs need eight levels."""
+"""Maximum nesting depth of a document; real inputs need eight levels."""
 MAX_VALUES = 500_000
 """Maximum number of values, with aliases followed, so that a few lines cannot stand for billions."""
 
@@ -76,7 +77,8 @@ def opened(path: Path) -> BufferedReader:
 
 
 def _open_pipe(path: str | Path) -> BufferedReader:
-    """Open a pipe that somebody writes to, for reading in binary mode. Raises InputError where nobody does."""
+    """Open a pipe for reading in binary mode. Raises InputError if no process writes to it within
+    `WRITER_SECONDS`."""
     pipe = FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
     readable, _, _ = select.select([pipe], [], [], WRITER_SECONDS)  # something, or that the writer has ended
     first = pipe.read(_FIRST_BYTES)  # None: nothing so far, and a writer has it open
@@ -89,7 +91,7 @@ def _open_pipe(path: str | Path) -> BufferedReader:
 
 
 class _Begun(RawIOBase):
-    """Binary stream that continues a pipe after the bytes `first`, which were read already."""
+    """Binary stream of a pipe whose first bytes `first` were read already."""
 
     def __init__(self, first: bytes, pipe: FileIO) -> None:
         self._first, self._pipe = first, pipe
@@ -98,6 +100,7 @@ class _Begun(RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
+        """Fill the start of `buffer` with the next bytes, first those read already, and return their number."""
         chunk = self._first[: len(buffer)] or self._pipe.read(len(buffer)) or b""
         self._first = self._first[len(chunk) :]
         buffer[: len(chunk)] = chunk
@@ -109,7 +112,7 @@ class _Begun(RawIOBase):
 
 
 MAX_BYTES = int(4 * MB)
-"""Largest file that is read, in bytes; inputs have a few kilobytes, plans some hundreds."""
+"""Maximum size of an input file in bytes; inputs have a few kilobytes, plans some hundreds."""
 _JSON_INTEGER = re.compile(r"-?\d+")
 
 
@@ -141,11 +144,13 @@ def read_text(path: str | Path, *, most_bytes: int = MAX_BYTES) -> str:
 
 
 def parse_json(text: str, *, source: str) -> Document:
-    """Parse a JSON text into a `Document` without line numbers; Infinity, which configs of state-space models
-    hold, stays text. Raises InputError on NaN, repeated keys, deep nesting and invalid JSON."""
+    """Parse a JSON text into a `Document` without line numbers. Raises InputError on NaN, repeated keys, deep
+    nesting and invalid JSON. Infinity, which configs of state-space models contain, remains text."""
     Nesting(source).take(text.encode("utf-8", "replace"))
 
     def number(written: str) -> float | str:
+        """Parse a JSON number into an int or float; "Infinity" remains text. Raises InputError if it is not
+        finite."""
         if written.endswith("Infinity"):
             return written
         value = float(written)
@@ -154,6 +159,7 @@ def parse_json(text: str, *, source: str) -> Document:
         return value if not _JSON_INTEGER.fullmatch(written) else int(written)
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        """Dictionary of the fields of a JSON object. Raises InputError if a name occurs twice."""
         result: dict[str, Any] = {}
         for name, value in pairs:
             if name in result:
@@ -178,8 +184,8 @@ _OPENING = 27
 
 
 class Nesting:
-    """Counter of the nesting depth of a JSON text that arrives in parts, for rejecting deep nesting before
-    parsing. Parsers take memory or stack for each level. Brackets in strings do not count."""
+    """Counter of a JSON text's nesting depth, which rejects deep nesting before a parser takes memory or
+    stack for each level. The text may arrive in parts. Brackets in strings do not count."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -187,7 +193,8 @@ class Nesting:
         self._escaping = b""
 
     def take(self, part: bytes) -> None:
-        """Count the brackets in the next part of the text. Raises InputError where it is nested too deeply."""
+        """Count the brackets in the next part of the text. Raises InputError if it is nested too deeply.
+        Raises InputError where it is nested too deeply."""
         import numpy as np
 
         plain = _ESCAPED.sub(b"", self._escaping + part)
@@ -216,8 +223,8 @@ _WORDS |= {"true": True, "True": True, "TRUE": True, "false": False, "False": Fa
 
 
 def parse_yaml(text: str, *, source: str) -> Document:
-    """Parse a YAML text safely into a `Document` of plain values with line numbers. Raises InputError for text
-    that is not YAML, or is hostile."""
+    """Parse a YAML text safely into a `Document` of plain values with line numbers. Raises InputError for
+    invalid YAML, tags, deep nesting and too many values."""
     if not text.strip():
         raise InputError(f"`{source}` is empty")
     try:
@@ -233,17 +240,18 @@ def parse_yaml(text: str, *, source: str) -> Document:
 
 
 class _Reader:
-    """Reader of a YAML text: a value is built from the events between its start and its end."""
+    """Parser of a YAML text that builds plain values from the events of a YAML library (start, scalar, alias,
+    end)."""
 
     def __init__(self, source: str, text: str) -> None:
         self.source = source
         self.events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
         self.line = 0
-        """Line of the latest event, from 1."""
+        """Line number of the latest event, from 1."""
         self.lines: dict[Key, int] = {}
         self.problems: dict[Key, Problem] = {}
         self.anchors: dict[str, tuple[Any, int]] = {}
-        """Name of an anchor → value, and how many values it stands for."""
+        """Value of each YAML anchor (`&name`), and the number of values in it, by name."""
         self.values = 0
 
     def document(self) -> Document:
@@ -258,7 +266,8 @@ class _Reader:
         return Document(source=self.source, value=value, lines=self.lines, problems=self.problems, ended=mark)
 
     def next_event(self) -> Any:
-        """Take the next event. Tags are refused: a file holds plain values."""
+        """Return the next event of the YAML text. Raises InputError if it has a tag, as a file may contain
+        plain values only."""
         event = next(self.events)
         self.line = event.start_mark.line + 1
         tag = getattr(event, "tag", None)
@@ -268,7 +277,7 @@ class _Reader:
         return event
 
     def value(self, event: Any, key: Key) -> Any:
-        """Value that starts with an event and stands at the place `key`."""
+        """Value that begins with `event`, at the place `key` in the document."""
         before, alias = self.values, isinstance(event, yaml.AliasEvent)
         if alias and event.anchor not in self.anchors:
             self.stop(f"`*{printable(str(event.anchor))}` names nothing that is complete")
@@ -289,7 +298,7 @@ class _Reader:
         return value
 
     def collection(self, key: Key, is_mapping: bool) -> dict[str | int, Any] | list[Any]:
-        """Fields of a mapping, or items of a list, whose start was taken."""
+        """Dictionary of a mapping or list of a sequence, read up to its end event."""
         values: dict[str | int, Any] = {}
         while not isinstance(event := self.next_event(), yaml.CollectionEndEvent):
             name: Any = len(values)
@@ -307,7 +316,7 @@ class _Reader:
         return values if is_mapping else list(values.values())
 
     def scalar(self, text: str, key: Key) -> Any:
-        """Value of an unquoted word: None, a bool, an int, a float or text."""
+        """Convert an unquoted word into None, a bool, an int, a float or text."""
         if text in _WORDS:
             return _WORDS[text]
         if _INTEGER.match(text):
@@ -322,10 +331,10 @@ class _Reader:
         return number
 
     def problem(self, key: Key, message: str) -> None:
-        """Note a problem with the value at the place `key`."""
+        """Record a problem with the value at the place `key`."""
         self.problems[key] = Problem(f"{self.source}:{self.line}  {printable(show_key(key))}", message)
 
     def stop(self, message: str) -> NoReturn:
-        """Refuse the text at the latest line. Raises InputError."""
+        """Raise InputError with a problem at the latest line. Raises InputError."""
         place = f"{self.source}:{self.line}"
         raise InputError(f"cannot read `{self.source}`", problems=[Problem(place, message)])

@@ -34,9 +34,9 @@ from cost_models.specs.recommender.model import MAX_TABLES, RecommenderSpec
 from cost_models.specs.recommender.training import RecommenderTraining
 
 HEAD = 1024
-"""Rows that are steps of their own, those used most."""
+"""Number of most used rows that each have a histogram step of their own."""
 STEPS_PER_E_FOLD = 64
-"""Steps in which ranks beyond grow by a factor e."""
+"""Number of histogram steps while the rank of further rows grows by a factor e."""
 MOST_FILE_BYTES = 2**34
 
 Counts = Array
@@ -44,8 +44,8 @@ Steps = tuple[tuple[int, float], ...]
 
 
 def read_histogram(path: str | Path, rows: int) -> Steps:
-    """Read a file of access counts of an embedding table with `rows` rows as histogram steps (rows, share of
-    accesses).
+    """Read a file with the access counts of an embedding table of `rows` rows as histogram steps (rows, share
+    of accesses).
 
     Raises:
         InputError: it cannot be read, holds what is no count, or counts other rows than the table has.
@@ -70,8 +70,8 @@ def read_histogram(path: str | Path, rows: int) -> Steps:
 
 
 def steps_of(counts: Counts) -> Steps:
-    """Convert access counts of all rows of a table into steps (rows, share of accesses), hottest rows first. Some
-    rows alone, then ever more together."""
+    """Convert the access counts of a table's rows, (rows,), into histogram steps (rows, share of accesses),
+    hottest rows first. The `HEAD` hottest rows have a step each; later steps contain ever more rows."""
     ranked = np.sort(np.asarray(counts, np.float64))[::-1]
     edges = np.arange(min(len(ranked), HEAD) + 1)
     if len(ranked) > HEAD:
@@ -85,6 +85,7 @@ def steps_of(counts: Counts) -> Steps:
 
 
 def _of_array(path: Path) -> Counts:
+    """Read the access counts of a table's rows, (rows,), from a `.npy` file."""
     try:
         counts = np.load(path, mmap_mode="r", allow_pickle=False)
     except ValueError:
@@ -96,8 +97,8 @@ def _of_array(path: Path) -> Counts:
 
 
 def _of_text(path: Path, rows: int) -> Counts:
-    """Read the access counts of a table's rows from a text file with lines of a count, or of `row,count`. A first
-    line of words is a header."""
+    """Read the access counts of a table's rows, (rows,), from a text file whose lines are a count or
+    `row,count`. A first line of words is a header."""
     counts: list[float] = []
     pairs: dict[int, float] = {}
     with path.open(encoding="utf-8-sig", errors="replace") as file:
@@ -153,6 +154,7 @@ def read_recommender(document: Document) -> RecommenderSpec:
 
 
 def _of_config(document: Document, at: int, config: Any) -> dict[str, Any]:
+    """Fields of a `TableSpec` from one `EmbeddingBagConfig` of TorchRec, the `at`-th of a document."""
     if not isinstance(config, dict):
         raise InputError(f"{document.where((at,))}: table {at} is no table")
     if missing := ", ".join(f"`{name}`" for name in _NEEDED if name not in config):
@@ -166,6 +168,7 @@ def _of_config(document: Document, at: int, config: Any) -> dict[str, Any]:
 
 
 def _of_slots(document: Document, value: dict[str, Any]) -> list[dict[str, Any]]:
+    """Fields of one `TableSpec` for each slot of a HugeCTR document."""
     sizes = value["slot_size_array"]
     if not isinstance(sizes, list) or not sizes:
         raise InputError(f"{document.where(('slot_size_array',))}: a list of rows of each table is needed")
@@ -181,8 +184,8 @@ def _of_slots(document: Document, value: dict[str, Any]) -> list[dict[str, Any]]
 
 
 def resolve_recommender(text: str | Document) -> RecommenderSpec:
-    """Load the recommender that a user names by catalogue name or by file (YAML, TorchRec's or HugeCTR's JSON),
-    or that a document describes. Our YAML has `kind: recommender`.
+    """Load the recommender that a user names by catalogue name or by file (YAML, TorchRec's or HugeCTR's
+    JSON), or that a document describes. A YAML file has `kind: recommender`.
 
     Raises:
         UnknownNameError: neither a known name nor a file.
@@ -204,9 +207,9 @@ def resolve_recommender(text: str | Document) -> RecommenderSpec:
 
 
 def read_tables(document: Document, folder: Path) -> Document:
-    """Replace the file names in `histogram` fields of a recommender's document by the histograms read from the files,
-    whose relative paths start at `folder`. A problem is noted at each file that cannot be read, and at each class of
-    tables that repeats the name of another class. The spec reports any other nonsense."""
+    """Replace the file names in `histogram` fields of a recommender's document by the histograms in these
+    files; relative paths start at `folder`. A problem is recorded for each file that cannot be read and each
+    class of tables with a repeated name. Other errors are left to the spec's validation."""
     problems, first = dict(document.problems), dict[str, Key]()
     fields = json.loads(json.dumps(document.value))  # a copy, in which aliases share no table
     for group in ("tables", "wide"):

@@ -137,7 +137,7 @@ class ActivationBytes(NamedTuple):
     `block` is (N, P)."""
 
     block: Array
-    """(N, P) bytes of a block under each of P recompute policies."""
+    """Bytes of a block under each of P recompute policies, (N, P)."""
     mlp: Array
     """Bytes of a block's MLP, which are freed before the block's attention runs backward."""
     embedding: Array

@@ -1,7 +1,5 @@
-"""Rules by which a stack adds up gradients of microbatches and computes the loss in chunks of tokens, for
-prices and executor alike. They say in which type and by which kernels gradients are added up, and which
-layouts compute the loss in chunks.
-"""
+"""Rules of a stack for adding up gradients of microbatches (data type and kernels) and for computing the loss
+in chunks of tokens, for prices and executor alike."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from cost_models.specs.training import STATE_BYTES, StateDtype
 
 
 def gradient_accumulation_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """Bytes moved per parameter and microbatch to add the microbatch's gradients to the accumulation buffer,
+    """Bytes moved per parameter and microbatch to add a microbatch's gradients to the accumulation buffer,
     (N,).
 
     A fused stack adds inside the weight-gradient product. Otherwise a kernel reads the new gradient and the
@@ -33,7 +31,7 @@ def addition_bytes(question: Question) -> float:
 
 
 def copied_bytes(question: Question, columns: LayoutColumns, trained: Array | float = 1.0) -> Array:
-    """Bytes per parameter, forward and backward, that a rank copies around data-parallel collectives, (2, N).
+    """Bytes per parameter that a rank copies around data-parallel collectives, forward and backward, (2, N);
     `trained` is the share of parameters that are trained.
 
     Gathered weights are read and written once more before each pass that gathers them. Gradients are read,
@@ -73,7 +71,7 @@ def added_share(question: Question, columns: LayoutColumns) -> Array:
 
 
 def gradient_dtype(question: Question) -> StateDtype:
-    """Type in which gradients are accumulated, from the training spec or else from the stack."""
+    """Data type in which gradients are accumulated, from the training spec or else from the stack."""
     stack, training = question.stack, question.training
     default = "fp32" if accumulates_in_copy(question) else stack.gradient_dtype
     if training.precision == "fp16":
@@ -88,13 +86,13 @@ def fuses_accumulation(question: Question) -> bool:
 
 
 def accumulates_in_copy(question: Question) -> bool:
-    """Whether gradients are accumulated in a separate fp32 tensor, in addition to the gradients in the type
-    of the weights."""
+    """Whether gradients are accumulated in a separate fp32 tensor, next to the gradients in the type of the
+    weights."""
     return question.stack.bf16_accumulates_apart and question.training.precision == "bf16"
 
 
 def chunks_loss(question: Question, columns: LayoutColumns) -> Bools:
-    """Whether layouts compute the loss in chunks of tokens, as a stack with a `loss_chunk` may, (N,).
+    """Whether each layout computes the loss in chunks of tokens, as a stack with a `loss_chunk` may, (N,).
 
     A microbatch must have more tokens than a chunk. Excluded are a vocabulary split over tensor ranks, whose
     loss is split too; schedules that delay the head's backward pass, as each waiting microbatch would hold a
@@ -108,12 +106,12 @@ def chunks_loss(question: Question, columns: LayoutColumns) -> Bools:
 
 
 def compiles_chunks(question: Question) -> bool:
-    """Whether the stack compiles the loss of a chunk of tokens, so that logits are read twice, their gradient
-    is written, and there is no fp32 copy."""
+    """Whether the stack compiles the loss of a chunk of tokens, which then reads logits twice, writes their
+    gradient, and makes no fp32 copy."""
     return question.stack.compiled and question.stack.compiles_loss
 
 
 def loss_chunk(question: Question, layout: Layout) -> int | None:
-    """Number of tokens per chunk of a loss that is computed in chunks. None if the layout computes all logits
-    at once."""
+    """Number of tokens per chunk if the layout computes the loss in chunks; None if it computes all logits at
+    once."""
     return question.stack.loss_chunk if chunks_loss(question, LayoutColumns.of([layout]))[0] else None

@@ -65,8 +65,8 @@ _REDO_MLP: dict[str, frozenset[SelectiveDrops]] = {
 
 @lru_cache(maxsize=_CACHED)
 def block_operators(model: TransformerSpec) -> tuple[Operator, ...]:
-    """All operators of a transformer block, in the order in which they run. In a model with different blocks,
-    each has the share of the blocks that have it."""
+    """All operators of a transformer block, in the order in which they run; in a model with different blocks,
+    each operator with the share of the blocks that have it."""
     stacks, tower = model.stacks, model.tower
     if len(set(model.mixers)) > 1 or (stacks and stacks.encoder_layers) or (tower and not tower.part):
         kinds, models = kinds_of(model, 1)
@@ -105,8 +105,8 @@ def block_operators(model: TransformerSpec) -> tuple[Operator, ...]:
 def _half_operators(
     model: TransformerSpec, half: Half, norm: dict[str, Any] | None, parts: Iterable[Operator], terms: int
 ) -> Iterator[Operator]:
-    """Yield the operators of one half (attention or MLP) of a block, with norms, any modulation, and the sum
-    of `terms` tensors at the end. `norm` holds fields of the norm before them. None: no norm."""
+    """Yield the operators of one half (attention or MLP) of a block: norms, modulation if any, the `parts`,
+    and the sum of `terms` tensors at the end. `norm` holds fields of the norm before them (None: no norm)."""
     if model.norm_placement in ("before", "around") and norm is not None:
         yield _norm(model, f"{half} norm", half, **norm)
     yield from _modulation_product(model, half, "shift and scale", 2)
@@ -120,36 +120,36 @@ def _half_operators(
 
 def _modulation_product(model: TransformerSpec, half: Half, name: str, vectors: int) -> Iterator[Operator]:
     """Yield the operator of a diffusion transformer that scales (and may shift) the residual stream by
-    vectors of the image. There is one vector to scale, and if `vectors` is 2 a second to add."""
+    vectors of the image: one vector to scale and, if `vectors` is 2, one to add."""
     if model.diffusion is not None:
         over = Tensor(model.hidden_size * (1 + vectors / model.diffusion.tokens), "stream")
         yield Operator(f"{half} {name}", "modulation", half, over, inputs=vectors)
 
 
 def selective_saves_bytes(model: TransformerSpec, stack: StackSpec) -> bool:
-    """Whether selective recompute frees any activations in this model. Outputs of experts, for example, exist
+    """Whether selective recompute frees any activations in this model; outputs of experts, for example, exist
     only in mixtures."""
     return not stack.drops <= OUTPUTS or any(stack.drops & one.redone_by for one in block_operators(model))
 
 
 def _norm(model: TransformerSpec, name: str, half: Half, **opts: Any) -> Operator:
-    """Operator for a norm over the residual stream."""
+    """Operator of a norm over the residual stream."""
     stream = Tensor(model.hidden_size, "stream")
     weights: dict[Sharing, float] = {"whole": norm_weights(model)}
     return Operator(name, "norm", half, stream, returns=stream, weights=weights, norm=model.norm, **opts)
 
 
 def norm_weights(model: TransformerSpec) -> int:
-    """Number of parameters (gains, any biases) of a norm over the residual stream. 0 in a diffusion model,
-    whose norms have no parameters."""
+    """Number of parameters (gains, any biases) of a norm over the residual stream; 0 in a diffusion model,
+    whose norms have none."""
     if model.diffusion is not None:
         return 0
     return model.hidden_size * (2 if model.norm == "layernorm" and model.norm_bias else 1)
 
 
 def embedding_weights(model: TransformerSpec) -> int:
-    """Number of embedding parameters besides token vectors, which are positions, types of tokens and a norm.
-    They are complete on every rank.
+    """Number of embedding parameters other than token vectors: positions, types of tokens and a norm, which
+    every rank has completely.
 
     In an encoder-decoder also the encoder's last norm and both tables of biases, though they are in blocks.
     """
@@ -172,9 +172,9 @@ def patch_weights(tower: Tower) -> int:
 
 
 def transform_weights(model: TransformerSpec) -> int:
-    """Number of parameters of the matrix in the head before the output matrix. 0 without one. It is an
-    encoder's square matrix with bias and norm, or in a diffusion transformer the matrix that makes shifts and
-    scales."""
+    """Number of parameters of the matrix in the head before the output matrix, 0 without one: an encoder's
+    square matrix with bias and norm, or in a diffusion transformer the matrix that makes shifts and scales.
+    """
     if model.diffusion is not None:
         return 2 * model.hidden_size * (model.hidden_size + 1)
     has_transform = model.encoder is not None and model.encoder.head_transform
@@ -182,7 +182,7 @@ def transform_weights(model: TransformerSpec) -> int:
 
 
 def _residual_sum(model: TransformerSpec, half: Half, *, terms: int) -> Iterator[Operator]:
-    """Yield the operators for dropout and for addition to the residual stream. A parallel block adds both
+    """Yield the operators for dropout and for addition to the residual stream; a parallel block adds both
     halves at once."""
     stream = Tensor(model.hidden_size, "stream")
     yield Operator(f"{half} dropout", "dropout", half, stream)
@@ -192,18 +192,19 @@ def _residual_sum(model: TransformerSpec, half: Half, *, terms: int) -> Iterator
 
 
 def _product(name: str, gemm: Gemm, reads: Place, **opts: Any) -> Operator:
-    """Operator for a matrix product in the attention submodule, which the policy `block-attention`
-    recomputes."""
+    """Operator of a matrix product in the attention submodule, which the recompute policy `block-attention`
+    repeats."""
     return multiply(name, gemm, reads=reads, **{"half": "attention", "redone_by": _REDO_ATTENTION} | opts)
 
 
 def _operator(name: str, kind: Kind, over: Tensor, **opts: Any) -> Operator:
-    """Operator other than a matrix product in the attention submodule, which the policy `block-attention`
-    recomputes."""
+    """Operator other than a matrix product in the attention submodule, which the recompute policy
+    `block-attention` repeats."""
     return Operator(name, kind, "attention", over, **{"redone_by": _REDO_ATTENTION} | opts)
 
 
 def _inner_norm(name: str, width: int, place: Place, weights: dict[Sharing, float], **opts: Any) -> Operator:
+    """Operator of a norm inside the attention submodule, over `width` elements per token."""
     over = Tensor(width, place)
     return _operator(name, "norm", over, returns=over, weights=weights, **{"norm": "rmsnorm"} | opts)
 
@@ -223,7 +224,7 @@ def attention_operators(model: TransformerSpec) -> Iterator[Operator]:
 
 
 def _output_matrix(model: TransformerSpec, name: str, width: int, *, after_core: bool) -> Operator:
-    """Operator for the matrix product from all heads to the residual stream."""
+    """Operator of the matrix product from all heads to the residual stream."""
     out, bias = Gemm(width, (model.hidden_size,), "rows", ("o",)), model.attention_output_bias
     return _product(name, out, "split", bias=bias, shares_input=after_core, reads_core=after_core)
 
@@ -277,8 +278,8 @@ def _latent_projections(model: TransformerSpec) -> Iterator[Operator]:
 
 
 def cross_operators(model: TransformerSpec) -> Iterator[Operator]:
-    """Yield the operators of cross-attention in a decoder block. Queries are of the block's tokens; keys and
-    values are of the encoder's output, which a stage holds once for all of its blocks."""
+    """Yield the operators of cross-attention in a decoder block: queries from the block's tokens, keys and
+    values from the encoder's output, which a stage holds once for all of its blocks."""
     h, q, kv, share = model.hidden_size, model.query_size, model.kv_size, model.source_share
     queries, bias = Gemm(h, (q,), "columns", ("q",), behind_norm=True), model.attention_bias
     yield _product("cross queries", queries, "entrance", bias=bias, kept=q)
@@ -289,7 +290,8 @@ def cross_operators(model: TransformerSpec) -> Iterator[Operator]:
 
 
 def _attention_core(model: TransformerSpec) -> Operator:
-    """Operator for attention scores, softmax and weighted values. Every selective policy runs it again."""
+    """Operator of attention scores, softmax and weighted values, which every selective policy repeats. Every
+    selective policy runs it again."""
     read, out = model.query_size + model.kv_size + model.value_size, Tensor(model.attended_size, "split")
     options: dict[str, Any] = {"weights": {"split": model.num_heads} if model.attention_sinks else {}}
     options["redone_by"] = frozenset({"core", "block-attention"})
@@ -346,15 +348,15 @@ def recurrence_operators(model: TransformerSpec, *, beside_attention: bool) -> I
 
 
 def state_products(mixer: Recurrence) -> int:
-    """Number of matrix products with a head's state per token, 3 with the delta rule and else 2."""
+    """Number of matrix products with a head's state per token: 3 with the delta rule, else 2."""
     return 3 if mixer.delta else 2
 
 
 def _mlp(
     model: TransformerSpec, name: Literal["mlp", "expert", "shared"], width: int, share: float
 ) -> Iterator[Operator]:
-    """Yield the matrix products and the activation of an MLP, which is a dense block's, each routed expert's
-    or the shared experts'. A `share` of the blocks has it. Two up matrices run as one wide product."""
+    """Yield the matrix products and the activation of an MLP (dense, routed expert or shared experts) that a
+    `share` of the blocks has. Two up matrices run as one wide product."""
     if not (share and width):
         return
     dense, routed, matrices = name == "mlp", name == "expert", 2 if model.gated_mlp else 1
@@ -378,8 +380,8 @@ def _mlp(
 
 
 def _mixture(model: TransformerSpec) -> Iterator[Operator]:
-    """Yield the operators of a mixture of experts (router, token exchange, routed experts, shared experts).
-    None if the model has no mixture. Every token passes the shared experts."""
+    """Yield the operators of a mixture of experts: router, token exchange, routed experts, and the shared
+    experts, which every token passes. Yields nothing for a model without a mixture."""
     h, share = model.hidden_size, model.moe_share
     if not share:
         return
@@ -401,7 +403,7 @@ TOWER_NORM = "tower norm"
 
 def projector_operators(tower: Tower, model: TransformerSpec) -> Iterator[Operator]:
     """Yield the operators of a vision tower's last norm and of the projector, which run with the decoder's
-    first block. LLaVA, Liu et al. 2023, arXiv 2304.08485, section 4.1.
+    first block (LLaVA, Liu et al. 2023, arXiv 2304.08485, section 4.1).
 
     Widths are per token of a sequence, so they include the image tokens per sequence token. Tensor ranks
     split the matrices as an MLP's; a single matrix is split by its inputs.

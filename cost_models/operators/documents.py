@@ -1,5 +1,5 @@
-"""Attention work in sequences made of documents, and waiting of ranks whose sequences have different amounts
-of work.
+"""Attention work in sequences made of documents, and the waiting of ranks whose sequences have different
+amounts of work.
 
 A token attends only to its own document, so the scores of a sequence are the sum over its documents: few for
 many documents, most for a single one. Ranks that synchronise wait for the busiest, whose excess over the mean
@@ -57,8 +57,8 @@ class KeysPerQuery(NamedTuple):
 
 @lru_cache(maxsize=64)
 def attended_keys(model: TransformerSpec, training: TrainingSpec) -> KeysPerQuery:
-    """Mean number of keys per query in a job's sequences. Keys are in the query's document, or without
-    documents in the entire sequence."""
+    """Mean number of keys per query in a job's sequences, where keys are in the query's document or, without
+    documents, in the entire sequence."""
     lengths, length = training.lengths, training.sequence_length
     if lengths is None:
         return KeysPerQuery(model.unmasked(length), model.attended(length), model.unmasked(length))
@@ -69,8 +69,8 @@ def attended_keys(model: TransformerSpec, training: TrainingSpec) -> KeysPerQuer
 
 
 def with_bucket_lengths(question: Question) -> Question:
-    """Copy of a question whose sequence length is the mean document length, if documents are in buckets. Else
-    the question unchanged."""
+    """Copy of the question with the mean document length as sequence length, if documents are in buckets;
+    else the question unchanged."""
     training, lengths = question.training, question.training.lengths
     if lengths is None or lengths.packing != "bucket":
         return question
@@ -88,8 +88,8 @@ def context_rank_excess(question: Question, columns: LayoutColumns) -> Array:
 
 
 def straggler_excess(question: Question, columns: LayoutColumns, *, data_parallel: bool) -> Array:
-    """Relative excess of the busiest rank's attention work over the mean of the ranks that wait for it, (N,).
-    These are the data-parallel or expert-parallel ranks with which it synchronises.
+    """Relative excess of the busiest rank's attention work over the mean of the data-parallel or
+    expert-parallel ranks that wait for it, (N,).
 
     Synchronisation by ZeRO-3 in every microbatch counts only with `data_parallel`.
     """
@@ -104,9 +104,8 @@ _Excess = Callable[[TransformerSpec, LengthsSpec, int, int, int], float]
 
 
 def _excess_of_pairs(excess: _Excess, question: Question, ranks: Ints, sequences: Ints) -> Array:
-    """Relative excess of the busiest rank's attention work, computed once for each distinct pair (ranks,
-    sequences per rank), (N,). It is 0 unless sequences differ in their work, as packed documents have
-    different lengths."""
+    """Relative excess of the busiest rank's attention work by `excess`, (N,), computed once for each distinct
+    pair (ranks, sequences per rank); 0 unless packed documents give sequences different work."""
     lengths, longest = question.training.lengths, question.training.sequence_length
     if lengths is None or lengths.packing != "pack" or question.stack.attention in STORES_SCORES:
         return np.zeros(len(ranks))
@@ -116,8 +115,8 @@ def _excess_of_pairs(excess: _Excess, question: Question, ranks: Ints, sequences
 
 
 def _score_pairs(keys: Callable[[int], float], length: Ints) -> Array:
-    """Number of query-key pairs scored in documents of the given lengths, or in the first `length` tokens of
-    a document. `keys` maps a length to the mean number of keys per query."""
+    """Number of query-key pairs scored in documents of the given lengths; `keys` maps a length to the mean
+    number of keys per query. `keys` maps a length to the mean number of keys per query."""
     distinct, index = np.unique(length, return_inverse=True)
     pairs: Array = np.array([one * keys(one) if one else 0.0 for one in distinct.tolist()])
     return pairs[index].reshape(length.shape)
@@ -125,6 +124,8 @@ def _score_pairs(keys: Callable[[int], float], length: Ints) -> Array:
 
 @lru_cache(maxsize=256)
 def _context_excess(model: TransformerSpec, lengths: LengthsSpec, longest: int, cp: int, mbs: int) -> float:
+    """Relative excess of the busiest context-parallel rank's attention work over the mean, for one pair of cp
+    and microbatch size."""
     sample = sequences_of(lengths, longest)
     count = min(sample.number, max(1, _COMPARED_SEQUENCES // mbs) * mbs)
     start_D = np.cumsum(sample.documents) - sample.documents
@@ -144,7 +145,7 @@ def _context_excess(model: TransformerSpec, lengths: LengthsSpec, longest: int, 
 
 @lru_cache(maxsize=64)
 def _work_histogram(model: TransformerSpec, lengths: LengthsSpec, longest: int) -> tuple[Array, float]:
-    """Share of sequences in each of `_BINS` bins of attention work, from the least work up, and the bin width
+    """Share of sequences in each of `_BINS` bins of attention work, by rising work, and the width of a bin
     relative to the mean work."""
     sample = sequences_of(lengths, longest)
     work_S = np.bincount(sample.places, weights=_score_pairs(model.unmasked, sample.documents))
@@ -156,6 +157,8 @@ def _work_histogram(model: TransformerSpec, lengths: LengthsSpec, longest: int) 
 
 @lru_cache(maxsize=4096)
 def _rank_excess(model: TransformerSpec, lengths: LengthsSpec, longest: int, ranks: int, draws: int) -> float:
+    """Relative excess of the busiest of `ranks` ranks' attention work over the mean, if each rank has `draws`
+    sequences."""
     chance, step = _work_histogram(model, lengths, longest)
     if ranks == 1 or step == 0:
         return 0.0

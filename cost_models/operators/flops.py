@@ -1,4 +1,4 @@
-"""Model FLOPs, hardware FLOPs, and the only definitions of MFU and HFU.
+"""Model FLOPs and hardware FLOPs, and the single definitions of MFU and HFU.
 
 A multiplication and an addition are two FLOPs. Attention is counted without the causal mask's saving, as is
 usual (Narayanan et al. 2021, eq. 3; Korthikanti et al. 2022, eqs. 7-8), so figures compare with published
@@ -68,7 +68,7 @@ class ForwardFlops(NamedTuple):
 def forward_flops(
     model: TransformerSpec, sequence_length: int, tp: int = 1, tuning: TuningSpec | None = None
 ) -> ForwardFlops:
-    """Forward FLOPs of one sequence of `sequence_length` tokens. `tp` only sets the padding of the
+    """Forward FLOPs of one sequence of `sequence_length` tokens; `tp` only sets the padding of the
     vocabulary."""
     adapters = () if tuning is None else (one for one in job_operators(model, tuning) if one.trained)
     attended = model.attended(sequence_length)
@@ -89,7 +89,7 @@ def forward_flops(
 
 
 class _KindPart(NamedTuple):
-    """Blocks of one kind in a job, with their model, number, and forward FLOPs per block and sequence."""
+    """Blocks of one kind in a job: their model, number, and forward FLOPs per block and sequence."""
 
     model: TransformerSpec
     training: TrainingSpec
@@ -98,14 +98,14 @@ class _KindPart(NamedTuple):
 
     @property
     def passes(self) -> float:
-        """Training FLOPs of a block divided by its forward FLOPs. That is 3, or 1 for frozen blocks with
-        nothing trained before them."""
+        """Training FLOPs of a block divided by its forward FLOPs: 3, or 1 for frozen blocks with nothing
+        trained before them."""
         return 1.0 if self.training.runs_forward_only else 3.0
 
 
 def _kind_parts(model: TransformerSpec, training: TrainingSpec, tp: int) -> list[_KindPart]:
-    """Blocks of a job grouped by kind, or as one group of mean blocks. They are grouped if kinds have
-    different sequences or the job freezes some blocks."""
+    """Blocks of a job grouped by kind if kinds have different sequences or the job freezes some blocks, else
+    a single group of mean blocks."""
     one_kind = not (model.stacks or model.tower or training.freeze)
     parts = list[_KindPart]()
     kinds = ((model.num_layers, model, training),) if one_kind else of_each_kind(model, training)
@@ -120,7 +120,7 @@ def _kind_parts(model: TransformerSpec, training: TrainingSpec, tp: int) -> list
 
 
 def index_width(model: TransformerSpec, sequence_length: int) -> int:
-    """Width of all queries of a sparse-attention indexer together. 0 without an indexer, or if a sequence is
+    """Width of all queries of a sparse-attention indexer together; 0 without an indexer, or if a sequence is
     too short to leave out any token."""
     latent = model.latent_attention
     if latent is None or latent.indexer is None or sequence_length <= (model.attention_window or 0):
@@ -129,7 +129,7 @@ def index_width(model: TransformerSpec, sequence_length: int) -> int:
 
 
 def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> float:
-    """Forward and backward FLOPs of one optimizer step, the numerator of MFU."""
+    """Forward and backward FLOPs of one optimizer step without recomputation, the numerator of MFU."""
     parts = _kind_parts(model, training, tp)
     last, resident = parts[-1], training.reference in ("resident", "host")
     further = model.further_tokens * (last.flops.block + last.flops.head + last.flops.projection)
@@ -169,8 +169,8 @@ def _spared_flops(part: _KindPart) -> float:
 
 
 def causal_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> float:
-    """Model FLOPs without the scores that a causal mask or a window leaves out, the numerator of causal
-    MFU."""
+    """Model FLOPs of one step less the scores that a causal mask or a window leaves out, the numerator of
+    causal MFU."""
     masked = 0.0
     for part in _kind_parts(model, training, tp):
         keys, job, flops = attended_keys(part.model, part.training), part.training, part.flops
@@ -182,9 +182,8 @@ def causal_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) ->
 def recomputed_flops(
     model: TransformerSpec, training: TrainingSpec, layout: Layout, drops: Collection[SelectiveDrops] = CORE
 ) -> float:
-    """FLOPs that the backward pass of one step recomputes under a layout with blocks placed on pipeline
-    stages. `drops` are the parts that selective recompute repeats; for an attention submodule only its core
-    counts."""
+    """FLOPs that the backward pass of one step recomputes under a layout with blocks placed on stages.
+    `drops` are the parts that selective recompute repeats; of an attention submodule only the core counts."""
     products, total, parts = {*drops} - ATTEND_AGAIN, 0.0, _kind_parts(model, training, layout.tp)
     blocks_SP = blocks_by_policy(layout.layers, layout.stage_recompute)
     if len(parts) > 1:

@@ -68,21 +68,21 @@ class Parameters(NamedTuple):
 
 
 def padded_vocabulary(model: TransformerSpec, tp: Ints | int) -> Ints:
-    """Number of vocabulary entries after padding to a multiple of `vocab_multiple` × tp, so that all ranks
-    hold equally many."""
+    """Number of vocabulary entries after padding to a multiple of `vocab_multiple` × tp, so that all tensor
+    ranks have equally many."""
     unit = model.vocab_multiple * np.asarray(tp, dtype=np.int64)
     return -(-model.vocab_size // unit) * unit
 
 
 def head_rows(model: TransformerSpec, tp: Ints | int) -> Ints:
-    """Number of rows of the output matrix over all tensor ranks. They are the padded vocabulary, or `outputs`
-    per rank in a model that sets it."""
+    """Number of rows of the output matrix over all tensor ranks: the padded vocabulary, or `outputs` per rank
+    in a model that sets it."""
     return padded_vocabulary(model, tp) if model.outputs is None else model.outputs * np.asarray(tp)
 
 
 def parameters(model: TransformerSpec, tp: Ints, ep: Ints | int = 1, etp: Ints | None = None) -> Parameters:
     """Number of parameters on one rank of a block, its routed experts, the embedding and the head.
-    Column-parallel biases are split, row-parallel ones and norms are not.
+    Column-parallel biases are split, row-parallel biases and norms are not.
 
     `tp`, `ep` and `etp` (N,) are the degrees of tensor and expert parallelism and of tensor parallelism in an expert.
     """
@@ -96,14 +96,13 @@ def parameters(model: TransformerSpec, tp: Ints, ep: Ints | int = 1, etp: Ints |
 
 
 def block_weights(model: TransformerSpec) -> Weights:
-    """Sharing among ranks → number of parameters of an unsplit block that are shared in this way. Mean over
-    the blocks."""
+    """Number of parameters of an unsplit block, mean over the blocks, by their sharing among ranks."""
     return sum_amounts((one.share, one.weights) for one in block_operators(model))
 
 
 def further_weights(model: TransformerSpec) -> int:
-    """Number of parameters of the projection matrix before each block of multi-token prediction. It takes the
-    hidden state and the next token's embedding."""
+    """Number of parameters of the projection matrix before each block of multi-token prediction, whose input
+    is the hidden state and the next token's embedding."""
     return 2 * model.hidden_size**2
 
 
@@ -131,8 +130,8 @@ ENDS: tuple[Part, ...] = ("embedding", "head")
 
 @lru_cache(maxsize=_CACHED)
 def job_operators(model: TransformerSpec, tuning: TuningSpec | None) -> tuple[Operator, ...]:
-    """Operators of a block in a training job, where each adapter's operators follow the matrix product that
-    the adapter changes."""
+    """Operators of a block in a training job: those of the model, and after each adapted matrix product those
+    of its adapter."""
     if tuning is None:
         return block_operators(model)
     if tuning.left is not None:
@@ -172,14 +171,14 @@ def missing_targets(model: TransformerSpec, targets: Iterable[str]) -> tuple[str
 
 
 def matrix_names(model: TransformerSpec) -> tuple[str, ...]:
-    """Usual names of the matrices in the model's blocks that may have adapters."""
+    """Usual names of the matrices in the model's blocks that can have adapters."""
     products = products_of(block_operators(model))
     return tuple(dict.fromkeys(name for _, gemm in products for name in gemm.names))
 
 
 def _adapter(tuning: TuningSpec, base: Operator, number: int, *, shares_input: bool) -> Iterator[Operator]:
-    """Yield the operators of one matrix's adapter (products with A and B, and additions to the matrix's
-    output and input gradient)."""
+    """Yield the operators of one matrix's adapter: products with A and B, and additions to the matrix's
+    output and input gradient."""
     matrix = base.gemm
     assert matrix is not None
     common: dict[str, Any] = {"half": base.half, "share": base.share, "redone_by": base.redone_by}
@@ -197,7 +196,7 @@ def _adapter(tuning: TuningSpec, base: Operator, number: int, *, shares_input: b
 
 
 class TrainedShare(NamedTuple):
-    """Share of trained parameters, and bytes of frozen weights per parameter, in one part of the model on a
+    """Share of trained parameters and bytes of frozen weights per parameter, in one part of the model on a
     rank."""
 
     share: Array | float = 1.0
@@ -211,8 +210,8 @@ ALL_TRAINED = TrainedShare()
 
 
 def trained_share(question: Question, columns: LayoutColumns, part: Part) -> TrainedShare:
-    """Share of trained parameters, and bytes of frozen weights per parameter, in a part of the model on a
-    rank, (N,) each. They are 1 and 0 for a job that trains all parameters."""
+    """Share of trained parameters and bytes of frozen weights per parameter, in a part of the model on a
+    rank, (N,) each; 1 and 0 for a job that trains all parameters."""
     tuning, element = question.training.tuning, question.training.element_bytes
     if tuning is None:
         return ALL_TRAINED
@@ -233,7 +232,8 @@ def trained_share(question: Question, columns: LayoutColumns, part: Part) -> Tra
 
 
 def trained_weights(question: Question, columns: LayoutColumns, block: Array, experts: Array) -> Array:
-    """Number of trained parameters of a rank, given its parameters of a block and of its experts, (N,)."""
+    """Number of trained parameters of a rank, (N,), from its parameters of a block outside experts (`block`)
+    and in experts."""
     unrouted, routed = (trained_share(question, columns, part).share for part in ("block", "experts"))
     return unrouted * block + routed * experts
 
@@ -269,8 +269,8 @@ def unfrozen_parameters(model: TransformerSpec, training: TrainingSpec) -> int:
 
 @lru_cache(maxsize=_CACHED)
 def _tuning_sizes(model: TransformerSpec, tuning: TuningSpec, element: float) -> tuple[Weights, Weights]:
-    """Number of trained parameters, and bytes of frozen weights, of a block over all ranks. Each maps a
-    sharing among ranks to an amount."""
+    """Trained parameters and bytes of frozen weights of a block over all ranks, by their sharing among ranks.
+    Each maps a sharing among ranks to an amount."""
     operators = job_operators(model, tuning)
     trained = sum_amounts((one.share, one.weights) for one in operators if one.trained)
     frozen = sum_amounts((one.share, _frozen(one, element)) for one in operators if not one.trained)
@@ -278,8 +278,8 @@ def _tuning_sizes(model: TransformerSpec, tuning: TuningSpec, element: float) ->
 
 
 def _frozen(op: Operator, element: float) -> Weights:
-    """Sharing among ranks → bytes of an operator's frozen parameters. A matrix may be stored in fewer bits,
-    and a bias is not."""
+    """Bytes of an operator's frozen parameters, by their sharing among ranks. A matrix may be stored in fewer
+    bits, a bias is not."""
     gemm = op.gemm
     if gemm is None or gemm.stored_bytes is None:
         return {sharing: element * count for sharing, count in op.weights.items()}

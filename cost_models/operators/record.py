@@ -1,4 +1,4 @@
-"""Records of a block's operators (what each reads, multiplies, holds and returns), and sums over them on one rank.
+"""Records of a block's operators (inputs, products, parameters, outputs), and sums over them on one rank.
 
 All facts about a block are sums over its operators (`block.block_operators`): parameters, FLOPs, GEMMs, bytes moved,
 bytes kept for the backward pass, gradients that wait for its half towards the weights. The cost of an operator is first
@@ -46,8 +46,8 @@ Half = Literal["attention", "mlp"]
 
 
 class Tensor(NamedTuple):
-    """Activation tensor with `width` elements per token. Its `place` says which tokens, or parts of tokens, a
-    rank holds."""
+    """Activation tensor with `width` elements per token; `place` says which tokens, or parts of tokens, a
+    rank has."""
 
     width: float
     place: Place
@@ -106,8 +106,8 @@ class Gemm:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator of a transformer block (such as a product, norm or activation). `share` of the model's
-    blocks have it."""
+    """Operator of a transformer block (such as a product, norm or activation), which the share `share` of the
+    model's blocks have."""
 
     name: str
     kind: Kind
@@ -156,8 +156,8 @@ class Operator:
 def multiply(
     name: str, gemm: Gemm, *, half: Half, reads: Place, bias: bool = False, kept: int = 0, **opts: Any
 ) -> Operator:
-    """Operator for a matrix product and its bias, with the parameters of all routed experts that have such
-    matrices.
+    """Create the operator of a matrix product and its bias, with the parameters of all routed experts that
+    have such matrices.
 
     A bias is split with the outputs. If tensor ranks add up partial outputs, each rank has the complete bias
     and adds it once.
@@ -192,8 +192,8 @@ Weights = Mapping[Sharing, float]
 
 
 def sum_amounts(amounts: Iterable[tuple[float, Mapping[Key, float]]]) -> dict[Key, float]:
-    """Weighted sum of amounts per token (or of numbers of parameters) for each way of sharing them among
-    ranks. Amounts are by place, parameters by their sharing."""
+    """Weighted sum of amounts per token by place of the activation, or of numbers of parameters by sharing
+    among ranks."""
     total: dict[Key, float] = {}
     for times, amount in amounts:
         for key, value in amount.items():
@@ -202,14 +202,14 @@ def sum_amounts(amounts: Iterable[tuple[float, Mapping[Key, float]]]) -> dict[Ke
 
 
 def on_rank(question: Question, columns: LayoutColumns, amount: Amount) -> Array:
-    """Total amount (bytes, elements) on a rank for one microbatch, from amounts per token of each place,
-    (N,). A place is the sharding of an activation."""
+    """Total amount (bytes, elements) on a rank for one microbatch, (N,), from amounts per token of each place
+    (sharding of an activation)."""
     elements = (value * tokens_on_rank(question, columns, place) for place, value in amount.items() if value)
     return sum(elements, start=np.zeros(len(columns)))
 
 
 def tokens_on_rank(question: Question, columns: LayoutColumns, place: Place) -> Array:
-    """Number of tokens (or of parts or copies of tokens) of one microbatch that a rank holds of an activation
+    """Number of tokens (or of parts or copies of tokens) of one microbatch on a rank, for an activation
     sharded as `place`, (N,)."""
     tokens = columns.tokens(question.training.sequence_length)
     if place == "whole" or (place == "entrance" and question.stack.saves_gathered_activations):
@@ -224,8 +224,8 @@ def tokens_on_rank(question: Question, columns: LayoutColumns, place: Place) -> 
 
 
 def boundary_elements(question: Question, columns: LayoutColumns) -> Array:
-    """Number of elements that a pipeline stage sends to the next for one microbatch, (N,). Tensor ranks have
-    not yet split them.
+    """Number of elements that a pipeline stage sends to the next for one microbatch, before tensor ranks
+    split them, (N,).
 
     In an encoder-decoder those of both stacks; with a vision tower the larger of the tower's and the
     decoder's; in diffusion including the vectors that modulate an image.
@@ -241,7 +241,6 @@ def boundary_elements(question: Question, columns: LayoutColumns) -> Array:
 
 
 def parameters_on_rank(counts: Weights, tp: Ints, ep: Ints | int, etp: Ints) -> tuple[Array, Array]:
-    """Parameters on a rank without its routed experts, and (N,) parameters of the routed experts on the rank,
-    (N,)."""
+    """Number of parameters on a rank outside routed experts, and in its routed experts, (N,) each."""
     split, expert = counts.get("split", 0.0), counts.get("expert", 0.0)
     return (split / tp + counts.get("whole", 0.0), (expert / etp + counts.get("each expert", 0.0)) / ep)

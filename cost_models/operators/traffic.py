@@ -1,5 +1,5 @@
-"""Bytes that a block's memory-bound operators move with the fusions of the stack, and bytes that routing
-moves in a mixture.
+"""Bytes that a block's memory-bound operators move with the fusions of the stack, and bytes that expert
+routing moves.
 
 Bytes are counted in passes over a tensor: a fused kernel reads each input once and writes each output once.
 
@@ -41,16 +41,16 @@ in complex fp32 with as many bytes."""
 MASK_BYTES = 1.0
 """Bytes per element of a dropout mask."""
 _STREAM_KERNELS = np.array([[3.0], [5.0]])
-"""(2, 1) number of kernels, forward and backward, of a block's additions and dropouts."""
+"""Number of kernels, forward and backward, of a block's additions and dropouts, (2, 1)."""
 
 
 class Traffic(NamedTuple):
     """Bytes that kernels move and number of kernels launched, forward and backward."""
 
     moved: Array
-    """(2, N) bytes moved, forward and backward."""
+    """Bytes moved, forward and backward, (2, N)."""
     kernels: Array
-    """(2, 1) number of kernels launched, forward and backward."""
+    """Number of kernels launched, forward and backward, (2, 1)."""
 
 
 class _PassBytes(NamedTuple):
@@ -82,7 +82,7 @@ def block_traffic(
 
 def _pass_bytes(question: Question, op: Operator) -> _PassBytes:
     """Bytes that an operator moves per element, forward and backward, and kernels that it launches per pass.
-    Elements are those that it reads, for a product with a bias those that it returns."""
+    Elements are those of its input, for a product with a bias those of its output."""
     element, stack, mixer = question.training.element_bytes, question.stack, question.model.recurrence
     fused = stack.fused_elementwise
     match op.kind:
@@ -149,7 +149,7 @@ def _pass_bytes(question: Question, op: Operator) -> _PassBytes:
 
 
 def _gated_traffic(size: float, *, in_one_kernel: bool) -> _PassBytes:
-    """Bytes that a gated activation moves per element of `size` bytes, and kernels launched. Unfused, the
+    """Bytes that a gated activation moves per element of `size` bytes, and kernels launched; unfused, the
     activation writes its result before the product."""
     return _PassBytes(3 * size, 5 * size, 1) if in_one_kernel else _PassBytes(5 * size, 9 * size, 2)
 
@@ -170,8 +170,8 @@ scattered into a map."""
 
 
 def routing_traffic(question: Question, columns: LayoutColumns) -> Traffic:
-    """Bytes moved and kernels launched by expert routing, mean over the blocks. They cover router scores, and
-    copies of tokens that are ordered by destination, by expert and back.
+    """Bytes moved and kernels launched by expert routing, mean over the blocks: router scores, and copies of
+    tokens ordered by destination, by expert and back.
 
     Forward a token is read once and written k times, its copies are reordered by expert if a rank has several
     (read and write, and once more on the way back), then read k times and their sum written. Backward the
@@ -196,8 +196,8 @@ def routing_traffic(question: Question, columns: LayoutColumns) -> Traffic:
 
 
 def _bias_bytes(question: Question) -> tuple[float, float]:
-    """Bytes moved per element of the experts' output, forward and backward, to add the experts' last bias. It
-    is added expert by expert in torch.
+    """Bytes moved per element of the experts' output, forward and backward, to add the experts' last bias
+    expert by expert in torch.
 
     `torch.cat([t + b * p ...])`, with p the copy's weight (Megatron Core, moe/experts.py, `_apply_bias`):
     product, sum, joined; backward a product and a sum for b and for p, and gradients joined. A dispatcher
@@ -213,8 +213,8 @@ def _bias_bytes(question: Question) -> tuple[float, float]:
 
 
 def destinations(model: TransformerSpec, parts: Ints) -> Array:
-    """Expected number of ranks (or of nodes) to which a token is sent for its experts, (N,). Experts lie in
-    order on `parts` (N,) ranks (or nodes).
+    """Expected number of ranks (or of nodes) to which a token is sent for its experts, which lie in order on
+    `parts` (N,) ranks (or nodes), (N,).
 
     Every choice of k experts is equally likely; if a token first chooses groups, every choice within them:
     with 8 groups on 8 nodes, of which it chooses 4, no token goes to more than 4 (DeepSeek-V3, arXiv
@@ -240,8 +240,8 @@ def destinations(model: TransformerSpec, parts: Ints) -> Array:
 
 
 def _probability_of_none(marked: Array, among: int, draws: int) -> Array:
-    """Probability of no marked item in `draws` draws without replacement from `among` items, (N,). `marked`
-    (N,) items are marked."""
+    """Probability that `draws` draws without replacement from `among` items, of which `marked` (N,) are
+    marked, contain no marked item, (N,)."""
     none = np.ones(len(marked))
     for draw in range(draws):
         none = none * np.maximum(0.0, among - marked - draw) / (among - draw)
@@ -249,7 +249,7 @@ def _probability_of_none(marked: Array, among: int, draws: int) -> Array:
 
 
 def _probability_of_draws(hits: int, marked: Array, draws: int, among: int) -> Array:
-    """Probability of exactly `hits` marked items in `draws` draws without replacement from `among` items,
-    (N,)."""
+    """Probability that `draws` draws without replacement from `among` items contain exactly `hits` of the
+    `marked` items, (N,)."""
     ways = np.array([comb(int(count), hits) * comb(among - int(count), draws - hits) for count in marked])
     return np.asarray(ways / comb(among, draws))

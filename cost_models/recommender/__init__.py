@@ -1,1 +1,1 @@
-"""Step time and memory of a recommender, from lookups, exchanges, dense network, update and tables."""
+"""Step time and memory of a recommender: lookups, exchanges, dense network, update and tables."""

@@ -1,5 +1,5 @@
-"""Distribution of accesses over the rows of an embedding table, and hits of caches that hold its most used rows or
-the rows used last.
+"""Distribution of accesses over the rows of an embedding table, and hit rates of caches with its most used
+rows or with the rows used last.
 
     p_r      share of the accesses that go to the row of rank r, the hottest first
     h(f)     share of the accesses that go to the f hottest rows, Σ_{r ≤ f} p_r: concave, as p_r never rises
@@ -48,22 +48,22 @@ from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
 
 @dataclass(frozen=True, slots=True)
 class Accesses:
-    """Distribution of the accesses to an embedding table's rows, as K steps of equally used rows, the hottest
-    first."""
+    """Distribution of the accesses to an embedding table's rows, as K steps of equally often used rows, the
+    hottest first."""
 
     rows: Array
-    """(K,) number of rows in each step."""
+    """Number of rows in each step, (K,)."""
     shares: Array
-    """(K,) share of the accesses that go to all rows of each step."""
+    """Share of the accesses that go to all rows of each step, (K,)."""
     rows_up_to: Array
-    """(K + 1,) number of rows in all steps before each step, then the total."""
+    """Number of rows in all steps before each step, then the total, (K + 1,)."""
     share_up_to: Array
-    """(K + 1,) share of the accesses that go to the rows of all steps before each step, then 1."""
+    """Share of the accesses that go to the rows of all steps before each step, then 1, (K + 1,)."""
 
     @classmethod
     def of_steps(cls, rows: npt.ArrayLike, shares: npt.ArrayLike) -> Accesses:
-        """Build a distribution from (K,) row counts and shares of accesses, the hottest step first; shares
-        are scaled to sum to 1."""
+        """Build a distribution from row counts and shares of accesses, (K,) each, the hottest step first;
+        shares are scaled to sum to 1."""
         row_counts, used = np.asarray(rows, np.float64), np.asarray(shares, np.float64)
         used = used / used.sum()
         share_up_to = np.concatenate(([0.0], np.minimum(np.cumsum(used), 1.0)))
@@ -82,17 +82,18 @@ class Accesses:
         return np.log1p(-np.minimum(self.share_of_row, 1 - 2.0**-53))
 
     def hits(self, hottest: npt.ArrayLike) -> Array:
-        """Share h(f) of the accesses that go to the f = `hottest` most used rows."""
+        """Share h(f) of the accesses that go to the `hottest` most used rows."""
         return np.interp(np.asarray(hottest, np.float64), self.rows_up_to, self.share_up_to)
 
     def rows_for(self, share: npt.ArrayLike) -> Array:
-        """Smallest number of the most used rows that receive this `share` of the accesses, not rounded to
-        whole rows."""
+        """Smallest number of the most used rows that receive the share `share` of the accesses, not rounded
+        to an integer."""
         rising = np.concatenate(([True], np.diff(self.share_up_to) > 0))  # unused rows help no share
         return np.interp(np.asarray(share, np.float64), self.share_up_to[rising], self.rows_up_to[rising])
 
     def distinct(self, accesses: npt.ArrayLike, hottest: npt.ArrayLike | None = None) -> Array:
-        """Expected number U(n) of distinct rows among n accesses, counting all rows or only the `hottest` ones.
+        """Expected number U(n) of distinct rows among `accesses` accesses, of all rows or only of the
+        `hottest` rows.
 
         Accesses are independent draws. Shapes of both arguments broadcast.
         """
@@ -108,8 +109,7 @@ class Accesses:
 
 @lru_cache(maxsize=1024)
 def accesses_of(table: TableSpec) -> Accesses:
-    """Distribution of the accesses to one table, by its histogram or Zipf exponent; uniform where it states
-    neither."""
+    """Distribution of the accesses to one table, by its histogram or Zipf exponent; uniform without either."""
     if table.histogram:
         rows, shares = zip(*table.histogram, strict=True)
         return Accesses.of_steps(rows, shares)
@@ -131,8 +131,8 @@ def zipf_accesses(rows: int, exponent: float) -> Accesses:
 
 
 def power_sums(lower: Array, up_to: Array, exponent: float) -> Array:
-    """Σ r^−s over `lower` < r ≤ `up_to` with s = `exponent`, by the Euler-Maclaurin formula. The terms are
-    the integral, half the ends and a twelfth of the slopes there."""
+    """Sum of r^−`exponent` over `lower` < r ≤ `up_to`, by the Euler-Maclaurin formula: the integral, half the
+    ends, and a twelfth of the slopes there."""
     folds = np.log(up_to / lower)
     power = (1.0 - exponent) * folds
     tiny = np.abs(power) < 1e-12
@@ -156,17 +156,17 @@ curve is straight between them."""
 
 @dataclass(frozen=True, slots=True)
 class CachedTables:
-    """Embedding tables that share a cache, in C classes, with bytes of rows and hit rates by number of cached
+    """Embedding tables that share a cache, in C classes: bytes of rows, and hit rates by number of cached
     rows."""
 
     counts: Array
-    """(C,) number of tables in each class."""
+    """Number of tables in each class, (C,)."""
     rows: Array
-    """(C,) number of rows of each table."""
+    """Number of rows of each table, (C,)."""
     vector_bytes: Array
-    """(C,) bytes of a row outside of the cache."""
+    """Bytes of a row outside of the cache, (C,)."""
     lookups: Array
-    """(C,) number of ids of a sample that are looked up in each table."""
+    """Number of ids of a sample that are looked up in each table, (C,)."""
     accesses: tuple[Accesses, ...]
     curves: tuple[Accesses, ...]
     """Hits of each table by number of cached rows."""
@@ -211,7 +211,8 @@ class CachedTables:
 
 
 def cached_tables(model: RecommenderSpec, element_bytes: float, policy: Policy = "hottest") -> CachedTables:
-    """Sizes and access distributions of a model's embedding tables, for a cache with eviction by `policy`."""
+    """Create the tables of a model that share a cache with eviction by `policy`, with their sizes and access
+    distributions."""
     sizes = zip(*((one.count, one.rows, one.width, one.pooling) for one in model.classes), strict=True)
     counts, rows, widths, lookups = (np.array(column, np.float64) for column in sizes)
     accesses = tuple(map(accesses_of, model.classes))
@@ -220,8 +221,8 @@ def cached_tables(model: RecommenderSpec, element_bytes: float, policy: Policy =
 
 
 def rows_brought(tables: CachedTables, ids: Array, cached: Array) -> Array:
-    """Number of rows of each table that N batches of `ids` (N, C) fetch into a cache of `cached` rows (C,),
-    (N, C)."""
+    """Number of rows of each table that N batches of `ids` (N, C) fetch into a cache with room for `cached`
+    rows (C,), (N, C)."""
     if tables.policy == "hottest":
         return tables.distinct_cold_rows(ids, cached)
     brought = []

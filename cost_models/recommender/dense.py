@@ -1,4 +1,4 @@
-"""Dense network of a recommender, with its layers, parameters, products, and seconds on each GPU's samples.
+"""Dense network of a recommender: layers, parameters, products, and seconds for each GPU's samples.
 
     bottom MLP     dense features → D
     dot            F = T + 1 vectors of D: F(F−1)/2 products beside the bottom's output (Naumov et al. 2019)
@@ -31,7 +31,7 @@ Layers = tuple[tuple[int, int], ...]
 
 
 class DenseNetwork(NamedTuple):
-    """Dense network of a recommender, as layers (inputs, outputs), with FLOPs, parameters and activations of
+    """Dense network of a recommender: layers as (inputs, outputs), and FLOPs, parameters and activations of
     one sample."""
 
     model: RecommenderSpec
@@ -50,7 +50,7 @@ class DenseNetwork(NamedTuple):
 
     @property
     def layers(self) -> Layers:
-        """Of all weighted matrix products of bottom MLP, interaction and top MLP, (inputs, outputs)."""
+        """All weighted matrix products of bottom MLP, interaction and top MLP, as (inputs, outputs)."""
         return (*self.bottom, *self.cross, *self.top)
 
     @property
@@ -61,8 +61,8 @@ class DenseNetwork(NamedTuple):
 
     @property
     def flops(self) -> float:
-        """FLOPs of one sample, forward and backward, with three products a layer, less the gradient of the
-        input features."""
+        """FLOPs of one sample, forward and backward: three products a layer, less the gradient of the input
+        features."""
         first = 2.0 * self.bottom[0][0] * self.bottom[0][1] if self.bottom else 0.0
         is_dot = self.model.interaction.kind == "dot"
         dot = 2.0 * self.vectors**2 * self.model.tables[0].width if is_dot else 0.0
@@ -70,18 +70,19 @@ class DenseNetwork(NamedTuple):
 
     @property
     def activations(self) -> float:
-        """Activation elements of one sample, summed over layer outputs and the inputs of interaction and top MLP."""
+        """Number of activation elements of one sample: all layer outputs and the inputs of interaction and
+        top MLP."""
         crossed = sum(out for _, out in self.cross)
         return self.joined + crossed + self.top_input + sum(out for _, out in (*self.bottom, *self.top))
 
     @property
     def alive(self) -> float:
-        """Peak number of live activation elements of one sample where autograd frees used ones; 0 without
-        interaction. These are all that forward kept, or in the backward pass of `dot` its vectors' gradient
-        from either side, and that of the products.
+        """Peak number of live activation elements of one sample, if autograd frees tensors after their last use; 0
+        without interaction.
 
-        A cross layer keeps what its products give, and what it adds up; its backward pass has the gradients of its
-        output, of what is multiplied, and of the first input. 0: no interaction.
+        The peak is at the end of the forward pass or, with `dot`, in its backward pass, with the gradients of its
+        vectors from both sides and of its products. A cross layer keeps the outputs of its products and its sum; its
+        backward pass has the gradients of its output, of the product's operand, and of the first input.
         """
         bottom, top = (sum(out for _, out in layers) for layers in (self.bottom, self.top))
         if self.model.interaction.kind == "dcn-v2":
@@ -106,7 +107,7 @@ def dense_network(model: RecommenderSpec) -> DenseNetwork:
 
 
 class DenseSeconds(NamedTuple):
-    """Seconds of a step that one GPU spends on the dense network for its samples, by part."""
+    """Seconds per step of one GPU on the dense network for its samples, by part."""
 
     bottom_forward: float
     bottom_backward: float
@@ -121,13 +122,13 @@ class DenseSeconds(NamedTuple):
 
 
 def dense_seconds(question: RecommenderQuestion) -> DenseSeconds:
-    """Seconds of a step that each GPU spends on the dense network, by part."""
+    """Seconds per step of each GPU on the dense network, by part."""
     network, device = dense_network(question.model), dense_device(question)
     samples, facts, dot = question.samples, question.facts, 0.0
 
     def chain(layers: Layers, *, first: bool = False) -> tuple[float, float, float]:
-        """Seconds of a chain of layers: forward pass, gradients of inputs, gradients of weights. The chain called
-        `first` needs no gradient of its input."""
+        """Seconds of a chain of layers: forward pass, gradients of inputs, gradients of weights. With `first`
+        no gradient of the chain's input is needed."""
         forward = backward = weights = 0.0
         for index, (inputs, out) in enumerate(layers):
             forward += _product(samples, out, inputs, device)
@@ -155,6 +156,7 @@ def _product(m: float, n: float, k: float, device: Device, *, over_rows: bool = 
 
 
 def _stream(elements: float, device: Device) -> float:
+    """Seconds of a kernel that moves `elements` elements through device memory."""
     return device.profile.kernel_seconds + elements * device.element_bytes / device.memory_rate
 
 
@@ -165,7 +167,7 @@ def dense_state_bytes(question: RecommenderQuestion) -> float:
 
 
 def dense_device(question: RecommenderQuestion) -> Device:
-    """GPU with the rates of the dense network's matrix products.
+    """Rates of the GPU for the dense network's matrix products.
 
     Raises:
         InputError: it has no matrix rate in the training precision.

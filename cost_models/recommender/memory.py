@@ -1,4 +1,4 @@
-"""Bytes that tables fill by part, on the GPUs that hold their shards, on every GPU, and in host memory.
+"""Bytes that tables take by part: on the GPUs that hold their shards, on every GPU, and in host memory.
 
 weights       rows · elements · bytes of the table's type
 optimizer     states of these rows: none, one number a row, one or two an element
@@ -48,8 +48,8 @@ COPIES, UPDATE, SUMS = "gradients of copies", "update", "sums of gradients"
 
 
 def state_bytes(question: RecommenderQuestion, width: ArrayLike) -> Array:
-    """Bytes of fp32 optimizer states of a row of `width` elements. There are none, one number, or one or two
-    numbers an element."""
+    """Bytes of fp32 optimizer states of a row of `width` elements: none, one number, or one or two numbers
+    per element."""
     elements = np.asarray(width, dtype=np.float64)
     if question.training.optimizer == "rowwise-adagrad":
         return np.full_like(elements, 4.0)
@@ -57,7 +57,8 @@ def state_bytes(question: RecommenderQuestion, width: ArrayLike) -> Array:
 
 
 def host_rate(cluster: ClusterSpec, constants: EmbeddingProfile, sharers: int) -> float:
-    """Bytes/s at which a GPU reads rows from host memory, if `sharers` GPUs share its link and all of its node read."""
+    """Bytes/s at which a GPU reads rows from host memory, if `sharers` GPUs share its link and all GPUs of
+    its node read."""
     link = (cluster.gpu.host_bandwidth or np.inf) / sharers
     memory = (cluster.host_memory_bandwidth or np.inf) / cluster.gpus_per_node
     return float(min(link, memory)) * constants.host_efficiency
@@ -76,7 +77,8 @@ Filled = tuple[Array, Array, Array]
 
 
 def filled(question: RecommenderQuestion, x: OptionColumns) -> dict[str, tuple[Filled, Filled]]:
-    """Moment of a step → bytes of ids, vectors and update, on GPUs that hold (part of) a shard and on every GPU."""
+    """Bytes of ids, vectors and rows in update at each moment of a step: on GPUs that hold (part of) a shard,
+    and on every GPU."""
     facts, gpus, element_bytes = question.facts, question.cluster.num_gpus, question.training.exchange_bytes
     if (buffers := facts.eager_buffers) is None:  # all are held at once
         vectors = 2 * facts.output_buffers * element_bytes
@@ -126,7 +128,8 @@ def filled(question: RecommenderQuestion, x: OptionColumns) -> dict[str, tuple[F
 
 
 def dense_bytes(question: RecommenderQuestion) -> dict[str, tuple[float, float]]:
-    """Moment → bytes of the dense network's states and of the activations of a GPU's samples."""
+    """Bytes of the dense network's states, and of the activations of a GPU's samples, at each moment of a
+    step."""
     facts, network, gpus = question.facts, dense_network(question.model), question.cluster.num_gpus
     samples, element, states = question.samples, question.training.dense_bytes, dense_state_bytes(question)
     if facts.eager_buffers is None:
@@ -151,8 +154,9 @@ PARTS = ("weights", "optimizer", "hash tables", "ids", "vectors", "update")
 
 
 def option_bytes(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
-    """Bytes of O sharding options by part of memory (P `PARTS`), (M + 1, O, P) twice: of a shard on a GPU that holds
-    it, and of a table on every GPU. The first axis is M moments of a step, then the host memory of a node.
+    """Bytes of O sharding options by part of memory (P `PARTS`), (M + 1, O, P) each: of a shard on a GPU that
+    holds it, and of a table on every GPU. The first axis is M moments of a step, then the host memory of a
+    node.
 
     Options that no GPU of their own holds have all in the second array.
     """
@@ -181,8 +185,8 @@ def option_bytes(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array
 
 
 def fixed_bytes(question: RecommenderQuestion) -> dict[str, Array]:
-    """Part → (M,) device memory bytes of every GPU that do not depend on the sharding. A CPU has no context
-    and no communicator buffers."""
+    """Device memory bytes of every GPU that do not depend on the sharding, by part, (M,) each. A CPU has no
+    context and no communicator buffers."""
     facts, is_gpu = question.facts, not is_own_host(question.cluster)
     states, activations = np.array(list(dense_bytes(question).values())).T
     communicates = is_gpu and question.cluster.num_gpus > 1

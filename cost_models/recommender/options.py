@@ -1,5 +1,5 @@
-"""Sharding options of embedding tables: those that a search tries by default, columns of what each shard and each
-other GPU looks up, sends and keeps, and prices that searches add up.
+"""Sharding options of embedding tables: the options that a search tries by default, columns of lookups,
+traffic and rows on each GPU, and the record of their prices.
 
 B samples a step, W GPUs, L of them a node, N nodes; a table of R rows and D elements, p ids a sample
 hot rows f·R, hottest first, get the share h of the accesses; a copy is the option with f = h = 1
@@ -38,8 +38,8 @@ Pair = tuple[int, Option]
 
 @dataclass(frozen=True, slots=True)
 class OptionColumns:
-    """Counts of ids, rows and vectors for O sharding options of table classes, as columns (O,). Counts are of
-    one table and one step of all GPUs."""
+    """Counts of ids, rows and vectors for O sharding options of table classes, columns (O,), for one table
+    and one step of all GPUs."""
 
     form: npt.NDArray[np.str_]
     width: Array
@@ -105,8 +105,7 @@ def option_columns(question: RecommenderQuestion, pairs: Sequence[Pair]) -> Opti
 
 
 def _access_counts(question: RecommenderQuestion, class_index: int, option: Option) -> tuple[float, ...]:
-    """Counts of ids, vectors and rows of one sharding option, the columns from `ids` on, that follow from how often
-    rows are used."""
+    """Counts of ids, vectors and rows of one sharding option: the columns of `OptionColumns` from `ids` on."""
     table = question.model.classes[class_index]
     accesses = accesses_of(table)
     batch, gpus = question.training.global_batch, question.cluster.num_gpus
@@ -142,8 +141,8 @@ _LEAST_SKEW = 2.0
 
 
 def default_options(question: RecommenderQuestion, *, hot: bool = False) -> tuple[Pair, ...]:
-    """Sharding options of every table class that a search tries by default. These are the options that the
-    stack runs, with `hot` also copies of hot rows where it runs none; those of a class follow one another."""
+    """Sharding options of every table class that a search tries by default, grouped by class: those that the
+    stack runs and, with `hot`, copies of hot rows even if the stack runs none."""
     cluster, facts, pairs = question.cluster, question.facts, list[Pair]()
     for index, table in enumerate(question.model.classes):
         slices = range(2, min(cluster.num_gpus, table.width // _LEAST_WIDTH) + 1)
@@ -166,8 +165,8 @@ def default_options(question: RecommenderQuestion, *, hot: bool = False) -> tupl
 
 
 def _shares(table: TableSpec, shares: tuple[float, ...]) -> list[float]:
-    """The `shares` of a table's hottest rows that are used often enough for a copy or a cache. Each has at least one
-    row."""
+    """Select the `shares` of a table's hottest rows that are used often enough for a copy or a cache; each
+    has at least one row."""
     rows, hits = {share: round(share * table.rows) for share in shares}, accesses_of(table).hits
     return [share for share in shares if rows[share] and hits(rows[share]) >= _LEAST_SKEW * share]
 
@@ -188,40 +187,40 @@ STAGES = Stages()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedOptions:
-    """Seconds and bytes of all sharding options of all table classes, for O options, K stages and M moments of
-    memory.
+    """Prices of all sharding options of all table classes: seconds and bytes of O options, with K stages and
+    M moments of memory.
 
     A shard of a placed option loads the GPU (of `node-row` every GPU of the node) that it lies on; the rest of an
     option, as the copied rows of `hot`, loads every GPU alike.
     """
 
     options: tuple[Option, ...]
-    """(O,) sharding options, grouped by class of tables."""
+    """Sharding options, grouped by class of tables, (O,)."""
     table_class: Ints
-    """(O,) index of the class of tables that each option is for."""
+    """Index of the class of tables that each option is for, (O,)."""
     shards: Ints
-    """(O,) number of shards of a table that lie on GPUs, or nodes, of their own; 0 if none does."""
+    """Number of shards of a table that lie on GPUs, or nodes, of their own, (O,); 0 if none does."""
     shard_seconds: Array
-    """(O, K) seconds of work for a shard, by stage, on each GPU that holds it."""
+    """Seconds of work for a shard, by stage, on each GPU that holds it, (O, K)."""
     everywhere_seconds: Array
-    """(O, K) seconds of work for a table, by stage, on every GPU."""
+    """Seconds of work for a table, by stage, on every GPU, (O, K)."""
     shard_bytes: Array
-    """(O, M) bytes of a shard on each GPU that holds it, at each moment of a step at which memory may
-    peak."""
+    """Bytes of a shard on each GPU that holds it, at each moment of a step at which memory may peak, (O, M).
+    """
     everywhere_bytes: Array
-    """(O, M) bytes of a table on every GPU, at each moment of a step at which memory may peak."""
+    """Bytes of a table on every GPU, at each moment of a step at which memory may peak, (O, M)."""
     shard_host_bytes: Array
-    """(O,) bytes of host memory for a shard, on the node that holds it."""
+    """Bytes of host memory for a shard, on the node that holds it, (O,)."""
     everywhere_host_bytes: Array
-    """(O,) bytes of host memory for a table, on every node."""
+    """Bytes of host memory for a table, on every node, (O,)."""
     counts: Ints
-    """(C,) number of tables in each class."""
+    """Number of tables in each class, (C,)."""
     fixed: Array
-    """(K,) seconds of each stage that do not depend on the tables."""
+    """Seconds of each stage that do not depend on the tables, (K,)."""
     stage_floors: Array
-    """(K,) minimum seconds of each stage, from the work that its table work hides."""
+    """Minimum seconds of each stage, from the work that its table work hides, (K,)."""
     fixed_bytes: Array
-    """(M,) bytes on every GPU that do not depend on the tables, as dense network and its states; the
+    """Bytes on every GPU that do not depend on the tables, as dense network and its states, (M,); the
     reserve's complement is `device_memory`."""
     device_memory: float
     """Bytes of a GPU's memory that may be filled."""
@@ -230,7 +229,7 @@ class PricedOptions:
     gpus: int
     gpus_per_node: int
     table_names: tuple[str, ...] = ()
-    """(T,) names of the tables; empty if unknown."""
+    """Names of the tables, (T,); empty if unknown."""
 
     @property
     def nodes(self) -> int:
@@ -248,7 +247,7 @@ class PricedOptions:
 
     @property
     def row_of(self) -> dict[tuple[int, Option], int]:
-        """(class of tables, option) → index of the option."""
+        """Index of each option by its pair (class of tables, option)."""
         pairs = zip(self.table_class.tolist(), self.options, strict=True)
         return {pair: row for row, pair in enumerate(pairs)}
 

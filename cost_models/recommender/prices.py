@@ -1,5 +1,5 @@
-"""Prices of sharding options, as seconds of stages and bytes of memory, and the estimate of a training step under one
-sharding of the tables.
+"""Prices of sharding options (seconds of stages, bytes of memory), and the estimate of a training step under
+one sharding of the tables.
 
 Exchanges between GPUs are of ids (to the GPUs that hold their rows), vectors (back) and gradients (the other way).
 Of W GPUs, with B samples, P vectors a sample of D elements of e bytes:
@@ -82,7 +82,7 @@ from cost_models.units import FP32_BYTES
 
 
 class Rate(NamedTuple):
-    """Linear cost of a collective as start-up seconds plus seconds per byte of one rank, fitted near a usual
+    """Linear cost of a collective: start-up seconds, and seconds per byte of one rank, fitted near a usual
     message size."""
 
     start: float
@@ -107,9 +107,9 @@ class Links(NamedTuple):
 
 
 def links_of(question: RecommenderQuestion) -> Links:
-    """Linear costs of the collectives between the question's GPUs: the straight line through their seconds at two
-    message sizes, the mean bytes of embedding vectors per GPU and step, and twice as many. Formulas are straight lines;
-    measured curves have a start-up that large messages do not show."""
+    """Linear costs of the collectives between the question's GPUs, as the straight line through their seconds
+    at two message sizes: the mean bytes of embedding vectors per GPU and step, and twice as many. Formulas
+    are straight lines; measured curves have a start-up that large messages do not show."""
     cluster, profile = question.cluster, question.profile
     everyone = group_of(cluster, cluster.num_gpus)
     node = group_of(cluster, cluster.gpus_per_node)
@@ -135,8 +135,8 @@ def links_of(question: RecommenderQuestion) -> Links:
 
 
 def index_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:
-    """Seconds a step, by sharding option, in which ids and lengths arrive by all-to-all at a GPU that holds a
-    shard, (O,); 0 if the exchange is hidden."""
+    """Seconds per step and sharding option in which ids and lengths arrive by all-to-all at a GPU that holds
+    a shard, (O,); 0 if the exchange is hidden."""
     facts = question.facts
     if not facts.exchanges_ids or facts.hides_ids:
         return np.zeros(len(x))
@@ -145,11 +145,11 @@ def index_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links)
 
 
 def copy_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:
-    """Seconds a step on every GPU to sum and exchange the gradients of copied rows, (O,); all tables share
+    """Seconds per step of every GPU to sum and exchange the gradients of copied rows, (O,); all tables share
     one start-up.
 
-    Summed are before the exchange those of its samples, and where rows that were touched are gathered, after it those
-    of all GPUs once more.
+    A GPU sums the gradients of its own samples before the exchange; if touched rows are gathered, it sums those of all
+    GPUs once more after it.
     """
     facts, gpus, element = question.facts, question.cluster.num_gpus, question.training.exchange_bytes
     all_rows = x.hot_rows * x.whole_width * element * links.all_reduce.each_byte
@@ -165,8 +165,8 @@ def copy_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) 
 
 
 def vectors_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> tuple[Array, Array]:
-    """Seconds a step in which a GPU that holds (part of) a shard sends embedding vectors, and receives their
-    gradients, (O,)."""
+    """Seconds per step in which a GPU that holds (part of) a shard sends embedding vectors, and seconds in
+    which it receives their gradients, (O,) each."""
     element = question.training.exchange_bytes
     exchanged = x.bags * x.width * element * links.all_to_all.each_byte
     sums, vectors = x.outputs * x.whole_width * element, np.array(np.inf)
@@ -186,13 +186,13 @@ Amount = TypeVar("Amount", float, Array)
 
 
 def lookup_bytes(ids: Amount, row_bytes: Amount, written: Amount) -> Amount:
-    """Memory traffic in bytes of a lookup that reads `ids` and a row for each id, and writes vectors of
+    """Memory traffic in bytes of a lookup that reads `ids` ids and a row for each id, and writes vectors of
     `written` bytes."""
     return ids * (row_bytes + ID_BYTES) + written
 
 
 def sum_bytes(ids: Amount, gradient_bytes: Amount, distinct: Amount, width: Amount) -> Amount:
-    """Memory traffic in bytes of summing gradients, which reads each id with its gradient and writes a sum
+    """Memory traffic in bytes of summing gradients: each id is read with its gradient, and a sum is written
     for each distinct row."""
     return ids * (gradient_bytes + ID_BYTES) + distinct * width * FP32_BYTES
 
@@ -207,8 +207,8 @@ Points = Sequence[TablePoint]
 
 
 def efficiency(points: Points, row_bytes: Array, pooling: ArrayLike = 1.0) -> Array:
-    """Share of memory bandwidth reached by rows of `row_bytes`, interpolated between measured `points`.
-    Beyond these it is the share at the nearest point."""
+    """Share of memory bandwidth reached by rows of `row_bytes`, interpolated between measured `points`;
+    beyond them the share at the nearest point."""
     rows = np.array(sorted({one.row_bytes for one in points}))
     poolings = np.array(sorted({one.pooling for one in points}))
     measured = {(one.row_bytes, one.pooling): one.efficiency for one in points}
@@ -221,7 +221,8 @@ def efficiency(points: Points, row_bytes: Array, pooling: ArrayLike = 1.0) -> Ar
 
 
 def _bracket(logs: Array, values: ArrayLike) -> tuple[Ints, Ints, Array]:
-    """Of each value on a measured axis, (index of the upper point, of the lower point, share of the way)."""
+    """Position of each value on a measured axis: index of the upper point, index of the lower point, and
+    share of the way between them."""
     clipped = np.clip(np.log(np.maximum(np.asarray(values, dtype=np.float64), 1e-12)), logs[0], logs[-1])
     upper = np.clip(np.searchsorted(logs, clipped), 0, len(logs) - 1)
     lower = np.maximum(upper - 1, 0)
@@ -230,8 +231,8 @@ def _bracket(logs: Array, values: ArrayLike) -> tuple[Ints, Ints, Array]:
 
 
 def lookup_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
-    """Lookup seconds a step of O sharding options, (O,): first on a GPU that holds a shard or a part of one, then on
-    every GPU for copied rows."""
+    """Lookup seconds per step of O sharding options, (O,) each: on a GPU that holds a shard or a part of one,
+    and on every GPU for copied rows."""
     gpus, ids = question.cluster.num_gpus, x.ids / x.sharers
     vectors = np.where(x.form == "row", x.outputs, x.bags)
     if question.facts.rows_send == "vectors":  # unsummed vectors of the ids that the GPU has
@@ -242,8 +243,8 @@ def lookup_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Arr
 
 
 def update_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
-    """Seconds a step to update table rows: on a GPU with a shard, (O,), and on every GPU for rows that all GPUs
-    copy, (O,). Gradients of copied rows are already summed."""
+    """Seconds per step to update table rows, (O,) each: on a GPU with a shard, and on every GPU for the rows
+    that all GPUs copy. Gradients of copied rows are already summed."""
     copied = _change(question, x.hot_distinct, x.hot_rows, x.whole_width)
     ids, distinct, rows = (each / x.sharers for each in (x.ids, x.distinct, x.cold_rows))
     shard = _update(question, ids, distinct, x.width) + x.hit * _change(question, distinct, rows, x.width)
@@ -254,7 +255,7 @@ def update_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Arr
 def _read_seconds(
     question: RecommenderQuestion, width: Array, ids: Array, bags: Array, distinct: Array, hit: Array
 ) -> Array:
-    """Seconds to read a row for each id and the ids, and to write vectors of samples, (O,)."""
+    """Seconds per step to read ids and a row for each, and to write the vectors of samples, (O,)."""
     gpu, constants, measured = question.cluster.gpu, question.embedding, question.hardware.tables
     row_bytes = width * question.training.table_bytes
     written = bags * width * question.training.exchange_bytes
@@ -273,7 +274,7 @@ def _read_seconds(
 
 
 def _update(question: RecommenderQuestion, ids: Array, distinct: Array, width: Array) -> Array:
-    """Seconds to sort ids and sum the gradients of each row, (O,)."""
+    """Seconds per step to sort ids and sum the gradients of each row, (O,)."""
     measured, gradient = question.hardware.tables, width * question.training.exchange_bytes
     most = question.embedding.update_efficiency
     if measured is not None:
@@ -284,8 +285,8 @@ def _update(question: RecommenderQuestion, ids: Array, distinct: Array, width: A
 
 
 def _change(question: RecommenderQuestion, distinct: Array, rows: Array, width: Array) -> Array:
-    """Seconds to read and write the rows of a batch with optimizer states, or all rows in order where all
-    change, (O,)."""
+    """Seconds per step to read and write the rows of a batch with optimizer states, (O,), or all rows in
+    order if the stack updates entire tables."""
     measured, most = question.hardware.tables, question.embedding.update_efficiency
     if question.facts.updates_whole_tables:
         return rows * 2 * _kept_bytes(question, width) / (question.cluster.gpu.memory_bandwidth * most)
@@ -295,10 +296,12 @@ def _change(question: RecommenderQuestion, distinct: Array, rows: Array, width: 
 
 
 def _host_rate(question: RecommenderQuestion) -> float:
+    """Bytes/s at which a GPU reads rows from host memory while all GPUs of its node read."""
     return host_rate(question.cluster, question.embedding, question.cluster.gpus_per_host_link)
 
 
 def _kept_bytes(question: RecommenderQuestion, width: Array) -> Array:
+    """Bytes of rows of `width` elements with their optimizer states."""
     return width * question.training.table_bytes + state_bytes(question, width)
 
 
@@ -310,8 +313,8 @@ def _streamed_seconds(question: RecommenderQuestion, amount: Array) -> Array:
 def _rate(
     question: RecommenderQuestion, points: Points, most: float, row_bytes: Array, pooling: ArrayLike = 1.0
 ) -> Array:
-    """Bytes/s of rows of `row_bytes`, (O,): as measured at `points`, or without any the share `most` of
-    memory bandwidth that very long rows reach, and less of it for short ones."""
+    """Bytes/s at which memory reads or writes rows of `row_bytes`, (O,): as measured at `points` or, without
+    points, the share `most` of memory bandwidth for very long rows, and less for short rows."""
     bandwidth = question.cluster.gpu.memory_bandwidth
     if points:
         return bandwidth * efficiency(points, row_bytes, pooling)
@@ -319,10 +322,10 @@ def _rate(
 
 
 def launch_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
-    """Launch seconds by stage, first of a shard on each GPU that holds it, then of a table on every GPU, (O,
-    K).
+    """Launch seconds by stage, (O, K) each: for a shard on each GPU that holds it, and for a table on every
+    GPU.
 
-    What all copies need together is shared out to the tables: the whole of it where all have copied rows.
+    Launches that all copies need together are divided among the tables.
     """
     of, copy, copies = _operations(question), x.form == "copy", x.hot_rows > 0
     states = question.facts.operations.states if question.facts.operations else {}
@@ -351,7 +354,8 @@ def fixed_launch_seconds(question: RecommenderQuestion) -> Array:
 
 
 def _operations(question: RecommenderQuestion) -> dict[str, Array]:
-    """Cause (a field of `HostOperations`) → number of operations that the host launches for it in each stage, (K,)."""
+    """Number of operations that the host launches in each stage, (K,), by cause (a field of
+    `HostOperations`)."""
     facts, ranks = question.facts, question.cluster.num_gpus
     casts = facts.cast_operations if facts.operations and question.training.precision not in FULL else None
     sets = [dict(operations or HostOperations()) for operations in (facts.operations, casts)]
@@ -360,8 +364,8 @@ def _operations(question: RecommenderQuestion) -> dict[str, Array]:
 
 
 def priced_options(question: RecommenderQuestion, options: Sequence[Pair] | None = None) -> PricedOptions:
-    """Compute seconds and bytes of sharding options, (table class, option) pairs grouped by class; default is
-    `default_options`.
+    """Compute seconds and bytes of sharding options, which are pairs (table class, option) grouped by class;
+    by default those of `default_options`.
 
     Raises:
         InputError: the GPU has no matrix rate in the training precision.
@@ -395,8 +399,8 @@ def priced_options(question: RecommenderQuestion, options: Sequence[Pair] | None
 
 
 def stage_loads(question: RecommenderQuestion, x: OptionColumns, links: Links) -> tuple[Array, Array]:
-    """Seconds of work by stage, first of a shard on each GPU that holds it, then of a table on every GPU, (O,
-    K)."""
+    """Seconds of work by stage, (O, K) each: for a shard on each GPU that holds it, and for a table on every
+    GPU."""
     zero, ids = np.zeros(len(x)), index_seconds(question, x, links)
     lookup, lookup_copied = lookup_seconds(question, x)
     update, update_copied = update_seconds(question, x)
@@ -410,7 +414,8 @@ def stage_loads(question: RecommenderQuestion, x: OptionColumns, links: Links) -
 
 
 def fixed_seconds(question: RecommenderQuestion, links: Links) -> tuple[Array, Array]:
-    """Seconds of each of K stages of a step that no sharding changes, (K,), and seconds that each stage hides, (K,).
+    """Seconds of each of K stages that no sharding changes, (K,), and seconds of other work that the table
+    work of each stage hides, (K,).
 
     A CPU's cores move the bytes of a reduction themselves, so there it hides behind nothing.
     """
@@ -436,7 +441,7 @@ def fixed_seconds(question: RecommenderQuestion, links: Links) -> tuple[Array, A
 
 
 def reduction_seconds(question: RecommenderQuestion, links: Links) -> float:
-    """Seconds a step of the all-reduce of the dense network's gradients; 0 for one GPU."""
+    """Seconds per step of the all-reduce of the dense network's gradients; 0 for one GPU."""
     if question.cluster.num_gpus == 1:
         return 0.0
     size = dense_network(question.model).parameters * question.training.dense_bytes
@@ -445,32 +450,32 @@ def reduction_seconds(question: RecommenderQuestion, links: Links) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecommenderEstimate:
-    """Predicted seconds by stage and memory of one training step of a recommender, on W GPUs, K stages and N
-    nodes."""
+    """Predicted seconds by stage and memory of one training step of a recommender on W GPUs, with K stages
+    and N nodes."""
 
     stages: Breakdown
     """Seconds of each stage of the step on the stage's busiest GPU, which sum to the step time."""
     busiest: tuple[int, ...]
     """(K,) GPU that each stage waits for."""
     loads: Array
-    """(W, K) seconds of work on embedding tables by each GPU in each stage."""
+    """Seconds of work on embedding tables by each GPU in each stage, (W, K)."""
     fixed: Array
-    """(K,) seconds of each stage that do not depend on the tables."""
+    """Seconds of each stage that do not depend on the tables, (K,)."""
     hidden: Array
-    """(K,) seconds of other work that overlaps the table work of each stage, and counts where it takes
-    longer."""
+    """Seconds of other work that overlaps the table work of each stage, and counts where it takes longer,
+    (K,)."""
     device_bytes: Array
-    """(W,) peak memory of each GPU during a step, bytes."""
+    """Peak memory of each GPU during a step, bytes, (W,)."""
     fullest_moment: tuple[str, ...]
-    """(W,) name of the moment of the step at which each GPU's memory peaks."""
+    """Name of the moment of the step at which each GPU's memory peaks, (W,)."""
     moments: dict[str, Array]
     """Moment of the step → (W,) bytes of each GPU's memory."""
     device_parts: dict[str, Array]
     """Part of the device memory → (W,) bytes of the part at each GPU's memory peak."""
     host_bytes: Array
-    """(N,) bytes of each host's memory that tables fill."""
+    """Bytes of each host's memory that tables fill, (N,)."""
     rank_host_bytes: Array
-    """(W,) bytes of host memory of each GPU's process."""
+    """Bytes of host memory of each GPU's process, (W,)."""
     host_parts: dict[str, Array]
     """Part of the host memory → (N,) bytes on each host."""
     device_memory: float
@@ -484,12 +489,12 @@ class RecommenderEstimate:
 
     @property
     def step_seconds(self) -> float:
-        """Predicted seconds of a step, the sum over stages."""
+        """Predicted step seconds, the sum over stages."""
         return self.stages.total
 
     @property
     def busiest_sum_seconds(self) -> float:
-        """Seconds of a step without barriers between stages, max_g Σ_k load_gk plus the fixed seconds."""
+        """Step seconds without barriers between stages, max_g Σ_k load_gk plus the fixed seconds."""
         return float(self.loads.sum(axis=1).max() + self.fixed.sum())
 
     @property
@@ -567,7 +572,7 @@ def estimate(question: RecommenderQuestion, sharding: Sharding) -> RecommenderEs
 
 
 def _problems(question: RecommenderQuestion, sharding: Sharding) -> Iterator[Problem]:
-    """Yield what forbids to hold each table so, in words."""
+    """Yield the reasons why tables cannot be sharded as in `sharding`, in words."""
     model, cluster = question.model, question.cluster
     tables = zip(model.table_names, model.class_of_table, sharding.tables, strict=True)
     for number, (name, class_index, placement) in enumerate(tables):

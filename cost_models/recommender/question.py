@@ -1,5 +1,4 @@
-"""Planning question about a recommender, with its model, cluster, training job and constants of the
-hardware."""
+"""Planning question about a recommender: model, cluster, training job and constants of the hardware."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ _SHARED = {"kernel_seconds", "gemm_efficiency", "link_efficiency", "network_effi
 
 @dataclass(frozen=True, slots=True)
 class RecommenderQuestion:
-    """Inputs of a recommender's price except the sharding (model, cluster, training, stack and constants of
-    the hardware)."""
+    """Inputs of a recommender's price except the sharding: model, cluster, training, stack and constants of
+    the hardware."""
 
     model: RecommenderSpec
     cluster: ClusterSpec
@@ -40,7 +39,8 @@ class RecommenderQuestion:
 
     @property
     def profile(self) -> HardwareProfile:
-        """Hardware profile with the constants of the embedding profile in place of its own where that has them."""
+        """Hardware profile in which constants that the embedding profile also states are replaced by the
+        latter's."""
         return self.hardware.model_copy(update=self.embedding.model_dump(include=_SHARED, exclude_none=True))
 
     def updated(self, part: str, **fields: Any) -> RecommenderQuestion:
@@ -65,8 +65,8 @@ def complete_recommender(
     stack: str | None = None,
     profile: str | HardwareProfile | None = None,
 ) -> RecommenderQuestion:
-    """Complete a recommender question with a stack and the nearest profiles. By default the stack is
-    Meshwright's here and on CPUs, TorchRec on clusters.
+    """Complete a recommender question with a stack and the nearest profiles. Without `stack` it is this
+    project's own on CPUs, TorchRec on clusters.
 
     Raises:
         UnknownNameError: no such stack or profile.

@@ -1,4 +1,5 @@
-"""Seconds to serve the embeddings of a batch from a cache on the GPU, then host memory, then drives.
+"""Seconds to serve the embeddings of a batch from a cache on the GPU, then from host memory, then from
+drives.
 
     t = t_launch + t_cache + (1 − h1) · (t_host + (1 − h2) · t_drive)
 
@@ -49,7 +50,7 @@ _DENSE_BYTES = 4.0
 
 
 class ServingQuestion(Spec):
-    """A recommender to serve on a cluster with an embedding cache on each GPU, and batch sizes to price."""
+    """Recommender to serve on a cluster with an embedding cache on each GPU, and batch sizes to price."""
 
     model: RecommenderSpec
     cluster: ClusterSpec
@@ -75,29 +76,30 @@ class ServingQuestion(Spec):
 
     @property
     def most_bytes(self) -> float:
-        """Bytes of GPU memory left for the cache, beside the reserve and the dense network."""
+        """Bytes of GPU memory left for the cache, after the reserve and the dense network."""
         memory, share = self.cluster.gpu.memory, self.cluster.memory_reserve
         reserve = WORKSPACE if share is None else share * memory
         return memory - reserve - dense_network(self.model).parameters * _DENSE_BYTES
 
 
 class Served(NamedTuple):
-    """Seconds in which one GPU serves the embeddings of N batches from C classes of tables, by part."""
+    """Seconds in which one GPU serves the embeddings of N batches from C classes of tables, by part, and the
+    hits of its cache."""
 
     batch: Array
-    """(N,) number of samples in each batch."""
+    """Number of samples in each batch, (N,)."""
     launch_seconds: Array
     cache_seconds: Array
     host_seconds: Array
-    """(N,) seconds to fetch rows from host memory; 0 if all are cached."""
+    """Seconds to fetch rows from host memory, (N,); 0 if all are cached."""
     drive_seconds: Array
     hits: Array
-    """(N, C) share of the ids of each table that are served from the cache. If the cache holds rows
+    """Share of the ids of each table that are served from the cache, (N, C). If the cache holds rows
     permanently, these are the ids with a cached row, else all but one id of each row that a batch fetches."""
     host_rows: Array
-    """(N,) number of distinct rows fetched from the host."""
+    """Number of distinct rows fetched from the host, (N,)."""
     drive_rows: Array
-    """(N,) number of distinct rows that the host reads from a drive."""
+    """Number of distinct rows that the host reads from a drive, (N,)."""
     gpus: int
 
     @property
@@ -112,8 +114,8 @@ class Served(NamedTuple):
 
 
 def served(question: ServingQuestion, cached: Array, on_host: Array) -> Served:
-    """Predict latencies of the question's N batches, with (C,) `cached` rows of each table on the GPU and `on_host` in
-    host memory."""
+    """Predict the latencies of the question's N batches, with `cached` rows (C,) of each table on the GPU and
+    `on_host` rows (C,) in host memory."""
     batch, cluster, tables = np.asarray(question.batches, np.float64), question.cluster, question.tables
     ids = batch[:, None] * tables.lookups
     brought = rows_brought(tables, ids, cached)
@@ -133,8 +135,8 @@ _Seconds = tuple[Array, Array, Array]
 
 
 def _priced(question: ServingQuestion, tables: CachedTables, ids: Array, brought: Array) -> _Seconds:
-    """Seconds of launches, of cache reads, and of rows from the host, by the embedding constants, (N,). A row
-    that came from the host is read from the cache like any other."""
+    """Seconds of launches, of cache reads, and of rows from the host, (N,) each, by the embedding constants.
+    A row from the host is read from the cache like any other."""
     cluster, constants = question.cluster, question.embedding
     kernel = constants.kernel_seconds or 0.0
     rate = cluster.gpu.memory_bandwidth * constants.lookup_efficiency
@@ -149,8 +151,8 @@ def _priced(question: ServingQuestion, tables: CachedTables, ids: Array, brought
 
 
 def _measured(question: ServingQuestion, tables: CachedTables, ids: Array, brought: Array) -> _Seconds:
-    """Seconds of launches, of cache reads, and of rows from the host, by measured lookups, (N,). A cache of
-    rows used last looks up each distinct row of a batch once."""
+    """Seconds of launches, of cache reads, and of rows from the host, (N,) each, by measured lookups. A cache
+    of rows used last looks up each distinct row of a batch once."""
     looked_up = ids if tables.policy == "hottest" else tables.distinct_cold_rows(ids, np.zeros(ids.shape[1]))
     points = sorted(question.measured, key=lambda point: point.row_bytes)
     lengths = [point.row_bytes for point in points]

@@ -1,4 +1,4 @@
-"""Names that stacks, training jobs and layouts may write as a choice, for schedules, orders, overlaps and
+"""Names that stacks, training jobs and layouts may choose from: schedules, orders of axes, overlaps and
 recompute policies."""
 
 from __future__ import annotations

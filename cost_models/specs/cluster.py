@@ -1,4 +1,4 @@
-"""Specs of clusters, with GPUs and their datasheet values, links, buildings, pools of different GPUs, and
+"""Specs of clusters: GPUs and their datasheet values, links, buildings, pools of different GPUs, and
 operations.
 
 GPUs reach one another by `Links`, one kind inside a node and one between nodes, or by `LinkLevels`, level by
@@ -78,7 +78,7 @@ class Links(Spec):
 
     @property
     def farthest(self) -> LinkSpec | None:
-        """Link between the nodes that are farthest apart, which is `inter_node`."""
+        """Link between the nodes that are farthest apart, `inter_node`."""
         return self.inter_node
 
     def with_intra_node(self, link: LinkSpec) -> Links:
@@ -184,17 +184,18 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
         return LinkLevels.model_construct((*inside, *(level.faster(inter_node) for level in self.network)))
 
     def levels_for(self, nodes: int) -> LinkLevels:
-        """A copy with only the link levels that `nodes` nodes use. Of several network levels at least one
-        stays; the outermost of these levels then joins all nodes."""
+        """Copy with only the link levels that `nodes` nodes use, at least one network level if there is any;
+        the outermost of these levels then joins all nodes."""
         too_small = sum(nodes > (level.nodes or nodes) for level in self.network[:-1])
         *inner, last = (*self.inside, *self.network[: too_small + 1])
         return LinkLevels((*inner, last.model_copy(update={"nodes": None} if self.network else {})))
 
     def opens(self, at: int) -> bool:
-        """Whether GPUs attach directly to level number `at`, not through switches of the level inside it."""
+        """Whether GPUs attach directly to level `at`, instead of through switches of the level inside it."""
         return at == 0 or self._medium(at) != self._medium(at - 1)
 
     def _medium(self, at: int) -> str:
+        """Medium of level `at`: the network, NVLink, or the kind of another link inside the node."""
         kind = self.root[at].kind
         return "network" if at >= len(self.inside) else "nvlink" if kind in ("nvlink", "nvswitch") else kind
 
@@ -238,6 +239,7 @@ def _size_errors(inner: LevelSpec, outer: LevelSpec) -> Iterator[str]:
 
 
 def _links_tag(value: Any) -> str:
+    """Tag that tells a list of link levels from links given as `intra_node` and `inter_node`."""
     return "[levels]" if isinstance(value, list | tuple | LinkLevels) else "[links]"
 
 
@@ -328,8 +330,8 @@ class GpuSpec(Spec):
     """Datasheet that gives these values, and its date."""
 
     def power_rate(self, precision: Precision, watts: float | None = None) -> float:
-        """FLOP/s of matrix products that a power limit of `watts` (by default `tdp_watts`) allows. Infinite
-        where power is not known to limit the rate.
+        """FLOP/s of matrix products that a power limit of `watts` (by default `tdp_watts`) allows; infinite
+        if power is not known to limit the rate.
 
         With rate r per watt, limit w and rated power w0: r * sqrt(w * max(w, w0)).
         """
@@ -437,7 +439,8 @@ class ClusterSpec(CheckedSpec):
             yield f"`graph` has {size}, `nodes` x `gpus_per_node` says {grouped(self.nodes)} and {stated}"
 
     def building_problem(self, nodes: int) -> str:
-        """Error message if `nodes` nodes neither fill complete buildings nor fit into one. Else empty."""
+        """Error message if `nodes` nodes neither fill complete buildings nor fit into one; else empty. Else
+        empty."""
         size = self.buildings.nodes if self.buildings else nodes
         count, extra_nodes = divmod(nodes, size)
         sizes = f"{grouped(count * size)} or {grouped((count + 1) * size)}"
@@ -509,7 +512,7 @@ class MixedCluster(CheckedSpec):
 
     @property
     def link(self) -> LinkSpec:
-        """Link between GPUs of different pools, `between` or a default. The default has the lowest bandwidth
+        """Link between GPUs of different pools: `between` or, by default, a link with the lowest bandwidth
         and the highest latency of the pools' networks."""
         if self.between is not None:
             return self.between
@@ -520,7 +523,7 @@ class MixedCluster(CheckedSpec):
 
     @property
     def common_limits(self) -> ClusterSpec:
-        """A homogeneous cluster that meets the limits of every pool, only for checking whether layouts are
+        """Homogeneous cluster with the strictest limits of all pools, only for checking whether layouts are
         legal, never for costs.
 
         Its node size is the largest that divides the node sizes of all pools; its GPU is the one with the least memory.
@@ -540,6 +543,7 @@ class MixedCluster(CheckedSpec):
 
 
 def _cluster_tag(value: Any) -> str:
+    """Tag that tells a cluster of several pools from a cluster of one kind of GPU."""
     mixed = "pools" in value if isinstance(value, dict) else isinstance(value, MixedCluster)
     return "[pools]" if mixed else "[cluster]"
 

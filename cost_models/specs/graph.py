@@ -1,4 +1,4 @@
-"""Links of a cluster one by one, as text: two devices, bandwidth, latency, parallel cables, kind.
+"""Links of a cluster as lines of text: two devices, bandwidth, latency, number of parallel cables, kind.
 
     node[0-3].gpu[0-7] -- node[0-3].nvswitch 450 GB/s 1.5 us
     node[0-3].nic0 -- leaf0 400 Gb/s 2.5 us infiniband
@@ -54,7 +54,7 @@ _DEVICES: dict[DeviceKind, re.Pattern[str]] = {
 
 
 class Link(NamedTuple):
-    """Parallel cables between two devices, with bandwidth of one cable, latency and kind."""
+    """Parallel cables between two devices: bandwidth of one cable, latency and kind."""
 
     one: str
     other: str
@@ -70,8 +70,8 @@ class Link(NamedTuple):
 
 @lru_cache(maxsize=2**17)
 def device_kind(name: str) -> DeviceKind | None:
-    """Kind of a device (GPU, network adapter or switch) from the last part of its name; None if the name does not
-    tell."""
+    """Kind of a device (GPU, network adapter or switch) by the last part of its name; None if the name does
+    not show it."""
     last = name.rpartition(".")[2].lower()
     return next((kind for kind, words in _DEVICES.items() if words.search(last)), None)
 
@@ -87,8 +87,8 @@ def natural(name: str) -> tuple[tuple[int, int | str], ...]:
 
 
 def expand(text: str) -> list[str]:
-    """Expand a text with number ranges into device names, the first range slowest. "n[0-1].gpu[0-3]" → eight
-    names. Raises ValueError for a text that is no name, or stands for too many."""
+    """Expand a text with number ranges into device names, the first range slowest: "n[0-1].gpu[0-3]" gives
+    eight names. Raises ValueError for a text that is no name, or stands for too many."""
     name = printable(text, 60)
     if not _NAME.fullmatch(text):
         raise ValueError(f"`{name}` is not a name; write it like `node0.gpu3` or `node[0-31].gpu[0-7]`")
@@ -101,13 +101,13 @@ def expand(text: str) -> list[str]:
 
 
 def _filled(words: Sequence[str], numbers: Iterable[str]) -> str:
-    """Name from the words around its numbers, and the numbers."""
+    """Join the words of a name with the numbers between them."""
     return "".join(part for pair in zip(words, (*numbers, ""), strict=True) for part in pair)
 
 
 def _span(text: str) -> tuple[int, int, int]:
-    """Parse a number range such as `08-31` into first number, last number and zero-padded width. The width is 1
-    without padding."""
+    """Parse a number range such as `08-31` into first number, last number and zero-padded width (1 without
+    padding)."""
     first, _, last = text.partition("-")
     if int(last or first) < int(first):
         raise ValueError(f"`[{text}]` ends before it begins")
@@ -115,8 +115,9 @@ def _span(text: str) -> tuple[int, int, int]:
 
 
 def read_link(values: Mapping[str, str | None], place: str, problems: list[Problem]) -> list[Link]:
-    """Parse one line of a file of links, by the names of `COLUMNS`, into links. A line with problems, which are added
-    to `problems`, has no links."""
+    """Parse one line of a file of links, given by column name (`COLUMNS`), into links; problems are added to
+    `problems`, and a line with problems gives no links. A line with problems, which are added to `problems`,
+    has no links."""
     one, other, bandwidth, latency, count, kind = (values.get(name) or "" for name in COLUMNS)
     messages: list[str] = []
     refuse = messages.append
@@ -193,7 +194,7 @@ def read_lines(lines: Sequence[str], where: str = "graph") -> tuple[list[Link], 
 
 
 def write_lines(links: Iterable[Link]) -> list[str]:
-    """Write links as the fewest lines that `read_lines` parses back to the same links."""
+    """Write links as few lines from which `read_lines` parses the same links."""
     groups: dict[tuple[str, str, str], list[tuple[str, str]]] = defaultdict(list)
     for link in links:
         cable = exact_rate(link.bandwidth, link.kind)
@@ -214,8 +215,8 @@ def exact_rate(bandwidth: float, kind: str) -> str:
 
 
 def _folded_pairs(pairs: list[tuple[str, str]], cable: str) -> Iterator[str]:
-    """Yield lines for links whose device names have the same shape, as few as the notation allows. A single line
-    where possible, else one line for all names with the same neighbours."""
+    """Yield lines for links whose device names have the same shape: a single line if possible, else a line
+    for all names with the same neighbours."""
     pairs = sorted(pairs, key=lambda pair: (natural(pair[1]), natural(pair[0])))
     ones, ends = [one for one, _ in pairs], list(dict.fromkeys(other for _, other in pairs))
     left, right = fold(ones), fold(ends)
@@ -235,7 +236,7 @@ def _folded_pairs(pairs: list[tuple[str, str]], cable: str) -> Iterator[str]:
 
 
 def _pairs(ones: Sequence[str], others: Sequence[str]) -> list[tuple[str, str]]:
-    """Pairs of devices that a line without `*` links; empty where one list cannot be shared out evenly among the
+    """Pairs of devices that a line without `*` links; empty if one list cannot be divided evenly among the
     other."""
     size = max(len(ones), len(others))
     if size % len(ones) or size % len(others):
@@ -245,7 +246,8 @@ def _pairs(ones: Sequence[str], others: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def fold(names: Iterable[str]) -> str:
-    """Compress device names into a text with number ranges, the inverse of `expand`; empty if there is none."""
+    """Compress device names into one text with number ranges, the inverse of `expand`; empty if there is no
+    such text."""
     listed = list(names)
     parts = [_DIGITS.split(name) for name in listed]
     if len({tuple(part[::2]) for part in parts}) != 1:

@@ -1,4 +1,4 @@
-"""Hardware profiles with constants of one GPU under one software stack, and their provenance."""
+"""Hardware profiles: constants of one GPU under one software stack, and their provenance."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class AttentionCurve(Spec):
 
 
 def curve_seconds(points: Sequence[CurvePoint], size: Array) -> Array:
-    """Seconds on a measured curve at each `size` (any shape). Zero without points or for size zero.
+    """Seconds on a measured curve at each `size` (any shape); 0 without points or for size 0.
 
     Between points the curve is straight in log-log. Below the smallest size it keeps that point's seconds
     (start-up); above the largest it keeps that point's rate (seconds grow with size).
@@ -169,7 +169,7 @@ class TimedRuns(Spec):
     are left out."""
 
     def values_of(self, axis: str) -> tuple[str, ...]:
-        """Values of a layout axis (such as "tp") that the timed runs cover. Empty if no run sets the axis."""
+        """Values of a layout axis (such as "tp") in the timed runs; empty if no run sets the axis."""
         return tuple(self.axes.get(axis, "").split())
 
 
@@ -217,7 +217,7 @@ class Scenarios(CheckedSpec):
 
 
 def _are_positive(words: str) -> bool:
-    """Whether a text holds at least one number, and only finite numbers above zero."""
+    """Whether a text consists of finite numbers above zero, at least one."""
     try:
         return all(0 < float(word) < math.inf for word in words.split()) and bool(words.split())
     except ValueError:

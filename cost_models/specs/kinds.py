@@ -1,4 +1,4 @@
-"""Groups of equal blocks (kinds) in a model, and for each kind a model with only such blocks.
+"""Groups of equal blocks (kinds) of a model, and for each kind a model with only such blocks.
 
 Blocks differ in their token mixer, feed-forward (dense, a mixture of experts or none), attention window and
 rotary positions; in their part of the model (a vision tower's, or the decoder's first block behind a tower,
@@ -30,7 +30,7 @@ blocks."""
 
 @lru_cache(maxsize=_CACHED)
 def tower_of(model: TransformerSpec) -> TransformerSpec:
-    """A model's vision tower as a separate model, which embeds patches and has no head."""
+    """Vision tower of a model as a separate model, which embeds patches and has no head."""
     tower = model.tower
     assert tower is not None
     shape = {name: value for name, value in tower if name in TransformerSpec.model_fields}
@@ -43,8 +43,8 @@ def tower_of(model: TransformerSpec) -> TransformerSpec:
 
 @lru_cache(maxsize=_CACHED)
 def decoder_of(model: TransformerSpec) -> TransformerSpec:
-    """A copy of the model without its vision tower, with block patterns counted from the decoder's first
-    block. A model without a tower is returned unchanged."""
+    """Copy of the model without its vision tower, with block patterns counted from the decoder's first block;
+    a model without a tower is returned unchanged."""
     if model.tower is None:
         return model
     return model.model_copy(update={"tower": None, "num_layers": model.num_layers - model.tower.layers})
@@ -73,13 +73,13 @@ class Frozen:
         return enters or not (all(self.blocks[:block]) and (self.patches or not self.tower))
 
     def state(self, block: int) -> State:
-        """Training state of a block, which is trained (""), frozen but passed by gradients ("passed"), or
-        frozen without gradients ("still")."""
+        """Training state of a block: trained (""), frozen but passed by gradients ("passed"), or frozen
+        without gradients ("still")."""
         return "" if not self.blocks[block] else "passed" if self.trained_before(block) else "still"
 
     def untrained_parts(self, block: int) -> tuple[UntrainedPart, ...]:
-        """Names of the untrained parts in a model whose blocks are all like the block with index `block`. A
-        tower's embedding is that of patches."""
+        """Names of the untrained parts in a model whose blocks are all like block number `block`; a tower's
+        embedding is that of patches."""
         in_tower, joint = block < self.tower, self.tower and block == self.tower
         parts: dict[UntrainedPart, bool] = {
             "still": self.state(block) == "still",
@@ -99,7 +99,8 @@ class Frozen:
 
 
 def frozen_parts(model: TransformerSpec, training: TrainingSpec) -> Frozen:
-    """Parts of a model that a job's `freeze` excludes from training. Parts that the model lacks count as frozen."""
+    """Parts of a model that a job's `freeze` excludes from training; parts that the model lacks count as
+    frozen. Parts that the model lacks count as frozen."""
     frozen_names, count = set(training.freeze), training.first_frozen
     tower = model.tower.layers if model.tower else 0
     language = "language" in frozen_names
@@ -118,8 +119,8 @@ def frozen_parts(model: TransformerSpec, training: TrainingSpec) -> Frozen:
 
 @dataclass(frozen=True)
 class Kinds:
-    """Kind number of each block of a model (`of_block`), counted from 0 by first appearance. L blocks, K
-    kinds."""
+    """Kind of each of the L blocks of a model (`of_block`), as one of K numbers from 0, in order of first
+    appearance."""
 
     of_block: tuple[int, ...]
 
@@ -135,15 +136,15 @@ class Kinds:
 
     @cached_property
     def blocks_before(self) -> Ints:
-        """Number of blocks of each kind before every position, (K, L + 1). Position i is directly before
+        """Number of blocks of each kind before every position, (K, L + 1); position i is directly before
         block i."""
         is_kind = np.array(self.of_block) == np.arange(self.number)[:, None]
         return np.pad(np.cumsum(is_kind, axis=1), ((0, 0), (1, 0)))
 
     @cached_property
     def _repeats(self) -> tuple[int, int]:
-        """Of the pattern in which kinds repeat every `period` blocks from block `start` on, (start, period).
-        The pair has the least sum."""
+        """Start and period, of least sum, of the pattern of kinds: they repeat every `period` blocks from
+        block `start` on."""
         kinds, best = np.array(self.of_block), (0, len(self.of_block))
         for period in range(1, len(kinds)):
             if period >= sum(best):
@@ -154,26 +155,25 @@ class Kinds:
 
     @cached_property
     def class_at(self) -> Ints:
-        """Equivalence class of each position between blocks, (L + 1,). The same sequence of kinds follows all
+        """Equivalence class of each position between blocks, (L + 1,): the same sequence of kinds follows all
         positions of a class, as far as there are blocks."""
         return self.class_after(np.zeros(1, dtype=np.int64), np.arange(len(self.of_block) + 1))
 
     @property
     def classes(self) -> int:
-        """Number of distinct positions between blocks (see `class_at`), as patterns of blocks repeat."""
+        """Number of equivalence classes of positions between blocks (see `class_at`)."""
         return sum(self._repeats)
 
     def class_after(self, start: Ints, blocks: Ints) -> Ints:
-        """Class (see `class_at`) of the position that is `blocks` blocks after a position of class
-        `start`."""
+        """Class (see `class_at`) of the position `blocks` blocks after a position of class `start`."""
         begin, period = self._repeats
         at = start + blocks
         return np.where(at < begin, at, begin + (at - begin) % period)
 
     def distinct_starts(self, blocks: int) -> tuple[Ints, Ints]:
-        """Index of the first block of each distinct sequence of kinds over `blocks` blocks, and (classes,)
-        index of a sequence for each class. The sequence follows all positions of the class. The index is
-        arbitrary for a class with too few blocks after it."""
+        """Start block of each distinct sequence of kinds over `blocks` blocks, and index of the sequence that
+        follows the positions of each class, (classes,); arbitrary for a class with too few blocks after it.
+        """
         if blocks == 0:
             return np.zeros(1, dtype=np.int64), np.zeros(self.classes, dtype=np.int64)
         kinds, starts = np.array(self.of_block), min(self.classes, len(self.of_block) - blocks + 1)
@@ -182,13 +182,13 @@ class Kinds:
         return first, np.append(group.reshape(-1), np.zeros(self.classes - starts, dtype=np.int64))
 
     def mean(self, by_kind: Sequence[Array]) -> Array:
-        """Mean of a value over all blocks of a model, given the value for each kind of block."""
+        """Mean of a value over all blocks of a model, from its value for each kind of block."""
         blocks = len(self.of_block)
         weighted = [count / blocks * value for count, value in zip(self.counts, by_kind, strict=True)]
         return np.asarray(sum(weighted[1:], start=weighted[0]))
 
     def lower_bound_of_fullest_rank(self, ranks: Ints, by_kind: Sequence[Array]) -> Array:
-        """Lower bound on the largest sum of a value over a pipeline rank's blocks, given the value for each
+        """Lower bound on the largest sum of a value over a pipeline rank's blocks, from its value for each
         kind of block.
 
         With one kind it is ceil(L / ranks) values. With several it is the largest of each kind's share and of
@@ -200,8 +200,8 @@ class Kinds:
         return np.asarray(np.minimum(even, np.max([*fullest, blocks / ranks * mean], axis=0)))
 
     def in_sorts(self, blocks_SP: Ints, start: Ints | None = None) -> Ints:
-        """Number of blocks per stage, kind and recompute policy, (..., S, K·P). `blocks_SP` are the numbers
-        per stage and policy.
+        """Number of blocks per stage, kind and recompute policy, (..., S, K·P), from the numbers per stage
+        and policy, `blocks_SP`.
 
         Stages follow one another, unless `start` (..., S) gives where each begins. Within a stage the blocks
         that recompute most come first (`cost_models.axes.stages.policy_of_blocks`).
@@ -218,7 +218,7 @@ class Kinds:
 
 @lru_cache(maxsize=_CACHED)
 def kinds_of(model: TransformerSpec, sequence: int, frozen: Frozen | None = None) -> tuple[Kinds, Models]:
-    """Kind number of each block at a `sequence` length, and for each kind a model with only such blocks.
+    """Kind of each block for sequences of `sequence` tokens, and for each kind a model with only such blocks.
 
     Blocks also differ in kind if a job leaves them `frozen` to a different extent.
     """
@@ -258,14 +258,14 @@ def kinds_of(model: TransformerSpec, sequence: int, frozen: Frozen | None = None
 
 
 def kinds_in(model: TransformerSpec, training: TrainingSpec) -> Kinds:
-    """Kind number of each block of a model in a training job."""
+    """Kind of each block of a model in a training job."""
     frozen = frozen_parts(model, training) if training.freeze else None
     return kinds_of(model, training.sequence_length, frozen)[0]
 
 
 def of_each_kind(model: TransformerSpec, training: TrainingSpec) -> tuple[BlocksOfKind, ...]:
-    """Number of blocks, model and job for each kind of block in a training job. The model has only such
-    blocks, the job their sequences and trained parts.
+    """Number of blocks, model and job for each kind of block in a training job: the model has only such
+    blocks, the job has their sequences and trained parts.
 
     In an encoder-decoder the decoder's kinds carry the encoder tokens per decoder token. For a vision tower,
     an image is a sequence.

@@ -1,5 +1,5 @@
-"""Specs of software stacks, one per training stack, with fused operators, overlapped communication and kept
-memory."""
+"""Specs of software stacks (training software): default settings, fused operators, overlapped communication,
+memory in use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cost_models.specs.training import StateDtype
 from cost_models.units import Bytes
 
 VOCABULARY_UNIT = 128
-"""Padding unit of the vocabulary, whose padded number of entries is a multiple of this × tp. Megatron-LM,
+"""Vocabulary sizes are padded to a multiple of this × tp. Megatron-LM,
 megatron/training/arguments.py: `--make-vocab-size-divisible-by`."""
 STORES_SCORES: frozenset[AttentionKernel] = frozenset({"unfused", "fused-softmax"})
 """Attention kernels that keep the s × s scores in memory."""
@@ -383,12 +383,12 @@ class StackSpec(Spec):
 
     @property
     def drops(self) -> frozenset[SelectiveDrops]:
-        """Set of the names in `selective_drops`, the parts of a block that selective recompute drops and
-        recomputes."""
+        """Parts of a block that selective recompute drops and recomputes, the names in `selective_drops` as a
+        set."""
         drops = self.selective_drops
         return frozenset([drops] if isinstance(drops, str) else drops)
 
     def when_compiled(self, *, loss: bool) -> dict[str, bool]:
-        """Stack field → value that the field takes if blocks are compiled. With `loss`, the loss is compiled
-        too."""
+        """Stack fields that compiling the blocks changes, with their new values; with `loss`, if the loss is
+        compiled too."""
         return {"fused_elementwise": True, "fused_norms": True} | ({"fused_loss": True} if loss else {})

@@ -94,8 +94,8 @@ class TuningSpec(CheckedSpec):
     adapters are frozen."""
 
     def contradictions(self) -> dict[str, object]:
-        """One error message, mapped to whether a file sets the field `left`, which only the program may
-        set."""
+        """Whether a file sets the field `left`, which only the program may set, with the error message as
+        key."""
         return {"left follows from `freeze` of the job": self.left is not None}
 
     @property
@@ -105,14 +105,15 @@ class TuningSpec(CheckedSpec):
 
     @property
     def task(self) -> Literal["lora", "qlora"]:
-        """Usual name of the fine-tuning method, `lora` or `qlora`."""
+        """Usual name of the fine-tuning method: `lora`, or with a quantised model `qlora`."""
         return "lora" if self.base is None else "qlora"
 
     def __str__(self) -> str:
         return f"{self.task} of rank {self.rank}"
 
     def stored_bytes(self, inputs: int) -> float | None:
-        """Stored bytes per element of a frozen matrix with `inputs` elements a row; None if stored as in training."""
+        """Stored bytes per element of a frozen matrix with rows of `inputs` elements, scales included; None
+        if the matrix is not quantised."""
         blockwise = 0.5 + (1.0 + FP32_BYTES / NF4_GROUP) / NF4_BLOCK
         return {"int8": 1.0 + FP32_BYTES / inputs, "nf4": blockwise}.get(self.base or "")
 
@@ -153,12 +154,12 @@ class LengthsSpec(Spec):
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """Sample of sequences and their documents that represents a training job. D documents, S sequences."""
+    """Representative sample of a training job's sequences and their documents. D documents, S sequences."""
 
     documents: Ints
-    """(D,) tokens of each document, in the order of their sequences."""
+    """Tokens of each document, (D,), in the order of their sequences."""
     places: Ints
-    """(D,) index of the sequence that holds each document."""
+    """Index of the sequence that contains each document, (D,)."""
 
     @property
     def number(self) -> int:
@@ -173,7 +174,8 @@ class Sequences:
 
 @lru_cache(maxsize=64)
 def sequences_of(lengths: LengthsSpec, longest: int) -> Sequences:
-    """Sample of sequences of at most `longest` tokens, made of documents with the given distribution of lengths."""
+    """Representative sample of sequences of at most `longest` tokens, made of documents whose lengths follow
+    the given distribution."""
     length_D = _sample_lengths(lengths, longest)
     if lengths.packing != "pack":
         return Sequences(length_D, np.arange(len(length_D)))
@@ -190,7 +192,8 @@ def truncated_share(lengths: LengthsSpec, longest: int) -> float:
 
 
 def grouped_lengths(lengths: list[int]) -> tuple[int, ...]:
-    """Document lengths reduced to at most `MAX_DOCUMENT_LENGTHS` values with the same mean."""
+    """Reduce document lengths to at most `MAX_DOCUMENT_LENGTHS` values of about the same mean (means of equal
+    groups of sorted lengths)."""
     if len(lengths) <= MAX_DOCUMENT_LENGTHS:
         return tuple(lengths)
     groups = np.array_split(np.sort(np.array(lengths)), MAX_DOCUMENT_LENGTHS)
@@ -198,8 +201,8 @@ def grouped_lengths(lengths: list[int]) -> tuple[int, ...]:
 
 
 def _sample_lengths(lengths: LengthsSpec, longest: int) -> Ints:
-    """Tokens of each document in a sample, which are quantiles of the lognormal distribution, or the given
-    lengths, each equally often, (D,)."""
+    """Tokens of each document in a sample, (D,): quantiles of the lognormal distribution, or the given
+    lengths, each equally often; at most `longest`."""
     if lengths.lognormal is None:
         documents = np.array(lengths.documents or (longest,), dtype=np.int64)
         return np.tile(documents, -(-_MIN_SAMPLE // len(documents)))
@@ -241,6 +244,7 @@ _FIRST = re.compile(r"first=([1-9][0-9]{0,5})")
 
 
 def _frozen_part(name: str) -> str:
+    """Return `name` if it is a part of the model that `freeze` may list; otherwise raise ValueError."""
     if name not in FROZEN_PARTS and not _FIRST.fullmatch(name):
         raise ValueError(f"`{printable(name)}` is not one of {', '.join(FROZEN_PARTS)}, first=N")
     return name
@@ -315,6 +319,7 @@ class TrainingSpec(Spec):
     @field_validator("lengths")
     @classmethod
     def _check_document_lengths(cls, lengths: LengthsSpec | None, info: ValidationInfo) -> LengthsSpec | None:
+        """Raise ValueError if a document is longer than a sequence."""
         longest = max(lengths.documents, default=0) if lengths else 0
         if longest > (sequence := info.data.get("sequence_length", longest)):
             text = f"a document of {longest:,} tokens is longer than a sequence of {sequence:,}"
@@ -322,23 +327,25 @@ class TrainingSpec(Spec):
         return lengths
 
     def trains(self, part: UntrainedPart) -> bool:
-        """Whether the job trains `part` of a model whose blocks are all of one kind. Always False with
-        adapters."""
+        """Whether the job trains the parameters of `part` of a model whose blocks are all of one kind. Always
+        False with adapters."""
         return self.tuning is None or (self.tuning.left is not None and part not in self.tuning.left)
 
     @property
     def runs_forward_only(self) -> bool:
-        """Whether the job runs blocks forward only, in a model whose blocks are all of one kind."""
+        """Whether the job runs the blocks in forward passes only, because nothing in or before them is
+        trained; for a model whose blocks are all of one kind."""
         return self.tuning is not None and "still" in (self.tuning.left or ())
 
     @property
     def first_frozen(self) -> int:
-        """Number of blocks, counted from the first, that `freeze` (`first=N`) excludes from training."""
+        """Number of blocks that are not trained because `freeze` has `first=N`: N, or 0."""
         return max((int(one.removeprefix("first=")) for one in self.freeze if one[:6] == "first="), default=0)
 
     @property
     def sequences(self) -> tuple[int, ...]:
-        """Lengths in tokens of the sequences of a sample: one, or two (encoder, decoder) in an encoder-decoder."""
+        """Lengths in tokens of the sequences in a sample: of the encoder and of the decoder, or of the only
+        one."""
         return (self.sequence_length, *([self.target_length] if self.target_length else []))
 
     @property
@@ -348,7 +355,7 @@ class TrainingSpec(Spec):
 
     @property
     def tokens_counted(self) -> float:
-        """Mean tokens per sequence without padding. For an encoder-decoder the decoder's tokens are added."""
+        """Mean number of tokens per sequence without padding, encoder and decoder together."""
         if self.lengths is not None:
             sample = sequences_of(self.lengths, self.sequence_length)
             return float(sample.documents.sum()) / sample.number
@@ -356,23 +363,23 @@ class TrainingSpec(Spec):
 
     @property
     def in_words(self) -> str:
-        """Batch size as text, sequences per step and tokens per sequence, "256 x 512". For an encoder-decoder
-        with the decoder's tokens, "256 x 512 + 114"."""
+        """Batch size as text: sequences per step x tokens per sequence ("256 x 512"); for an encoder-decoder
+        with the decoder's tokens added ("256 x 512 + 114")."""
         target = f" + {self.target_length:,}" if self.target_length else ""
         return f"{self.global_batch:,} x {self.sequence_length:,}{target}"
 
     @property
     def tokens_per_sample(self) -> float:
-        """Mean tokens per sample, which is a document or sequence. In preference or reward training it is a
-        pair of these."""
+        """Mean number of tokens per sample. A sample is a document or sequence; in preference or reward
+        training, a pair of these."""
         longest, lengths = self.sequence_length, self.lengths
         sequence = longest if lengths is None else sequences_of(lengths, longest).mean
         return sequence if self.reference is None and not self.reward else 2 * sequence
 
     @property
     def wide_precision(self) -> Precision:
-        """Precision of the parts that fp8 or fp4 training keeps in 16 bits (attention, router, output matrix
-        and element-wise operators). In other training it is the training precision."""
+        """Precision of the operators that fp8 and fp4 training runs in 16 bits: attention, router, output
+        matrix and element-wise operators. In other training it is the training precision."""
         return "bf16" if self.casts_operands else self.precision
 
     @property
@@ -383,7 +390,7 @@ class TrainingSpec(Spec):
 
     @property
     def element_bytes(self) -> float:
-        """Bytes of one weight or activation in memory and in messages. fp8 and fp4 training stores them in 16
+        """Bytes of one weight or activation in memory and in messages. In fp8 and fp4 training these have 16
         bits."""
         return _ELEMENT_BYTES[self.precision]
 
@@ -399,8 +406,8 @@ _WINDOW = re.compile(r"window=(\d{1,12})$", re.ASCII)
 
 
 def is_change(word: str) -> bool:
-    """Whether a word of `--allow` begins with the name of a known change to the model's mathematics, even if
-    the word's value is invalid."""
+    """Whether a word of `--allow` starts with the name of a known change of the mathematics; its value may be
+    invalid."""
     return word.partition("=")[0] in {known.partition("=")[0] for known in CHANGE_WORDS}
 
 
@@ -408,7 +415,7 @@ ModelAndJob = tuple[TransformerSpec, TrainingSpec]
 
 
 def apply_changes(model: TransformerSpec, training: TrainingSpec, words: Sequence[str]) -> ModelAndJob:
-    """A copy of the model and the job with the changes of the mathematics that `--allow` requests.
+    """Copy of a model and a job with the changes of the mathematics that the words of `--allow` request.
 
     Raises:
         InputError: words that cannot be read, or that change nothing of this model and this job; all of them at once.
@@ -428,13 +435,13 @@ def apply_changes(model: TransformerSpec, training: TrainingSpec, words: Sequenc
 
 
 def changes_of(model: TransformerSpec, training: TrainingSpec) -> tuple[str, ...]:
-    """Changes of the mathematics (parallel block, window, LAMB) that a model and a job have, as words of
-    `--allow`."""
+    """Words of `--allow` for the changes of the mathematics (parallel block, window, LAMB) that a model and a
+    job have."""
     return (*model.changed, *(["lamb"] if training.optimizer == "lamb" else []))
 
 
 def undo_change(model: TransformerSpec, training: TrainingSpec, word: str) -> ModelAndJob:
-    """A copy of a changed model and job without the change that `word` names."""
+    """Copy of a changed model and job without the change that the word `word` of `--allow` names."""
     if word == "lamb":
         return model, training.model_copy(update={"optimizer": "adamw"})
     name, _ = _model_field(word)
@@ -444,13 +451,13 @@ def undo_change(model: TransformerSpec, training: TrainingSpec, word: str) -> Mo
 
 
 def _model_field(word: str) -> tuple[str, bool | int]:
-    """Name and new value of the model field that a word of `--allow` sets."""
+    """Field of the model that a word of `--allow` sets, and its new value."""
     match = _WINDOW.match(word)
     return ("attention_window", int(match[1])) if match else ("parallel_block", True)
 
 
 def _change_error(model: TransformerSpec, training: TrainingSpec, word: str, words: Sequence[str]) -> str:
-    """Error message if a word of `--allow` cannot be applied to the model and the job. Else empty."""
+    """Reason why a word of `--allow` cannot be applied to the model and the job; empty if it can. Else empty."""
     if word == "lamb":
         return "is what the job says already" * (training.optimizer == "lamb")
     if word == "parallel-block":

@@ -1,5 +1,5 @@
-"""Specs of transformer models and their parts, with the rules by which fields must agree. Parts are latent
-attention, recurrences, rotary positions, groups of experts, vision towers and diffusion."""
+"""Specs of transformer models and their parts (latent attention, recurrences, rotary positions, groups of
+experts, vision towers, diffusion), with rules on which fields go together."""
 
 from __future__ import annotations
 
@@ -95,6 +95,7 @@ class Recurrence(CheckedSpec):
     @model_validator(mode="before")
     @classmethod
     def _fill_defaults(cls, data: Any) -> Any:
+        """Fill in fields of a recurrence that follow from its kind and number of heads."""
         if not isinstance(data, dict) or "heads" not in data:
             return data
         by_kind = {"mamba1": {"groups": 1, "chunk": 2048}, "convolution": {"state_dim": 1}}
@@ -140,14 +141,14 @@ class Recurrence(CheckedSpec):
 
     @property
     def scans(self) -> bool:
-        """Whether a kernel scans the tokens and adds products of key and value to states. False for
-        convolutions."""
+        """Whether a kernel scans the tokens and adds products of key and value to states; False for
+        convolutions. False for convolutions."""
         return self.kind != "convolution"
 
     @property
     def split_units(self) -> int:
-        """Number of units that tensor-parallel ranks divide among them. Units are groups of heads, or for
-        mamba1 channels, as all share one key."""
+        """Number of units that tensor-parallel ranks divide among them: groups of heads or, for mamba1,
+        channels, as all share one key."""
         return self.heads if self.kind == "mamba1" else self.groups
 
     @property
@@ -162,19 +163,19 @@ class Recurrence(CheckedSpec):
 
     @property
     def mixed_size(self) -> int:
-        """Width of the recurrence's queries, keys and values together. For mamba1 only of values, from which
+        """Width of the recurrence's queries, keys and values together; for mamba1 only of values, from which
         the others are made."""
         return self.value_size + 2 * self.key_size * (self.kind != "mamba1")
 
     @property
     def decay_size(self) -> int:
-        """Width of the decays that are made from a latent, one for each element of a key. 0 without such a
+        """Width of the decays that are made from a latent, one for each element of a key; 0 without such a
         latent."""
         return self.heads * self.state_dim if self.gate_rank else 0
 
     @property
     def selected_size(self) -> int:
-        """Width of mamba1's joint projection of all channels to a latent of step sizes, a key and a query. 0
+        """Width of mamba1's joint projection of all channels to a latent of step sizes, a key and a query; 0
         for other kinds."""
         return self.step_rank + 2 * self.key_size if self.step_rank else 0
 
@@ -185,8 +186,8 @@ class Recurrence(CheckedSpec):
 
     @property
     def input_size(self) -> int:
-        """Output width of the mixer's projection of the residual stream (queries, keys, values, the output's
-        gate, and extra elements per head)."""
+        """Output width of the mixer's projection of the residual stream: queries, keys, values, the output's
+        gate, and extra elements per head."""
         gate = 0 if self.gate_rank or not self.scans else self.value_size
         return self.mixed_size + gate + self.heads * self.head_numbers
 
@@ -280,7 +281,8 @@ class ExpertGroups(Spec):
 
 
 def share_of(pattern: Sequence[bool], layers: int) -> float:
-    """Share of `layers` blocks for which a repeated pattern of flags is true. 1 without a pattern."""
+    """Share of `layers` blocks for which a repeated pattern of flags is true; 1 without a pattern. 1 without
+    a pattern."""
     return sum(islice(cycle(pattern), layers)) / layers if pattern else 1.0
 
 
@@ -310,24 +312,24 @@ class Diffusion(Spec):
 
 
 def _query_heads(fields: dict[str, int]) -> int:
-    """Default number of key/value heads, equal to the number of query heads."""
+    """Default number of key/value heads: the number of query heads."""
     return fields["num_heads"]
 
 
 def _head_width(fields: dict[str, int]) -> float:
-    """Default width of a head, the hidden size divided by the number of heads. A fraction is left for the
-    field's check, which says `head_dim: `12.8` is not a whole number`."""
+    """Default width of a head: hidden size divided by number of heads. A fraction is left for the field's
+    check, which says `head_dim: `12.8` is not a whole number`."""
     hidden, heads = fields["hidden_size"], fields["num_heads"]
     return hidden / heads if hidden % heads else hidden // heads
 
 
 def _inner_width(fields: dict[str, int]) -> int:
-    """Default inner width of an MLP, 4 × the hidden size."""
+    """Default inner width of an MLP: 4 × the hidden size."""
     return 4 * fields["hidden_size"]
 
 
 def _expert_width(fields: dict[str, int]) -> int:
-    """Default inner width of one expert, which is the MLP's inner width. 0 in a dense model."""
+    """Default inner width of one expert: the MLP's inner width; 0 in a dense model."""
     return fields["ffn_hidden_size"] if fields["num_experts"] else 0
 
 
@@ -428,7 +430,7 @@ class Tower(_Widths):
 
     @property
     def tokens(self) -> int:
-        """Tokens per image in the tower's blocks, which are its patches and any class token."""
+        """Tokens per image in the tower's blocks: patches and any class token."""
         return self.patches + self.class_token
 
     @property
@@ -687,8 +689,8 @@ class TransformerSpec(_Widths):
         return turned if self.positions == "rotary" else 0.0
 
     def window_of(self, layer: int) -> int | None:
-        """Attention window, in tokens, of a block (counted from 0). None if the block attends to all
-        tokens."""
+        """Attention window of a block (counted from 0), in tokens; None if the block attends to all tokens.
+        None if the block attends to all tokens."""
         pattern = self.window_pattern
         return None if pattern and pattern[layer % len(pattern)] == "full" else self.attention_window
 
@@ -699,8 +701,8 @@ class TransformerSpec(_Widths):
         return self._mean_over_blocks(sequence_length, windowed) + self.source_share * sequence_length
 
     def unmasked(self, sequence_length: int) -> float:
-        """Mean number of keys per query that the mask leaves, over queries and blocks. This is s/2 for a
-        causal mask without window, and s in an encoder, for sequences of s tokens."""
+        """Mean number of keys per query that the mask leaves, over queries and blocks, for sequences of s
+        tokens: s/2 for a causal mask without window, s in an encoder."""
         causal, window = sequence_length / 2, min(sequence_length, self.attention_window or sequence_length)
         if self.encoder:
             return sequence_length
@@ -712,13 +714,13 @@ class TransformerSpec(_Widths):
 
     @property
     def source_share(self) -> float:
-        """Number of encoder tokens that a decoder's blocks attend to, per decoder token. 0 without an
-        encoder-decoder."""
+        """Number of encoder tokens per decoder token that a decoder's blocks attend to; 0 without an
+        encoder-decoder. 0 without an encoder-decoder."""
         return self.stacks.source_share if self.stacks else 0.0
 
     def _mean_over_blocks(self, full_value: float, window_value: float) -> float:
-        """Mean over the blocks of a value that differs with and without an attention window. It is `window_value`
-        in blocks with a window, `full_value` in the others."""
+        """Mean over the blocks of a value that is `window_value` in blocks with an attention window and
+        `full_value` in the others."""
         return self.windowed_share * window_value + (1 - self.windowed_share) * full_value
 
     @property
@@ -756,22 +758,23 @@ class TransformerSpec(_Widths):
 
     @property
     def value_size(self) -> int:
-        """Width of all value heads together. It differs from the keys' width only with latent attention."""
+        """Width of all value heads together, different from the keys' width only with latent attention."""
         return self.num_kv_heads * self._value_dim
 
     @property
     def attended_size(self) -> int:
-        """Input width of attention's output projection. It differs from the queries' width only with latent
+        """Input width of attention's output projection, different from the queries' width only with latent
         attention."""
         return self.num_heads * self._value_dim
 
     @property
     def _value_dim(self) -> int:
+        """Width of a head's values."""
         return self.latent_attention.value_dim if self.latent_attention else self.head_dim
 
     @property
     def moe_share(self) -> float:
-        """Share of the blocks that have a mixture of experts. 0 for a dense model."""
+        """Share of the blocks that have a mixture of experts; 0 for a dense model. 0 for a dense model."""
         return self.num_moe_layers / self.num_layers
 
     def is_mixture(self, layer: int) -> bool:

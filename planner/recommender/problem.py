@@ -54,17 +54,18 @@ class Rows(NamedTuple):
     """Option rows: R options for units of tables, each with the resources (K + M + 1) that it takes."""
 
     picks: tuple[tuple[int, ...], ...]
-    """(R,) index into the priced options of the option of each table in the unit."""
+    """Index into the priced options of the option of each table in the unit, (R,)."""
     unit_class: Ints
-    """(R,) class of the units (before they are known: of the tables); rows of a class follow one another."""
+    """Class of the units that each row is for, (R,); before units are known, of the tables. Rows of a class follow one
+    another."""
     shards: Ints
-    """(R,) number of shards with a place of their own."""
+    """Number of shards with a place of their own, (R,)."""
     on_nodes: Bools
-    """(R,) whether the places of the shards are nodes instead of GPUs."""
+    """Whether the places of the shards are nodes instead of GPUs, (R,)."""
     shard: Array
-    """(R, K + M + 1) resources of a shard on each GPU that holds it, and in its node's host memory."""
+    """Resources of a shard on each GPU that holds it, and in its node's host memory, (R, K + M + 1)."""
     everywhere: Array
-    """(R, K + M + 1) resources of a unit on every GPU, and in every host's memory."""
+    """Resources of a unit on every GPU, and in every host's memory, (R, K + M + 1)."""
 
     def select(self, rows: Ints) -> Rows:
         """Copy of the table with only the option rows at the given indices."""
@@ -95,11 +96,12 @@ class Problem:
     """By class: its units, each the tables that it stands for."""
     rows: Rows
     base: Array
-    """(G, K + M + 1) resources that tables with given places and the dense network take of each GPU and its host."""
+    """Resources that tables with given places and the dense network take of each GPU and its host, (G, K + M
+    + 1)."""
     preplaced: dict[int, tuple[int, Places]]
     """Row of `priced` and places of the tables whose places are given."""
     stage_floors: Array
-    """(K,) minimum length of each stage."""
+    """Minimum length of each stage, (K,)."""
     fixed: float
     """Seconds of the step that do not depend on the tables."""
 
@@ -212,7 +214,7 @@ class Placement(NamedTuple):
     """Option row of every unit, and the GPUs or nodes where its shards lie."""
 
     row: Ints
-    """(U,) option row of each unit."""
+    """Option row of each unit, (U,)."""
     places: tuple[Places, ...]
     """(U,) GPUs or nodes of each unit's shards."""
 

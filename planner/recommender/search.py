@@ -108,7 +108,7 @@ class Search:
     left_open: bool = False
     """Whether the time limit or the user ended a part of the search early."""
     row_bounds: Array = field(init=False)
-    """(R,) lower bound in seconds of shardings with a unit in each option row."""
+    """Lower bound in seconds of shardings with a unit in each option row, (R,)."""
     scale: float = field(init=False)
     """Unit of time in the descent and in the integer programs, in seconds."""
     unit: Problem = field(init=False)
@@ -383,7 +383,7 @@ class ShardingAnswer(NamedTuple):
 
     sharding: Sharding
     rows: tuple[int, ...]
-    """(T,) index into the priced options of each table's sharding option."""
+    """Index into the priced options of each table's sharding option, (T,)."""
     certificate: ShardingCertificate
     interrupted: bool = False
     """Whether Ctrl-C ended the search; the answer is then the best found so far."""

@@ -18,7 +18,7 @@ import numpy as np
 from cost_models.arrays import Array
 
 ErrorsAt = Callable[[Array], Array]
-"""(K, C) points → (K, R) errors."""
+"""Points → (K, R) errors, (K, C)."""
 
 _PROBE = 0.02
 """Step in a coordinate for numerical derivatives."""
@@ -42,7 +42,7 @@ class Expansion:
     errors: Array
     """(R,)"""
     slopes: Array
-    """(R, C) derivatives of the errors."""
+    """Derivatives of the errors, (R, C)."""
 
 
 _Z90 = 1.645

@@ -359,11 +359,11 @@ class Offset:
 
     constants: tuple[str, ...]
     mean: Array
-    """(1 + C,) offset of step times, then of each constant."""
+    """Offset of step times, then of each constant, (1 + C,)."""
     variances: Array
-    """(1 + C,) variance of each offset that the runs leave."""
+    """Variance of each offset that the runs leave, (1 + C,)."""
     prior_variances: Array
-    """(1 + C,) variance of each offset before the runs."""
+    """Variance of each offset before the runs, (1 + C,)."""
 
     def apply(self, profile: HardwareProfile) -> HardwareProfile:
         """Copy of a profile with its constants shifted, each at most to the fit's ceiling or its former value."""

@@ -334,7 +334,7 @@ class Exchanges(Columns):
             self.append(event.start, event.seconds, self.kinds.setdefault(exchange, len(self.kinds)))
 
     def of_step(self, step: Step) -> dict[Exchange, list[tuple[float, float]]]:
-        """Of the communication kernels of a step in order of time, by kind of collective, (begin, seconds)."""
+        """Begin and seconds of the communication kernels of a step, in order of time, by kind of collective."""
         start, seconds, kind = self.arrays()
         inside = np.flatnonzero((start >= step.begin) & (start < step.begin + step.seconds))
         exchange_kinds, times = list(self.kinds), defaultdict(list)

@@ -51,6 +51,7 @@ class TableRates(Spec):
 
     @model_validator(mode="after")
     def _full_grids(self) -> TableRates:
+        """Check that rates have a point for every pair of row size and pooling."""
         for points in (self.lookup, self.sums, *self.changes.values()):
             rows, poolings = {one.row_bytes for one in points}, {one.pooling for one in points}
             if sorted((one.row_bytes, one.pooling) for one in points) != sorted(product(rows, poolings)):
@@ -75,7 +76,7 @@ class StageOperations(Spec):
     update: OfRanks = (0, 0)
 
     def of(self, ranks: int) -> tuple[float, ...]:
-        """Number of host operations in each stage (K,) of a step on `ranks` ranks."""
+        """Number of host operations in each of K stages of a step on `ranks` ranks, (K,)."""
         return tuple(each + more * ranks for _, (each, more) in self)
 
 

@@ -53,6 +53,8 @@ class TableSpec(Spec):
 
     @model_validator(mode="after")
     def _one_account_of_its_accesses(self) -> TableSpec:
+        """Raise ValueError if `zipf` and `histogram` are both given, or if the histogram's rows, shares or
+        order are wrong."""
         if not self.histogram:
             return self
         if self.zipf is not None:
@@ -70,12 +72,12 @@ class TableSpec(Spec):
 
     @property
     def outputs(self) -> float:
-        """Number of output vectors of a table per sample, which is 1, or with `concat` the number of ids."""
+        """Number of output vectors of a table per sample: the number of ids with `concat`, else 1."""
         return self.pooling if self.combiner == "concat" else 1.0
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the tables in the class."""
+        """Names of the tables in the class, `count` of them."""
         if self.count == 1:
             return (self.name,)
         return tuple(f"{self.name}.{index}" for index in range(self.count))
@@ -98,7 +100,7 @@ class Interaction(Spec):
 
 
 class RecommenderSpec(Spec):
-    """The shape of a recommender, with its embedding tables and dense networks.
+    """Architecture of a recommender, with its embedding tables and dense networks.
 
     Raises:
         ValueError: names of two tables alike, too many tables, or vectors of several widths that `dot` cannot multiply.
@@ -122,6 +124,8 @@ class RecommenderSpec(Spec):
 
     @model_validator(mode="after")
     def _consistent(self) -> RecommenderSpec:
+        """Raise ValueError for two tables of the same name, too many tables, or vectors that `dot` cannot
+        multiply."""
         classes = self.classes
         if self.num_tables > MAX_TABLES:
             raise ValueError(f"{self.num_tables} tables are more than {MAX_TABLES}")
@@ -164,5 +168,5 @@ class RecommenderSpec(Spec):
 
     @property
     def lookups(self) -> float:
-        """Mean number of ids per sample, summed over all tables."""
+        """Mean number of embedding lookups (ids) per sample, summed over all tables."""
         return sum(one.pooling * one.count for one in self.classes)

@@ -38,8 +38,8 @@ _SLICED: tuple[Form, ...] = ("column", "row", "node-row")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Option:
-    """Division of an embedding table into shards, without the GPUs of the shards. Raises ValueError for options
-    that contradict one another."""
+    """Division of an embedding table into shards, without the GPUs of the shards. Raises ValueError for
+    settings that contradict one another, such as slices of `copy`."""
 
     form: Form
     shards: int = 1
@@ -79,8 +79,8 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class TablePlacement:
-    """Division of one embedding table into shards, with the GPU of each shard. Places are GPUs (for `node-row`
-    nodes), () if the table loads all GPUs alike."""
+    """Division of one embedding table into shards, with the place of each shard: a GPU, or for `node-row` a
+    node."""
 
     option: Option
     at: tuple[int, ...] = ()
@@ -119,7 +119,8 @@ _WORD = re.compile(r"table:(\d{1,6})(?:-(\d{1,6}))?=(\S+)", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class TableWord:
-    """One word of a sharding's text, with the option and shard places of tables `first` to `last`."""
+    """One word of a sharding's text, such as `table:0-3=whole@0,1,2,3`: tables `first` to `last`, their
+    option, and the places (GPUs or nodes) of their shards."""
 
     first: int
     last: int
@@ -128,7 +129,8 @@ class TableWord:
 
     @property
     def places(self) -> dict[int, tuple[int, ...]]:
-        """Table → places of its shards; () where the word names none."""
+        """Places (GPUs or nodes) of the shards of each table, by table number; () if the word names no
+        places."""
         tables = range(self.first, self.last + 1)
         shards = len(self.at) // len(tables)
         return {table: self.at[nth * shards : (nth + 1) * shards] for nth, table in enumerate(tables)}
@@ -146,7 +148,7 @@ def parse_words(text: str, num_tables: int) -> tuple[TableWord, ...]:
 
 
 def _read_words(text: str, num_tables: int) -> tuple[list[TableWord], list[Problem]]:
-    """Parse the valid words of a sharding's text, with a problem for each invalid word."""
+    """Parse a sharding's text into its valid words and one problem for each invalid word."""
     words, problems = list[TableWord](), list[Problem]()
     for word in text.split():
         try:
@@ -157,7 +159,8 @@ def _read_words(text: str, num_tables: int) -> tuple[list[TableWord], list[Probl
 
 
 def require_none(problems: Sequence[Problem], several: str) -> None:
-    """Raise InputError with all problems, if there are any; `several` are the words that follow their number."""
+    """Raise InputError with all problems if there are any; the message of several begins with their number,
+    then the words `several`."""
     if len(problems) == 1:
         raise InputError(f"{problems[0].where} {problems[0].what}".lstrip())
     if problems:
@@ -188,6 +191,8 @@ def parse_sharding(text: str, num_tables: int) -> Sharding:
 
 
 def _parse_word(word: str, num_tables: int) -> TableWord:
+    """Parse one word of a sharding's text, such as `table:5=row`. Raises ValueError for an invalid word or a
+    table that does not exist."""
     match = _WORD.fullmatch(word)
     if match is None:
         like = "`table:5=row` or `table:0-3=whole@0,1,2,3`"

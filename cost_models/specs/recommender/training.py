@@ -36,7 +36,7 @@ class RecommenderTraining(Spec):
 
     @property
     def dense_bytes(self) -> float:
-        """Bytes per element of the operands of the dense network's products."""
+        """Bytes per element of the operands of matrix products in the dense network."""
         return 4.0 if self.precision in FULL else 2.0
 
     @property
@@ -46,7 +46,8 @@ class RecommenderTraining(Spec):
 
     @property
     def dense_state_bytes(self) -> float:
-        """Optimizer state bytes per parameter of the dense network. None, one sum of squares, or two moments."""
+        """Bytes of optimizer state per parameter of the dense network: 0 (SGD), 4 (Adagrad, a sum of squares)
+        or 8 (Adam, two moments)."""
         return {"sgd": 0.0, "adagrad": 4.0, "adam": 8.0}[self.dense_optimizer]
 
     @property
