@@ -1,4 +1,5 @@
-"""Atomic writes: a file is written whole or not at all, so that what a user keeps is the old or the new version.
+"""Atomic writing of files: a file is replaced as a whole or not at all, so that a user keeps either the old
+or the new version.
 
 Temporary files and folders that killed processes left behind are found by their locks and deleted.
 """
@@ -21,7 +22,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 AGE_SECONDS = 3600.0
-"""Age below which unlocked files stay: a process locks what it makes a moment later."""
+"""Minimum age of unlocked files to be deleted: a process locks a new file a moment after it creates it."""
 
 
 @contextmanager
@@ -40,8 +41,8 @@ def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
 
 
 def lock(descriptor: int) -> None:
-    """Lock a file or folder against deletion by `sweep` until the descriptor is closed, where the file system has
-    locks."""
+    """Lock a file or folder, so that `sweep` does not delete it until the descriptor is closed; does nothing
+    if the file system has no locks."""
     with suppress(OSError, AttributeError):  # Windows has no such locks
         fcntl.flock(descriptor, fcntl.LOCK_SH)
 
@@ -58,8 +59,8 @@ def sweep(folder: Path, names: re.Pattern[str]) -> None:
 
 
 def _sweep_one(path: Path) -> None:
-    """Delete a file or folder unless it was written to within the last hour. Raises OSError where it is locked,
-    or gone meanwhile."""
+    """Delete a file or folder that was not written to within the last hour. Raises OSError if it is locked or
+    does not exist any more."""
     inside = [Path(parent, name) for parent, folders, files in os.walk(path) for name in (*folders, *files)]
     if time.time() - max(one.lstat().st_mtime for one in (path, *inside)) < AGE_SECONDS:
         return
@@ -114,15 +115,14 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace a file's content atomically by UTF-8 text, with line ends unchanged. Raises OSError, which names
-    `path`."""
+    """Replace a file's content atomically by a UTF-8 text, with line ends unchanged. An OSError names `path`."""
     with whole_file(path) as stream:
         stream.write(text.encode())
 
 
 def is_replaced(path: Path) -> bool:
-    """Whether writing to a path replaces a regular file, or makes a new one; False for devices, pipes, folders
-    and system paths.
+    """Whether writing to a path replaces a regular file or creates a new file; False for devices, pipes,
+    folders and system paths.
 
     Under /dev and /proc names may lead to files of others: /dev/stdout to where the shell sends what is printed.
     """
@@ -137,7 +137,8 @@ _PROBE_BYTES = 1 << 16
 
 
 def folder_obstacle(folder: Path, *, made: bool = False) -> str:
-    """Reason why a folder cannot be written to, or an empty text; with `made` the folder need not exist yet."""
+    """Reason why files cannot be written to a folder; empty if they can. With `made` the folder need not
+    exist yet."""
     existing = folder
     try:
         while made and not existing.exists() and existing != existing.parent:
@@ -153,7 +154,7 @@ def folder_obstacle(folder: Path, *, made: bool = False) -> str:
 
 
 def file_obstacle(path: Path) -> str:
-    """Reason why a file cannot be written, or an empty text."""
+    """Reason why a file cannot be written; empty if it can."""
     try:
         if path.is_dir():
             return "is a folder"
@@ -168,7 +169,7 @@ def file_obstacle(path: Path) -> str:
 
 
 def lock_alone(descriptor: int) -> bool | None:
-    """Take an exclusive lock on a file and return whether it was free; None where the file system has no locks."""
+    """Take an exclusive lock on a file, and return whether it was free; None if the file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (OSError, AttributeError) as error:  # nor has Windows such locks
@@ -177,7 +178,7 @@ def lock_alone(descriptor: int) -> bool | None:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """Open a file for appending, or at the position of standard output or error where that goes to the same file."""
+    """Open a file for appending; if standard output or error goes to the same file, at the same position."""
     for printed in (1, 2):  # descriptors of standard output and error
         with suppress(OSError):
             if os.path.samestat(path.stat(), os.fstat(printed)):

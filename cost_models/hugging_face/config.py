@@ -1,15 +1,16 @@
-"""A Hugging Face `config.json` as the fields of a `TransformerSpec`, with what had to be assumed, and back.
+"""Conversion of a Hugging Face `config.json` into fields of a `TransformerSpec`, with the assumptions made,
+and back.
 
-Families by `model_type` are in `data/hugging_face/families.yaml`. A family says the names of a config's
-fields, and what the code of its class fixes where a config is silent. What takes more than a table is a function of
+Families by `model_type` are in `data/hugging_face/families.yaml`. A family lists the config key of each spec field, and
+the facts that the code of its class fixes if a config does not state them. Rules that need code are functions of
 `readers`, which the table names.
 
-A config says sizes but leaves to code what the architecture is; each fact that comes from its family instead of the
-config is reported. Dropout is no part of the shape: it has one key in each family, and none in those of Llama's kind.
+A config states sizes, while the architecture is in the code of the class; each fact that comes from the family instead
+of the config is reported. Dropout is no part of the shape: each family has one key for it, Llama-like families none.
 
-Vision towers are read as `data/hugging_face/towers.yaml` says; any other is left aside.
+Vision towers are read by the rules of `data/hugging_face/towers.yaml`; others are left out.
 
-A model is written as the config of the first family whose config is read as the same model.
+A model is written as the config of the first family whose config, read again, gives the same model.
 """
 
 from __future__ import annotations
@@ -43,38 +44,39 @@ from cost_models.specs.transformer import Encoder, Rotary, TransformerSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Rules for converting Hugging Face configs of one `model_type`, with facts fixed in the model's code."""
+    """Rules for converting Hugging Face configs of one `model_type`, with the facts that are fixed in the
+    model's code."""
 
     sizes: Mapping[str, str] = field(default_factory=dict)
-    """Our field → the config's key, each required."""
+    """Required key of the config for each spec field."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Spec field → value that every model of the family has."""
+    """Values of spec fields that every model of the family has."""
     optional: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """Our field → the config's key and the value where it is absent (None: our own default)."""
+    """Optional config key of each spec field, with the value if the key is absent (None: the spec's default)."""
     activation: Sequence[str] = ("hidden_act", "silu")
-    """The config's key of the activation, and its value where absent."""
+    """The config's key of the activation function, and its value if the key is absent."""
     priced_as: Mapping[str, str] = field(default_factory=dict)
-    """Activation of the family → our activation that prices it."""
+    """Activation function of a `TransformerSpec` that prices an activation of the family, by the latter's name."""
     absent: Mapping[str, Any] = field(default_factory=dict)
-    """Key → value that the family's class assumes: parts of larger configs leave out such values."""
+    """Values that the family's class assumes for absent keys: parts of larger configs omit them."""
     older: Mapping[str, str] = field(default_factory=dict)
-    """Key → the key of the same meaning in files from before `transformers` had the family."""
+    """Old key with the same meaning as a key, from files older than the family in `transformers`."""
     needed: Sequence[str] = ()
     """Required keys in addition to those of `sizes`."""
     redundant: Sequence[str] = ()
-    """Keys that repeat others, or that an omission names: they add nothing."""
+    """Keys without further information, as they repeat other keys or an omission names them."""
     derivations: Sequence[str | Mapping[str, Mapping[str, Any]]] = ()
-    """Functions of `readers`, with arguments where they take some."""
+    """Names of functions in `readers` that derive spec fields, with arguments if any."""
     refusals: Sequence[str | Mapping[str, Any]] = ("window_refusal",)
     """Reasons why a config cannot be represented: `say` it `when` a key is set; or a function of `readers`."""
     omissions: Sequence[str | Mapping[str, Any]] = ()
     """Computations that our blocks lack: `say` it always, or `when` a key (`absent`: its default) is set;
     or a function of `readers`."""
     simplification: str | None = None
-    """A simplification that leaves the model the same, in words."""
+    """Simplification in words that does not change the model."""
 
     def derive(self, config: Config) -> Derived:
-        """Spec fields that a config states in other terms, computed by the family's derivation functions."""
+        """Spec fields that the family's derivation functions compute from the config."""
         fields: Derived = {}
         for derivation in self.derivations:
             calls = {derivation: {}} if isinstance(derivation, str) else derivation
@@ -84,8 +86,8 @@ class Family:
 
 
 def active_phrases(conditions: str | Sequence[str | Mapping[str, Any]], config: Config) -> Iterator[str]:
-    """Yield the phrases whose condition a config fulfils. A key that is absent has its class's value, and 0,
-    false and null turn nothing on."""
+    """Yield the phrases whose condition a config fulfils. The value of an absent key is `absent`; 0, false
+    and null fulfil no condition."""
     for condition in conditions:
         if isinstance(condition, str):
             yield from getattr(readers, condition)(config)
@@ -107,22 +109,23 @@ def data_of(name: str) -> Any:
 
 @cache
 def families() -> Mapping[str, Family]:
-    """Map each supported `model_type` to the family's rules, dense families first; cached."""
+    """Rules of each supported model family by `model_type`, dense families first; cached."""
     table = data_of("families.yaml")
     entries = table["bases"] | table["dense"] | table["mixtures"]
     return {name: Family(**_fields(entries, name)) for name in (*table["dense"], *table["mixtures"])}
 
 
 def without_price(model_type: str, config: Config) -> list[str]:
-    """Names of operations that the cost model does not cover, for a model type outside the table of families."""
+    """Operations of a model that the cost model does not cover, in words, for a `model_type` that no family
+    has."""
     table = data_of("families.yaml")
     always = table["other_blocks"].get(model_type, table["features"])
     return [always] if isinstance(always, str) else list(active_phrases(always, config))
 
 
 def _fields(entries: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:
-    """Constructor arguments of a `Family` from an entry of `families.yaml`, with fields inherited from the entry
-    named in `like`. Fields in `without` are not inherited."""
+    """Constructor arguments of a `Family` from an entry of `families.yaml`. The entry inherits the fields of
+    the entry named in `like`, except those listed in `without`."""
     entry = dict(entries[name])
     fields = _fields(entries, entry.pop("like")) if "like" in entry else {}
     dropped = entry.pop("without", ())
@@ -149,8 +152,7 @@ class Noted(UserDict[str, Any]):
 
 
 def unread(config: Noted, redundant: Sequence[str] = ()) -> str:
-    """Text that lists the config keys not read, with values other than None, False or empty; empty where there
-    are none."""
+    """Text that lists the config keys with a value that nothing has read; empty if there are none."""
     table = data_of("families.yaml")
     endings = tuple(table["of_no_price_endings"])
     rest = sorted(config.keys() - config.read - {*table["of_no_price"], *redundant})
@@ -167,8 +169,8 @@ OPT."""
 
 
 def dropout_of(config: Config) -> tuple[float, str] | None:
-    """Dropout probability of hidden activations in a Hugging Face config, and the key that states it; None where no
-    key does. Raises InputError: it is no probability."""
+    """Dropout probability of hidden activations in a Hugging Face config, with the key that states it; None
+    if no key does. Raises InputError for a value that is no probability."""
     for key in _DROPOUT_KEYS:
         if (share := config.get(key)) is None:
             continue
@@ -181,15 +183,15 @@ def dropout_of(config: Config) -> tuple[float, str] | None:
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "num_experts_per_tok")
 """Keys of a number of experts."""
 _LATER = {"num_experts": "num_local_experts"}
-"""Key of a size → what `transformers` 5 may write in its place."""
+"""Key that `transformers` 5 may write in place of an older key, by the older key."""
 _SIZED_NAME = re.compile(r"[a-z].*\d|\d.*[a-z]", re.IGNORECASE)
 """Pattern of a folder named for a model: letters and a number."""
 _NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9._ +/-]")
 
 
 def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
-    """Convert a Hugging Face config into a document of `TransformerSpec` fields, with the assumptions made, one
-    phrase each.
+    """Convert a Hugging Face config into a document of `TransformerSpec` fields, and return it with the
+    assumptions made, one phrase each.
 
     Raises:
         InputError: a `model_type` that cannot be represented, or a config that lacks what cannot be assumed;
@@ -251,7 +253,8 @@ def _as_named_today(config: Config, family: Family, class_values: Config) -> Not
 
 
 def _text_part(config: Config) -> tuple[Config, str]:
-    """Text part of a multimodal config and its place (`text_config.`); any other config unchanged."""
+    """Text part of a multimodal config with its prefix (`text_config.`); any other config unchanged, with an
+    empty prefix."""
     inside = config.get(_TEXT)
     if not isinstance(inside, dict):
         return config, ""
@@ -264,7 +267,7 @@ _TEXT = "text_config"
 _TEXT_ALONE = "the part for text alone"
 _PARTS = {"attention_bias": "attention biases", "attention_output_bias": "bias on the attention's output"}
 _PARTS |= {"mlp_bias": "MLP biases", "qk_norm": "norms over queries and keys"}
-"""Spec field → what a model has where the field is true."""
+"""Phrase for each spec field that is true."""
 _CHOSEN = "weights of chosen experts"
 _PLACES = {"before": "before", "after": "after", "around": "before and after"}
 _PHRASES: dict[str, dict[Any, str]] = {
@@ -293,11 +296,11 @@ _PHRASES: dict[str, dict[Any, str]] = {
     | {kind: f"{kind} positions" for kind in ("rotary", "learned", "alibi")},
     "normalized_routing": {True: f"{_CHOSEN} scaled to one", False: f"{_CHOSEN} as they are"},
 }
-"""Spec field → value → words; None is a value that is taken from other fields."""
+"""Phrase for each value of a spec field; the value None follows from other fields."""
 
 
 def _phrase(name: str, value: Any) -> str:
-    """Words for a spec field and its value, used in lists of assumptions."""
+    """Phrase that describes a spec field with its value, for lists of assumptions."""
     if name == "encoder":
         rows = value.get("token_types", 0)
         return f"{rows or 'no'} type{'s' * (rows != 1)} of tokens"
@@ -317,7 +320,7 @@ def _phrase(name: str, value: Any) -> str:
 
 
 def _family(name: str, model_type: Any, config: Config) -> Family:
-    """Look up the family (reading rules) of a config's `model_type`; raises InputError where the model cannot be
+    """Look up the conversion rules of a config's `model_type`. Raises InputError if the model cannot be
     represented."""
     if not isinstance(model_type, str):
         hint = "it is neither a Hugging Face config nor, with `kind: transformer`, one of ours"
@@ -341,6 +344,8 @@ def _family(name: str, model_type: Any, config: Config) -> Family:
 
 
 def _activation(name: str, family: Family, config: Config, assumed: list[str]) -> str:
+    """Activation function (as the spec names it) of a config; a missing key adds a phrase to `assumed`.
+    Raises InputError for an unknown function."""
     key, default = family.activation
     written = config.get(key)
     if written is None and key == "hidden_act":
@@ -356,9 +361,8 @@ def _activation(name: str, family: Family, config: Config, assumed: list[str]) -
 
 
 def _model_name(document: Document, fields: Mapping[str, Any]) -> str:
-    """Name for a model, from `_name_or_path` without the owner, the folder's name, or the model type with number
-    and width of blocks. The folder's name counts where that says a size, as in `Llama-3-8B`; else
-    `llama-32x4096`."""
+    """Name for a model: `_name_or_path` without the owner; else the folder's name if it contains a size
+    (`Llama-3-8B`); else type, number and width of blocks (`llama-32x4096`)."""
     written, path = document.value.get("_name_or_path"), Path(document.source)
     name = Path(written).name if isinstance(written, str) and written else path.absolute().parent.name
     if not (written or _SIZED_NAME.search(name)):
@@ -367,10 +371,10 @@ def _model_name(document: Document, fields: Mapping[str, Any]) -> str:
 
 
 def tower_fields(config: Config, decoder: Mapping[str, Any]) -> tuple[dict[str, Any], str] | None:
-    """Spec fields of a model with its vision tower, added to the decoder's fields, and the assumption made; None
-    where the tower is not known.
+    """Spec fields of a model that has a vision tower, added to the decoder's fields, and the assumption made;
+    None if the tower is unknown.
 
-    Blocks behind the one that the decoder reads (`vision_feature_layer`) are left out.
+    Blocks of the tower behind the block that the decoder reads (`vision_feature_layer`) are omitted.
     """
     table, model_type = data_of("towers.yaml"), config.get("model_type")
     vision, joined = config.get("vision_config"), table["models"].get(str(model_type))
@@ -409,16 +413,16 @@ def tower_fields(config: Config, decoder: Mapping[str, Any]) -> tuple[dict[str, 
 
 
 _FREE = frozenset({"name", "source", "vocab_multiple", "load_balance", "changed"})
-"""Fields that no config states, or that weights do not depend on."""
+"""Spec fields that no config states, or that do not affect the weights."""
 
 
 Wanted = Callable[[str], bool]
-"""Whether a config may be of a `model_type`."""
+"""Function that says whether a config may have a `model_type`."""
 
 
 def config_of(model: TransformerSpec, dtype: str, wanted: Wanted | None = None) -> dict[str, Any] | None:
-    """Write a Hugging Face config that represents all fields of a model, for a `model_type` accepted by `wanted`;
-    None where no family can."""
+    """Hugging Face config that represents all fields of a model, for a `model_type` that `wanted` accepts;
+    None if no family can."""
     for model_type, family in families().items():
         if wanted is None or wanted(model_type):
             config = {"model_type": model_type, "torch_dtype": dtype} | _written(model, family)
@@ -430,7 +434,7 @@ def config_of(model: TransformerSpec, dtype: str, wanted: Wanted | None = None) 
 
 
 def stated(model: TransformerSpec) -> dict[str, Any]:
-    """Fields of a transformer on which the weights depend, as a Hugging Face config can state them."""
+    """Fields of a transformer that affect the weights, with values as a Hugging Face config can state them."""
     fields = {name: getattr(model, name) for name in TransformerSpec.model_fields if name not in _FREE}
     fields["rotary"] = model.rotary or Rotary()
     if model.encoder is not None:  # no config says what is masked
@@ -442,8 +446,8 @@ def stated(model: TransformerSpec) -> dict[str, Any]:
 
 
 def _written(model: TransformerSpec, family: Family) -> dict[str, Any]:
-    """Config keys for a model from the family's table, and the usual keys from which the family's functions
-    derive fields."""
+    """Config keys of a model according to a family's table, with the usual keys from which the family's
+    functions derive fields."""
     keys = dict(family.sizes) | {name: key for name, (key, _) in family.optional.items()}
     config = {key: getattr(model, name) for name, key in keys.items()}
     key, default = family.activation

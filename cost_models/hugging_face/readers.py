@@ -1,11 +1,12 @@
-"""Readers of Hugging Face configs: fields of a `TransformerSpec` that a config states in other terms.
+"""Derivation of the `TransformerSpec` fields that a Hugging Face config states in other terms, and reasons
+why a config cannot be represented.
 
-The table of families (`data/hugging_face/families.yaml`) names the readers of each family, with arguments; refusals are
-sentences that say why a config cannot be represented. Read from the configuration and modelling files of
-`transformers` 4.57, those of hybrids of 5.24.
+The table of families (`data/hugging_face/families.yaml`) names the functions for each family, with arguments. They
+follow the configuration and modelling files of `transformers` 4.57, and 5.24 for hybrids.
 
-A query of a sliding window of W sees W tokens, itself included (`masking_utils.py`). Which of a head's numbers turn
-together, neighbours (GPT-J) or those of its two halves (Llama), only orders the rows of a matrix: it is not told apart.
+A query of a sliding window of W sees W tokens, itself included (`masking_utils.py`). Rotary positions rotate pairs of
+neighbours (GPT-J) or pairs from the two halves of a head (Llama); this changes only the order of a matrix's rows and is
+not distinguished.
 """
 
 from __future__ import annotations
@@ -23,19 +24,20 @@ from cost_models.specs.transformer import Rotary
 T = TypeVar("T")
 Config = Mapping[str, Any]
 Derived = dict[str, tuple[str, Any]]
-"""Our field → the key that it mostly follows from, and its value."""
+"""Values of spec fields, each with the config key from which it mostly follows."""
 
 ACTIVATIONS = {"gelu": "gelu"} | dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu-tanh")
 ACTIVATIONS |= dict.fromkeys(("silu", "swish"), "silu")
 ACTIVATIONS |= {"relu": "relu", "relu2": "squared-relu", "quick_gelu": "quick-gelu"}
-"""Activation of a config → ours."""
+"""Activation function of a spec by the name in a config."""
 _KINDS = {"full_attention": "full", "indexed_attention": "full"}
 _KINDS |= {"sliding_attention": "window", "chunked_attention": "window"}
-"""Word of `layer_types` → what a block's queries see."""
+"""Kind of attention (`full`, `window`) of a block by the word in `layer_types`."""
 
 
 def look_up(config: Config, **fields: tuple[str, Any]) -> Derived:
-    """Spec fields that a config states in our terms, each by key and value where the config has no such key."""
+    """Read spec fields whose values a config states directly; each field is given with the config key and the
+    value if the key is absent."""
     return {name: (key, config.get(key, default)) for name, (key, default) in fields.items()}
 
 
@@ -48,10 +50,10 @@ def windows(
     full_every: int = 0,
     switch: str = "",
 ) -> Derived:
-    """Derive the spec fields for sliding-window attention; `default` stands for a missing `key`, `pattern` for
+    """Derive the spec fields of sliding-window attention. `default` replaces a missing `key`, and `pattern`
     missing `layer_types`.
 
-    With `full_every` the pattern is that in which every so many-th block has no window; with the key `switch` there
+    With `full_every` every `full_every`-th block has no window; with the key `switch` there
     are windows only where the config sets that key to true.
     """
     if switch and config.get(switch) is not True:
@@ -71,7 +73,8 @@ def windows(
 
 
 def last_blocks(config: Config, *, switch: str = "use_sliding_window") -> Derived:
-    """Derive the windows of Qwen2, which apply from block `max_window_layers` on if `use_sliding_window` is set."""
+    """Derive Qwen2's sliding windows, which apply from block `max_window_layers` on if `use_sliding_window`
+    is set."""
     config.get("sliding_window")  # means nothing without the switch, so that it counts as read
     layers, first = blocks(config), config.get("max_window_layers", 28)
     full = max(0, min(first, layers)) if isinstance(first, int) else 0
@@ -80,14 +83,14 @@ def last_blocks(config: Config, *, switch: str = "use_sliding_window") -> Derive
 
 
 def whole_number(config: Config, key: str, default: int) -> int:
-    """Non-negative integer under a config key; the default where the value is absent or invalid. The field checks
-    report nonsense."""
+    """Non-negative integer value of a config key; `default` if the value is absent or invalid (the spec's
+    validation reports it)."""
     value = config.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default
 
 
 def window_refusal(config: Config) -> Iterator[str]:
-    """Yield reasons why a config's `layer_types` cannot be represented; only the first is read."""
+    """Yield the reasons why a config's `layer_types` cannot be represented; callers use the first."""
     listed, layers = config.get("layer_types"), config.get("num_hidden_layers")
     if listed is None:
         return
@@ -101,13 +104,14 @@ def window_refusal(config: Config) -> Iterator[str]:
 
 
 def shortest_round(kinds: Sequence[T]) -> tuple[T, ...]:
-    """Shortest prefix of a sequence that gives all entries when repeated."""
+    """Shortest prefix of a sequence that, when repeated, gives the entire sequence (Knuth, Morris and Pratt
+    1977)."""
     lengths = range(1, len(kinds) + 1)
     return next((tuple(kinds[:n]) for n in lengths if kinds[n:] == kinds[: len(kinds) - n]), ())
 
 
 def in_turns(kinds: Sequence[str]) -> str:
-    """Describe runs of equal entries in words, such as "2 window, 1 full" for `("window", "window", "full")`."""
+    """Description of runs of equal entries, such as "2 window, 1 full" for `("window", "window", "full")`."""
     return ", ".join(f"{len(list(run))} {kind}" for kind, run in groupby(kinds))
 
 
@@ -115,7 +119,7 @@ _USUAL_BASE = Rotary().base
 SCALED = {"linear": {"factor": "factor"}}
 SCALED["llama3"] = {"factor": "factor", "first_positions": "original_max_position_embeddings"}
 SCALED["llama3"] |= {"low_turns": "low_freq_factor", "high_turns": "high_freq_factor"}
-"""Kind of scaling → our field → the config's key."""
+"""Config key of each field of a rotary scaling, by kind of scaling."""
 _PLAIN = ("default", "mrope")
 """Kinds of scaling that change nothing for text."""
 
@@ -130,10 +134,11 @@ def rotary(
     dim: tuple[str, int] | None = None,
     pattern: Sequence[bool] = (),
 ) -> Derived:
-    """Derive the spec field `rotary` (base, rotated part of a head, scaling, blocks); empty where all are usual.
+    """Derive the spec field `rotary` (base, rotated part of a head, scaling, blocks with rotation); empty if
+    all are default.
 
-    `base`, `windowed_base` and `part` (a share of a head) are values where the config has no such key. `dim` is numbers
-    of a head instead, all where null; `pattern` says which blocks turn.
+    `base`, `windowed_base` and `part` (a share of the head's elements) are values if the config has no such key. `dim`
+    is the number of rotated elements of a head, null for all; `pattern` says which blocks rotate.
     """
     fields: dict[str, Any] = {}
     if (written := config.get(base_key, base)) != _USUAL_BASE:
@@ -152,7 +157,8 @@ def rotary(
 
 
 def old_rotary_keys(config: Config) -> dict[str, Any]:
-    """Config keys for rotary positions as before `transformers` 5, filled from `rope_parameters`."""
+    """Rotary config keys of `transformers` before 5, filled from `rope_parameters`, except keys that the
+    config has."""
     parameters = config.get("rope_parameters")
     if not isinstance(parameters, dict):
         return {}
@@ -168,13 +174,13 @@ def old_rotary_keys(config: Config) -> dict[str, Any]:
 
 
 def unscaled(config: Config) -> tuple[str, ...]:
-    """Phrase for a rotary scaling that the spec cannot express; empty where there is none."""
+    """Phrase for a rotary scaling that the spec cannot express; empty if there is none."""
     kind = _kind(config)
     return () if kind is None or kind in SCALED else (f"{kind} scaling of rotary positions",)
 
 
 def _kind(config: Config) -> str | None:
-    """Kind of rotary scaling in a config, such as `llama3`; None where positions are not scaled."""
+    """Kind of rotary scaling in a config, such as `llama3`; None if positions are not scaled."""
     scaling = config.get("rope_scaling")
     if not isinstance(scaling, dict):
         return None
@@ -183,8 +189,8 @@ def _kind(config: Config) -> str | None:
 
 
 def _part_of_head(config: Config, share: Any) -> Any:
-    """Number of a head's elements that rotary positions turn, from their share; None where all turn. Nonsense is
-    left to the field check."""
+    """Number of a head's elements that rotary positions rotate, from their share of the head; None for all.
+    Invalid values are left to the spec's validation."""
     if not isinstance(share, int | float) or isinstance(share, bool):
         return share
     heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")
@@ -195,13 +201,13 @@ def _part_of_head(config: Config, share: Any) -> Any:
 
 
 def gemma_scale(config: Config) -> Derived:
-    """Derive the factor on Gemma's embedded tokens, the square root of the hidden size."""
+    """Derive the factor on Gemma's token embeddings, the square root of the hidden size."""
     hidden = whole_number(config, "hidden_size", 0)
     return {"embedding_scale": ("hidden_size", hidden**0.5)} if hidden else {}
 
 
 def score_scale(config: Config) -> Derived:
-    """Derive the factor on attention scores from `query_pre_attn_scalar`, as one over its square root."""
+    """Derive the factor on attention scores: one over the square root of `query_pre_attn_scalar`."""
     scalar = config.get("query_pre_attn_scalar", 256)
     if scalar == config.get("head_dim", 256) or not isinstance(scalar, int | float) or scalar <= 0:
         return {}
@@ -209,29 +215,30 @@ def score_scale(config: Config) -> Derived:
 
 
 def gemma3(config: Config) -> Derived:
+    """Derive Gemma 3's scale factors, sliding windows and rotary positions."""
     rounds = min(max(2, whole_number(config, "sliding_window_pattern", 6)), 1000)
     fields = gemma_scale(config) | score_scale(config) | windows(config, default=4096, full_every=rounds)
     return fields | rotary(config, base=1e6, windowed_base=("rope_local_base_freq", 10_000.0))
 
 
 def olmo3(config: Config) -> Derived:
-    """Derive OLMo 3's windows and rotary positions. Blocks with a window have unscaled rotary positions, whatever
-    the scaling in the others."""
+    """Derive OLMo 3's sliding windows and rotary positions. Blocks with a window have unscaled rotary
+    positions, even if the others are scaled."""
     scaled = ("", config.get("rope_theta", 10_000.0)) if config.get("rope_scaling") else None
     return windows(config, default=4096, full_every=4) | rotary(config, windowed_base=scaled)
 
 
 def rotary_blocks(config: Config) -> list[bool]:
-    """Whether each block has rotary positions, as `no_rope_layers` says, else all but every fourth block
-    (`no_rope_layer_interval`)."""
+    """Whether each block has rotary positions, (L,): as listed in `no_rope_layers`, else all blocks but every
+    `no_rope_layer_interval`-th."""
     interval = max(1, whole_number(config, "no_rope_layer_interval", 4))
     listed = config.get("no_rope_layers") or [(index + 1) % interval != 0 for index in range(blocks(config))]
     return [bool(one) for one in listed] if isinstance(listed, list) else []
 
 
 def smollm3(config: Config) -> Derived:
-    """Derive SmolLM3's windows and rotary positions. Every fourth block has no rotary positions, and may have a
-    window."""
+    """Derive SmolLM3's sliding windows and rotary positions. Every fourth block has no rotary positions, and
+    may have a window."""
     turned = rotary_blocks(config)
     pattern = ["full" if one else "window" for one in turned]
     fields = rotary(config, base=2e6, pattern=turned)
@@ -239,8 +246,8 @@ def smollm3(config: Config) -> Derived:
 
 
 def granite_factors(config: Config) -> Derived:
-    """Derive Granite's factors on embedded tokens, attention scores, logits, and the output of each half of a
-    block."""
+    """Derive Granite's factors on token embeddings, attention scores, logits, and the outputs of attention
+    and MLP."""
     logits = config.get("logits_scaling", 1.0)
     inverse = 1 / logits if isinstance(logits, int | float) and logits > 0 else logits
     return {
@@ -252,6 +259,7 @@ def granite_factors(config: Config) -> Derived:
 
 
 def _factor(config: Config, key: str) -> tuple[str, Any]:
+    """Value of a config key as a float if possible, default 1, with the key."""
     value = config.get(key, 1.0)
     with suppress(TypeError, ValueError):  # what is no number is refused with its place
         value = float(value)
@@ -259,8 +267,9 @@ def _factor(config: Config, key: str) -> tuple[str, Any]:
 
 
 def windows_that_rotate(config: Config, *, full_every: int = 0, without: bool = True) -> Derived:
-    """Derive windows and rotary positions of EXAONE 4 and Command R7B. Blocks with a window turn, every so many-th
-    block has neither; where no block has a window, all turn or none (`without`)."""
+    """Derive sliding windows and rotary positions of EXAONE 4 and Command R7B: blocks with a window have
+    rotary positions, every `full_every`-th block has neither. If no block has a window, all blocks rotate or
+    none (`without`)."""
     if not full_every:
         interval = whole_number(config, "sliding_window_pattern", 4)
         full_every = min(interval, 1000) if interval > 1 else 4
@@ -270,16 +279,16 @@ def windows_that_rotate(config: Config, *, full_every: int = 0, without: bool = 
 
 
 def neox_halves(config: Config) -> Derived:
-    """Derive whether GPT-NeoX computes attention and MLP in parallel, each with a separate norm, which is the
-    default."""
+    """Derive whether GPT-NeoX computes attention and MLP in parallel (the default), and the number of norms
+    before them."""
     key = "use_parallel_residual"
     parallel = config.get(key, True)
     return {"parallel_block": (key, parallel), "parallel_norms": (key, 2 if parallel is True else 1)}
 
 
 def falcon(config: Config) -> Derived:
-    """Derive key/value heads, parallel blocks and positions of the Falcon generations. 7B has one norm and one
-    key head, 40B and 180B two norms and some key heads, 11B one norm."""
+    """Derive key/value heads, parallel blocks and positions of the Falcon generations. 7B has one norm and
+    one key head, 40B and 180B two norms and several key heads, 11B one norm."""
     newer, heads = config.get("new_decoder_architecture", False), config.get("num_attention_heads")
     if newer:
         fields = look_up(config, num_kv_heads=("num_kv_heads", heads))
@@ -295,22 +304,22 @@ def falcon(config: Config) -> Derived:
 
 
 def fields_if_set(config: Config, *, key: str, then: Mapping[str, Any], usual: bool = False) -> Derived:
-    """Derive the fields `then` where a key is set; `usual` is its value where it is absent."""
+    """Derive the fields `then` if a config key is set; `usual` is the value of an absent key."""
     return {name: (key, value) for name, value in then.items()} if config.get(key, usual) else {}
 
 
 def encoder(config: Config, *, types: int = 2, shifted: bool = False) -> Derived:
-    """Derive the fields of BERT-like encoders, with the number of token types and the first position index.
-    Positions begin behind that of padding where `shifted`."""
+    """Derive the fields of BERT-like encoders: number of token types, and index of the first position. With
+    `shifted` positions start behind the padding's."""
     rows = config.get("type_vocab_size", types) if types else 0  # nonsense is left to the field checks
     first = whole_number(config, "pad_token_id", 1) + 1 if shifted else 0
     return {"encoder": ("type_vocab_size", {"token_types": rows, "first_position": first})}
 
 
 def stacks(config: Config, *, scales: bool = True) -> Derived:
-    """Derive the fields of T5-like models with an encoder and a decoder stack. Blocks of both stacks are counted
-    one after the other; logits of a tied head are scaled by the root of their width, where the family `scales`
-    them."""
+    """Derive the fields of T5-like models with an encoder and a decoder stack. The number of layers is the
+    sum over both stacks. If the family `scales` them, logits of a tied head are divided by the root of the
+    width."""
     first = whole_number(config, "num_layers", 0)
     decoder = whole_number(config, "num_decoder_layers", first)
     buckets = whole_number(config, "relative_attention_num_buckets", 32)
@@ -326,6 +335,7 @@ def stacks(config: Config, *, scales: bool = True) -> Derived:
 
 
 def encoder_refusal(config: Config) -> Iterator[str]:
+    """Yield reasons why a BERT-like encoder cannot be represented."""
     if (kind := config.get("position_embedding_type") or "absolute") != "absolute":
         yield f"it has positions of its own in attention (`position_embedding_type: {kind}`)"
     if config.get("embedding_size") not in (None, 0, config.get("hidden_size")):
@@ -333,6 +343,7 @@ def encoder_refusal(config: Config) -> Iterator[str]:
 
 
 def opt_refusal(config: Config) -> Iterator[str]:
+    """Yield reasons why an OPT model cannot be represented."""
     if config.get("word_embed_proj_dim") not in (None, 0, config.get("hidden_size")):
         yield "its embeddings are narrower than its blocks (`word_embed_proj_dim`)"
     if config.get("do_layer_norm_before") is False:
@@ -340,26 +351,28 @@ def opt_refusal(config: Config) -> Iterator[str]:
 
 
 def routing(config: Config, *, normalized: bool) -> Derived:
-    """Derive whether routing weights are normalized and the load-balance coefficient; `normalized` is the default
-    of the family."""
+    """Derive whether routing weights are normalized, and the load-balance coefficient; `normalized` is the
+    family's default."""
     key = "aux_loss_alpha" if "aux_loss_alpha" in config else "router_aux_loss_coef"
     return look_up(config, normalized_routing=("norm_topk_prob", normalized), load_balance=(key, 0.001))
 
 
 def mixtures(key: str, layers: int, expert_layers: Iterable[int]) -> Derived:
-    """Spec fields for the number of blocks with experts, and for the indices of the blocks where these are not
-    the last ones."""
+    """Spec fields of a model with experts in the blocks `expert_layers`: their number, and their indices
+    unless they are the last blocks."""
     numbers = sorted(set(expert_layers))
     last = numbers == list(range(layers - len(numbers), layers))
     return {"num_moe_layers": (key, len(numbers))} | ({} if last else {"moe_layers": (key, numbers)})
 
 
 def blocks(config: Config) -> int:
+    """Number of blocks that a config states, at most `MAX_LAYERS`; 0 if invalid."""
     return min(whole_number(config, "num_hidden_layers", 0), MAX_LAYERS)
 
 
 def periodic_experts(config: Config) -> Derived:
-    """Derive the blocks with experts, every `decoder_sparse_step`-th block except those in `mlp_only_layers`."""
+    """Derive which blocks have experts: every `decoder_sparse_step`-th block except those in
+    `mlp_only_layers`."""
     step, layers = max(1, whole_number(config, "decoder_sparse_step", 1)), blocks(config)
     listed = config.get("mlp_only_layers")
     dense = set(listed) if isinstance(listed, list) and all(isinstance(i, int) for i in listed) else set()
@@ -368,8 +381,8 @@ def periodic_experts(config: Config) -> Derived:
 
 
 def experts_after_dense(config: Config) -> Derived:
-    """Derive the blocks with experts of DeepSeek-like models, in which the first blocks are dense. Then every
-    `moe_layer_freq`-th has experts; shared ones have their width."""
+    """Derive which blocks have experts in DeepSeek-like models: every `moe_layer_freq`-th block after the
+    first dense ones. Shared experts are as wide as routed ones."""
     layers, first = blocks(config), whole_number(config, "first_k_dense_replace", 0)
     interval = max(1, whole_number(config, "moe_layer_freq", 1))
     width = whole_number(config, "moe_intermediate_size", 0)
@@ -384,7 +397,7 @@ def experts_after_dense(config: Config) -> Derived:
 
 
 def groups(config: Config, *, scored_by: str) -> Derived:
-    """Derive the groups of experts to which routing of a token is limited, where the config limits it."""
+    """Derive the groups of experts to which a token's routing is limited; empty if the config has no limit."""
     count, per_token = config.get("n_group"), config.get("topk_group")
     if config.get("topk_method") == "greedy" or count in (None, 1) or count == per_token:
         return {}
@@ -392,8 +405,8 @@ def groups(config: Config, *, scored_by: str) -> Derived:
 
 
 def deepseek(config: Config) -> Derived:
-    """Derive DeepSeek's multi-head latent attention, router scores and expert groups. A head has two parts, and
-    everything comes out of latents."""
+    """Derive DeepSeek's latent attention, router scores and expert groups. A head's width is the sum of its
+    parts with and without rotary positions."""
     width = whole_number(config, "qk_nope_head_dim", 0) + whole_number(config, "qk_rope_head_dim", 0)
     third = config.get("model_type") != "deepseek_v2"
     latent: dict[str, Any] = {"kv_rank": config.get("kv_lora_rank"), "query_rank": config.get("q_lora_rank")}
@@ -408,17 +421,19 @@ def deepseek(config: Config) -> Derived:
 
 
 def indexer_refusal(config: Config) -> Iterator[str]:
+    """Yield the reason why a model with shared sparse-attention indexers cannot be represented."""
     kinds = config.get("indexer_types")
     if (isinstance(kinds, list) and "shared" in kinds) or whole_number(config, "index_topk_freq", 1) > 1:
         yield "some of its blocks attend to what an indexer before them picked (`indexer_types`)"
 
 
 def jamba(config: Config) -> Derived:
-    """Derive the blocks of Jamba with attention and those with experts, each at a regular period from an offset
-    on."""
+    """Derive which blocks of Jamba have attention and which have experts, each at a regular period from an
+    offset."""
     layers = blocks(config)
 
     def chosen(name: str, every: int, first: int) -> range:
+        """Indices of the blocks with the feature `name`, every period from its offset."""
         period = max(1, whole_number(config, f"{name}_period", every))
         return range(whole_number(config, f"{name}_offset", first), layers, period)
 
@@ -433,7 +448,7 @@ def jamba(config: Config) -> Derived:
 
 
 def llama4(config: Config) -> Derived:
-    """Derive experts, windows and rotary positions of Llama 4. Dense blocks have a width of their own; blocks
+    """Derive experts, windows and rotary positions of Llama 4. Dense blocks have a separate width; blocks
     without a window have no rotary positions."""
     layers, step = blocks(config), max(1, whole_number(config, "interleave_moe_layer_step", 1))
     written, turned = config.get("moe_layers"), rotary_blocks(config)
@@ -448,14 +463,14 @@ def llama4(config: Config) -> Derived:
 
 
 def mellum(config: Config) -> Derived:
-    """Derive windows and rotary positions of Mellum, with another rotary base in blocks with a window."""
+    """Derive sliding windows and rotary positions of Mellum; blocks with a window have another rotary base."""
     fields = windows(config, default=1024)
     windowed = ("rope_local_base_freq", 10_000.0) if fields else None
     return fields | rotary(config, base=500_000.0, windowed_base=windowed)
 
 
 def ernie(config: Config) -> Derived:
-    """Derive the blocks with experts of ERNIE 4.5, at a regular interval between two block indices. Shared
+    """Derive which blocks of ERNIE 4.5 have experts, at a regular interval between two block indices. Shared
     experts are as wide as routed ones."""
     layers, first = blocks(config), whole_number(config, "moe_layer_start_index", 1)
     last, step = config.get("moe_layer_end_index", -1), max(1, whole_number(config, "moe_layer_interval", 1))
@@ -470,21 +485,21 @@ def ernie(config: Config) -> Derived:
 
 
 def hunyuan(config: Config) -> Derived:
-    """Derive the experts of Hunyuan, with one shared expert as wide as the routed ones. Counts may be listed
-    block by block."""
+    """Derive the experts of Hunyuan, with one shared expert of the width `intermediate_size`. Numbers may be
+    listed block by block."""
     fields: Derived = {"num_experts": ("num_experts", _common_count(config, "num_experts"))}
     fields |= {"experts_per_token": ("moe_topk", _common_count(config, "moe_topk"))}
     return fields | look_up(config, shared_expert_ffn_hidden_size=("intermediate_size", None))
 
 
 def _common_count(config: Config, key: str) -> Any:
-    """Value of a config key that holds one number for all blocks, or the first of a list with one number per
-    block."""
+    """Value of a config key for all blocks: a number, or the first of a list with a number per block."""
     written = config.get(key)
     return written[0] if isinstance(written, list) and written else written
 
 
 def hunyuan_refusal(config: Config) -> Iterator[str]:
+    """Yield reasons why a Hunyuan model cannot be represented, such as blocks that differ."""
     for key in ("num_experts", "moe_topk", "moe_intermediate_size", "num_shared_expert"):
         written = config.get(key)
         if isinstance(written, list) and any(one != written[0] for one in written):
@@ -496,20 +511,20 @@ def hunyuan_refusal(config: Config) -> Iterator[str]:
 
 
 def dots_windows(config: Config) -> Derived:
-    """Derive the windows of dots.llm1, from block `max_window_layers` on, without a switch in the config."""
+    """Derive the sliding windows of dots.llm1, which apply from block `max_window_layers` on."""
     return last_blocks(config, switch="") if config.get("sliding_window", 4096) else {}
 
 
 _MIXERS = dict.fromkeys(("linear_attention", "conv", "mamba", "M"), "recurrence")
 _MIXERS |= dict.fromkeys(("full_attention", "attention", "*"), "attention")
 _MIXERS |= dict.fromkeys(("mlp", "-", "moe", "E"), "none")
-"""Word of a config, or letter of a `hybrid_override_pattern`, for a block → what mixes its tokens."""
+"""Mixer of a block (attention, recurrence or none) by the config's word, or letter of `hybrid_override_pattern`."""
 _EXPERTS = ("moe", "E")
 _LISTS = ("layer_types", "layers_block_type", "hybrid_override_pattern")
 
 
 def listed(config: Config) -> tuple[str, list[str]]:
-    """Key of a hybrid model's config that lists the type of each block, and the listed words; no words where
+    """Config key of a hybrid model that lists the type of each block, with the listed words; no words if
     there is no such key."""
     for key in _LISTS:
         value = config.get(key)
@@ -519,16 +534,16 @@ def listed(config: Config) -> tuple[str, list[str]]:
 
 
 def hybrid_refusal(config: Config) -> Iterator[str]:
-    """Yield the reason why a hybrid model's list of blocks cannot be represented; nothing where it can."""
+    """Yield the reason why a hybrid model's list of block types cannot be represented, if it cannot."""
     key, words = listed(config)
     if unknown := [word for word in words if word not in _MIXERS]:
         yield f"it has blocks of `{unknown[0][:60]}` (`{key}`)"
 
 
 def mixers(config: Config, *, full_every: int = 0, attention_at: str = "") -> Derived:
-    """Derive the spec field `mixers`, which says for each block whether attention or a recurrence mixes tokens.
-    Taken from a list of blocks, else every so many-th block attends (`full_attention_interval`), or those that
-    the key `attention_at` numbers."""
+    """Derive the spec field `mixers`, which says for each block whether attention or a recurrence mixes
+    tokens. Sources are the list of block types, else the block indices under the key `attention_at`, else
+    `full_attention_interval` (every so many-th block has attention)."""
     key, words = listed(config)
     kinds = [_MIXERS[word] for word in words]
     if not kinds and attention_at:
@@ -542,12 +557,12 @@ def mixers(config: Config, *, full_every: int = 0, attention_at: str = "") -> De
 
 
 def recurrence(config: Config, *, kind: str, width: str = "", **keys: Sequence[Any]) -> Derived:
-    """Derive the spec field `recurrence` (shape of the recurrent mixer) from pairs of config key and default for
-    each of its fields.
+    """Derive the spec field `recurrence` (shape of the recurrent mixer); each of its fields is given as a
+    config key with the value if absent.
 
-    A width of heads that is not said is that of all of them, `width` or `mamba_expand` times the model's, shared out.
+    A missing width of heads is the total width (`width`, or `mamba_expand` times the model's) divided by the heads.
 
-    Of mamba1 `heads` says how many times as many channels as the model's width there are.
+    In mamba1 the value of `heads` is the number of channels as a multiple of the model's width.
     """
     fields = {name: usual if config.get(key) is None else config[key] for name, (key, usual) in keys.items()}
     hidden = whole_number(config, "hidden_size", 0)
@@ -564,14 +579,15 @@ def recurrence(config: Config, *, kind: str, width: str = "", **keys: Sequence[A
 
 
 def limited_steps(config: Config) -> tuple[str, ...]:
-    """Phrase for Mamba-2's limits on step sizes if a config sets finite ones, which no published model does."""
+    """Phrase for finite limits on Mamba-2's step sizes, which no published model has; empty without limits."""
     limits = config.get("time_step_limit")
     numbers = [one for one in limits if isinstance(one, float)] if isinstance(limits, list) else []
     return ("limits of step sizes",) if any(0 < one < inf for one in numbers) else ()
 
 
 def nemotron_h(config: Config) -> Derived:
-    """Derive blocks and experts of Nemotron-H. Every block is one half; experts have no gates."""
+    """Derive blocks and experts of Nemotron-H. Every block is attention, a recurrence or an MLP alone;
+    experts have no gates."""
     key, words = listed(config)
     fields: Derived = {"num_layers": (key, len(words)), "mixers": (key, [_MIXERS[word] for word in words])}
     experts = [layer for layer, word in enumerate(words) if word in _EXPERTS]
@@ -589,8 +605,8 @@ def nemotron_h(config: Config) -> Derived:
 
 
 def kimi(config: Config) -> Derived:
-    """Derive mixers and recurrence of Kimi Linear. Checkpoints number attention's blocks from 1 in
-    `linear_attn_config`."""
+    """Derive mixers and recurrence of Kimi Linear. `linear_attn_config` numbers the blocks with attention
+    from 1."""
     inside = config.get("linear_attn_config")
     inside = inside if isinstance(inside, dict) else {}
     rank = inside.get("head_dim", config.get("linear_head_dim", 128))
@@ -606,7 +622,8 @@ def kimi(config: Config) -> Derived:
 
 
 def granite_hybrid(config: Config) -> Derived:
-    """Derive positions and experts of hybrid Granite 4 models. Without routed experts the shared ones are the MLP."""
+    """Derive positions and experts of hybrid Granite 4 models. Without routed experts the shared expert is
+    the MLP."""
     width = "shared_intermediate_size"
     shared, experts = config.get(width, 1024), config.get("num_local_experts", 8)
     turns = config.get("position_embedding_type") == "rope"
@@ -619,13 +636,13 @@ def granite_hybrid(config: Config) -> Derived:
 
 
 def mamba(config: Config) -> Derived:
-    """Set one head for Mamba, whose blocks have no attention."""
+    """Spec field for the number of heads, 1, of Mamba, whose blocks have no attention."""
     return {"num_heads": ("hidden_size", 1)}
 
 
 def lfm2(config: Config) -> Derived:
-    """Derive mixers and MLP width of LFM2. Convolutions where no attention is named, and in dense blocks a width
-    that is rounded."""
+    """Derive mixers and MLP width of LFM2. Blocks without attention are convolutions; dense blocks have a
+    rounded MLP width."""
     fields: Derived = {}
     if config.get("layer_types") or config.get("full_attn_idxs"):
         fields = mixers(config, attention_at="full_attn_idxs")

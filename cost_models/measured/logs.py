@@ -1,4 +1,5 @@
-"""Logs of a job, read line by line in constant memory: its steps, its memory, and the sizes that it prints of itself.
+"""Reading of a job's logs line by line in constant memory: its steps, its memory, and the sizes that the
+trainer prints.
 
 Formats of trainers' logs are patterns of `data/logs/`. Typical steps leave out warm-up, checkpoints and disturbances.
 """
@@ -30,7 +31,7 @@ from cost_models.files.reading import opened
 from cost_models.units import LARGEST, counted, grouped
 
 TIMES = ("seconds", "tokens_per_second_per_gpu", "samples_per_second", "steps_per_second")
-"""Quantities of a line that tell the time of a step, the first that is there counts."""
+"""Quantities from which the time of a step follows; the first that a line has is used."""
 _THOUSANDS = {"K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 
 
@@ -40,11 +41,11 @@ class Printed(Spec):
     pattern: str
     """Regular expression whose last group is the number."""
     unit: float | dict[str, float] = 1.0
-    """Base units (seconds or bytes) of a printed 1; by the group `unit` where the line has a unit."""
+    """Base units (seconds or bytes) in a printed 1; by the text of the group `unit` if the line has a unit."""
 
     def read(self, text: str) -> float | None:
         """Read the number in a log line, in base units, from forms such as `1,234`, `5.6E+00` or `7.8K`; None
-        where the line has none."""
+        if the line has no such number."""
         match = search(self.pattern, text)
         if match is None:
             return None
@@ -101,7 +102,7 @@ class _Formats(Spec):
 
 @cache
 def formats() -> Mapping[str, LogFormat]:
-    """Log formats of trainers by name; formats with seconds come before formats with rates, progress bars last."""
+    """Log formats of trainers by name; formats with seconds come before those with rates, progress bars last."""
     by_name: dict[str, LogFormat] = {}
     for file in data_files("logs"):
         by_name |= validate(data_document(file), _Formats).formats
@@ -109,7 +110,7 @@ def formats() -> Mapping[str, LogFormat]:
 
 
 def number(text: str) -> float:
-    """Parse a number as trainers print it (`1,234`, `7.8K`); NaN for other text."""
+    """Parse a number as trainers print it (`1,234`, `7.8K`); NaN for any other text."""
     plain = text.replace(",", "")
     scale = _THOUSANDS.get(plain[-1:], 1.0)
     try:
@@ -119,14 +120,14 @@ def number(text: str) -> float:
 
 
 def search(pattern: str, text: str) -> re.Match[str] | None:
-    """Match of a format's regular expression in a log line; None where nothing matches."""
+    """Match a format's regular expression anywhere in a log line; None if it does not match."""
     return re.search(pattern, text, re.ASCII)
 
 
 LONGEST_LINE = 1 << 16
-"""Characters of a line that are read; no line of a step is nearly as long."""
+"""Maximum number of characters read from a line; no line of a step is nearly as long."""
 LONGEST_SECONDS = 1e7
-"""Beyond which a duration that is told is a mistake."""
+"""Seconds beyond which a printed duration must be a mistake."""
 _CHUNK = 1 << 18
 _MAGIC = b"\x1f\x8b"
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
@@ -137,8 +138,8 @@ _SMALL = 1 << 26
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line number, text) of a log, without colours; parts between carriage returns (progress bars) share
-    one number.
+    """Yield (line number, text) of a log, without colours; the parts of a line between carriage returns
+    (progress bars) have the same number.
 
     A last line that no line end closes is left out: it may be cut off inside a number.
 
@@ -161,13 +162,15 @@ def lines_of(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _parts(number: int, line: bytes) -> Iterator[tuple[int, str]]:
+    """Yield the parts of one line between carriage returns, each with the line's number, decoded and without
+    colours."""
     for part in line.split(b"\r"):
         text = part[:LONGEST_LINE].decode("utf-8", "replace")
         yield number, _COLOUR.sub("", text) if "\x1b" in text else text
 
 
 def chunks_of(path: Path) -> Iterator[bytes]:
-    """Yield the bytes of a file in chunks, unpacked where the file is packed by gzip.
+    """Yield the bytes of a file in chunks, decompressed if the file is compressed by gzip.
 
     Raises:
         InputError: as `lines_of`.
@@ -196,9 +199,9 @@ def chunks_of(path: Path) -> Iterator[bytes]:
 
 
 MAX_LINES = 20_000
-"""Largest number of lines kept; of longer logs every second, fourth, eighth is, which leaves the median."""
+"""Maximum number of step lines in memory; of more lines every second, fourth, ... remains, with the same median."""
 _LATE = 8
-"""Lines back to which another rank may tell of a step that was told before."""
+"""Number of past lines among which another rank's line of the same step is recognised."""
 _FAR = 5.0
 """Robust deviations from the median beyond which a step is none of the usual (3.5 for one look at normal data,
 Iglewicz & Hoaglin 1993; here thousands are looked at)."""
@@ -217,9 +220,9 @@ class StepLine:
     loss: float = math.nan
     gradient_norm: float = math.nan
     attempt: int = 0
-    """How often the job had started again before it."""
+    """Number of restarts of the job before the line."""
     disturbed: bool = False
-    """Whether a checkpoint or an evaluation came since the line before."""
+    """Whether a checkpoint or an evaluation happened since the line before."""
 
 
 @dataclass(slots=True)
@@ -230,11 +233,11 @@ class Steps:
     attempts: int = 0
     _stride: int = 1
     count: int = 0
-    """Lines that were taken."""
+    """Number of lines added, before thinning."""
     _late: dict[int, StepLine] = field(default_factory=dict)
 
     def add(self, line: StepLine) -> None:
-        """Add a step line; where another rank prints the same step again, the slower one counts."""
+        """Add a step line; if another rank printed the same step before, the slower line is used."""
         if (earlier := self._late.get(line.step)) is not None:
             earlier.seconds = max(earlier.seconds, line.seconds)
             return
@@ -257,17 +260,19 @@ class Steps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypicalSteps:
-    """Typical step lines of a log, with the number of lines left out and the share of time lost."""
+    """Typical step lines of a log, with the number of lines left out and the share of time lost in slow
+    lines."""
 
     lines: Sequence[StepLine]
     left_out: Mapping[str, int]
-    """Reason → number of lines left out."""
+    """Number of lines left out, by reason."""
     lost: float
-    """Share of the time behind the warm-up that slow lines took beyond the median."""
+    """Share of the time after the warm-up by which slow lines exceed the median."""
 
 
 def typical_steps(lines: Sequence[StepLine]) -> TypicalSteps:
-    """Select the typical step lines, without the first line of every start and lines far from the median of the rest.
+    """Select the typical step lines: without the first line after each start, and without lines far from the
+    median of the rest.
 
     Slow lines that follow a start at once are its warm-up, too. A log of a single line is taken as it is.
     """
@@ -302,12 +307,12 @@ def typical_steps(lines: Sequence[StepLine]) -> TypicalSteps:
 
 _MOST_SETTINGS = 5_000
 _MOST_VALUES = 4
-"""Different values of one setting that are kept: a job that starts again prints them again."""
+"""Maximum number of different values recorded for a setting: a job that restarts prints them again."""
 _MOST_RANKS = 100_000
 _STEPS_TO_IDENTIFY = 50
-"""Steps of one trainer after which lines are no longer read as other trainers'."""
+"""Number of steps in one trainer's format after which the other formats are not tried any more."""
 _RANK = r"\[(?:Rank |rank|default)(\d+)\]|^ *(\d+): "
-"""How launchers and trainers say whose line it is: `[rank3]:` of torchrun, `3: ` of srun."""
+"""Pattern of the rank in front of a line: `[rank3]:` of torchrun, `3: ` of srun."""
 
 
 class Work(NamedTuple):
@@ -325,22 +330,22 @@ class Log:
     format: LogFormat
     steps: Steps = field(default_factory=Steps)
     allocated: dict[int, float] = field(default_factory=dict)
-    """Rank → peak bytes; lines that name no rank count for rank 0."""
+    """Peak allocated bytes by rank; lines without a rank count for rank 0."""
     reserved: dict[int, float] = field(default_factory=dict)
     settings: dict[str, dict[str, str]] = field(default_factory=dict)
     """The trainer's name for a size, or the field of a plan that a whole line prints → value as printed → file and line
     where it stands first."""
     problems: list[Problem] = field(default_factory=list)
     other_batch: dict[int, str] = field(default_factory=dict)
-    """Sequences of a step, other than the plan's → where they stand first."""
+    """File and line where each batch size (sequences) other than the plan's is first printed, by batch size."""
     ramped: int = 0
-    """Lines of steps of another batch."""
+    """Number of step lines with another batch size."""
     total: str = ""
     disturbed: bool = False
 
 
 def read_logs(paths: Sequence[Path], work: Work) -> Log:
-    """Read the logs of one job, given in any order; those of earlier steps are read first.
+    """Read the logs of one job, given in any order; files with earlier steps are read first.
 
     Raises:
         InputError: a file cannot be read, is of no known trainer, or tells of no step; durations that are none.
@@ -366,7 +371,7 @@ def read_logs(paths: Sequence[Path], work: Work) -> Log:
 
 
 def _first_step(path: Path) -> float:
-    """Number of the first step in a log; infinity for a log without steps, so that it is sorted last."""
+    """Number of the first step in a log; infinity for a log without steps, which sorts last."""
     for _, text in lines_of(path):
         for log_format in formats().values():
             if log_format.mark in text and (step := search(log_format.step, text)):
@@ -375,6 +380,8 @@ def _first_step(path: Path) -> float:
 
 
 def _no_step_error(paths: Sequence[Path], logs: Mapping[str, Log], lines: int) -> InputError:
+    """Error that explains why no step was found in the logs: another batch size, no step lines, or an unknown
+    trainer."""
     file_names = ", ".join(f"`{printable(str(path))}`" for path in paths)
     if batches := next((log.other_batch for log in logs.values() if log.other_batch), None):
         problems = [Problem(place, f"global batch {grouped(batch)}") for batch, place in batches.items()]
@@ -394,6 +401,7 @@ def _no_step_error(paths: Sequence[Path], logs: Mapping[str, Log], lines: int) -
 
 
 def _read(log: Log, text: str, path: Path, line: int, work: Work) -> None:
+    """Read one line of a log into `log`: a step, memory, a disturbance or a setting."""
     log_format, place = log.format, f"{path}:{line}"
     if log_format.mark in text and (match := search(log_format.step, text)):
         total = match.groupdict().get("total", "")
@@ -415,6 +423,7 @@ def _read(log: Log, text: str, path: Path, line: int, work: Work) -> None:
 
 
 def _take_setting(log: Log, name: str, value: str, place: str) -> None:
+    """Record the printed value of a setting with its place, unless there are too many."""
     values = log.settings.get(name, {})
     full = len(values) >= _MOST_VALUES or (not values and len(log.settings) >= _MOST_SETTINGS)
     if value not in values and not full:
@@ -422,6 +431,8 @@ def _take_setting(log: Log, name: str, value: str, place: str) -> None:
 
 
 def _take_step(log: Log, step: int, text: str, place: str, work: Work) -> None:
+    """Record a line of a step, with its seconds, loss, gradient norm and memory; lines with another batch
+    size are only counted."""
     values = {name: value for name, one in log.format.values.items() if (value := one.read(text)) is not None}
     batch = values.get("batch", float(work.sequences))
     if batch != work.sequences:
@@ -448,6 +459,7 @@ def _take_step(log: Log, step: int, text: str, place: str, work: Work) -> None:
 
 
 def _take_memory(log: Log, text: str, values: Mapping[str, float | None]) -> None:
+    """Update the peak memory of the rank that a line names, or of rank 0."""
     match = search(_RANK, text)
     rank = int(number(match[1] or match[2])) if match else 0
     for name, peaks in (("allocated", log.allocated), ("reserved", log.reserved)):

@@ -21,11 +21,11 @@ ErrorsAt = Callable[[Array], Array]
 """Points → (K, R) errors, (K, C)."""
 
 _PROBE = 0.02
-"""Step in a coordinate for numerical derivatives."""
+"""Step in each coordinate for numerical derivatives."""
 _ROUNDS = 25
-"""Largest number of steps that a fit tries."""
+"""Maximum number of steps that a fit tries."""
 _REWEIGHTINGS = 6
-"""Times that a step of the linear problem is solved anew with the weights that its own errors give."""
+"""Number of times that a step's linear problem is solved again with weights from its own errors."""
 _RELATIVE_GAIN = 1e-3
 """Relative gain of a round below which iteration ends."""
 _CLEARLY_LESS = 0.75
@@ -38,9 +38,9 @@ class Expansion:
     """Errors (R,) of a fit at a point (C,) with the errors' derivatives (R, C) there."""
 
     point: Array
-    """(C,)"""
+    """Point of the expansion, (C,)."""
     errors: Array
-    """(R,)"""
+    """Errors at the point, (R,)."""
     slopes: Array
     """Derivatives of the errors, (R, C)."""
 
@@ -51,15 +51,15 @@ _NAMED_RUNS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Fitted value of one constant or factor with its 90 % interval, and the runs that pull it most."""
+    """Fitted value of one constant or factor with its 90 % interval, and the runs that influence it most."""
 
     value: float
     low: float
     high: float
     determined: float
-    """Share of the uncertainty that the runs remove; at 0 they say nothing and the value stays where it was."""
+    """Share of the uncertainty that the runs remove; at 0 they say nothing, and the value is unchanged."""
     movers: tuple[str, ...] = ()
-    """The runs that pull the value most, strongest first."""
+    """Names of the runs that influence the value most, strongest first."""
 
 
 def intervals(
@@ -70,8 +70,9 @@ def intervals(
     influence: Array | None = None,
     runs: Sequence[str] = (),
 ) -> dict[str, Interval]:
-    """90 % interval of each of `names` from its logarithm in `point` (C,), with its variance after and before the
-    fit, and the three `runs` (N,) of largest `influence` (C, N)."""
+    """Fitted value and 90 % interval of each constant in `names`, by name, from its logarithm in `point` (C,)
+    and the logarithm's variance after and before the fit (C,). Each interval names the three `runs` (N,) with
+    the largest `influence` (C, N)."""
     interval_of = {}
     deviations = np.sqrt(np.stack([variances, prior_variances], axis=1))
     for place, (name, (deviation, prior)) in enumerate(zip(names, deviations, strict=True)):
@@ -84,7 +85,7 @@ def intervals(
 
 
 def expand(errors_at: ErrorsAt, point: Array) -> Expansion:
-    """Compute the errors at `point` and the errors' derivatives there, by forward differences."""
+    """Compute the errors at `point` and their derivatives there, by forward differences."""
     errors = errors_at(np.concatenate([point[None], point + _PROBE * np.eye(len(point))]))
     return Expansion(point=point, errors=errors[0], slopes=(errors[1:] - errors[0]).T / _PROBE)
 
@@ -102,8 +103,8 @@ def shrink(
     candidates: Array | None = None,
     on_round: Callable[[int, Array], None] | None = None,
 ) -> tuple[Expansion, Array]:
-    """Minimise the Huber loss of the errors plus the pull towards `origin` over points (C,) between `floor`
-    and `ceiling`.
+    """Find the point (C,) between `floor` and `ceiling` that minimises the Huber loss of the errors plus a
+    penalty for the distance from `origin`.
 
     The result is the expansion around the best point, and the covariance (C, C) of the point, the inverse of the
     loss's curvature there.
@@ -117,19 +118,19 @@ def shrink(
     precision = np.linalg.inv(prior)
 
     def loss(errors: Array, points: Array) -> Array:
-        """Losses from (..., R) errors at (..., C) points, (...)."""
+        """Loss (...) of errors (..., R) at points (..., C)."""
         size = np.abs(errors) / noise
         huber = np.where(size < 1, size**2 / 2, size - 0.5)
         pull = np.einsum("...c,cd,...d->...", points - origin, precision, points - origin)
         return np.asarray((weights * huber).sum(-1) + pull / 2)
 
     def curvature_of(errors: Array, slopes: Array) -> tuple[Array, Array]:
-        """Curvature (C, C) of the loss, and what each error's square weighs in it, (R,)."""
+        """Curvature (C, C) of the loss, and the weight of each squared error in it, (R,)."""
         inlier = weights / noise / np.maximum(np.abs(errors), noise)
         return slopes.T @ (inlier[:, None] * slopes) + precision, inlier
 
     def step_from(current: Expansion, damping: float) -> Array:
-        """Next iterate (C,) of the fit, which minimises the linearised and damped problem around `current`."""
+        """Next point (C,) of the fit, which minimises the linearised and damped problem around `current`."""
         slopes, point = current.slopes, current.point
         for _ in range(_REWEIGHTINGS):
             errors = current.errors + slopes @ (point - current.point)

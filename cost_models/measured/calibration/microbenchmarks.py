@@ -1,4 +1,5 @@
-"""Microbenchmarks → hardware profile: few constants by robust least squares, and curves where no constant does.
+"""Fit of a hardware profile to microbenchmarks: a few constants by robust least squares, and curves where no
+constant describes the measurements.
 
     matrix product   GPU: start-up + flops / (peak · efficiency) · (1 + k_half / k), in tile waves
                      CPU: start-up + flops / (peak · efficiency) + operand bytes / operand bandwidth
@@ -54,7 +55,7 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """Seconds of one operation, timed by a microbenchmark on one process.
+    """Seconds of one operation, timed by a microbenchmark in one process.
 
     `shape` and `size` by kind:
     matrix (m, n, k) and FLOPs, called `repeated` where its operands stay in the cache and `sustained` where it ran
@@ -71,7 +72,7 @@ class Measurement:
     shape: tuple[int, ...] = ()
     size: float
     seconds: float
-    """Seconds of the typical repetition on a quiet machine: what adds up over the hundreds of calls of a step."""
+    """Seconds of a typical repetition on a quiet machine, which add up over the hundreds of calls of a step."""
     quiet_seconds: float
     """Seconds of the fastest repetition; its distance from `seconds` is the noise."""
     rank: int = 0
@@ -85,17 +86,17 @@ class Measurement:
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Measurement:
-        """Measurement with the fields of a dictionary, whose `shape` may be a list, as JSON has no tuples."""
+        """Measurement from a dictionary of its fields, whose `shape` may be a list, as JSON has no tuples."""
         return cls(**{**row, "shape": tuple(row["shape"])})
 
 
 def select(measurements: Iterable[Measurement], kind: Kind, name: str | None = None) -> list[Measurement]:
-    """Measurements with the given kind and, if given, the given name."""
+    """Measurements of the given kind and, unless None, the given name."""
     return [row for row in measurements if row.kind == kind and name in (None, row.name)]
 
 
 def quietest(rounds: Sequence[Sequence[Measurement]]) -> list[Measurement]:
-    """Merge repeated rounds of timings into one measurement an operation, the mean of the fastest quarter of
+    """Merge repeated rounds of timings into one measurement per operation, the mean of its fastest quarter of
     rounds (at least one).
 
     Rounds lie apart in time, so that a passing disturbance of the machine does not hit every timing of one thing.
@@ -110,7 +111,7 @@ def quietest(rounds: Sequence[Sequence[Measurement]]) -> list[Measurement]:
 
 
 def merge(measurements: Iterable[Measurement]) -> list[Measurement]:
-    """Merge the timings of processes that ran side by side into one measurement an operation, with the mean
+    """Merge the timings of processes that ran side by side into one measurement per operation, with the mean
     seconds."""
     means = []
     for rows in group_by(measurements, lambda row: (row.kind, row.name, row.shape, row.size)).values():
@@ -150,7 +151,8 @@ _SPLIT_HOST = {
 def fit_microbenchmarks(
     points: Rows, cluster: ClusterSpec, base: HardwareProfile, *, name: str, precision: Precision, source: str
 ) -> HardwareProfile:
-    """Fit the profile of one device of `cluster` to microbenchmarks in `precision`; the rest are those of `base`.
+    """Fit the hardware profile of one device of `cluster` to microbenchmarks in `precision`; constants that
+    were not measured are taken from `base`.
 
     Peak and bandwidth of a CPU are the best that was measured, those of a GPU its datasheet's: no share of them is
     above 1. `source` opens the provenance; the number of `points`, the residuals and the noise are added to it.
@@ -215,7 +217,7 @@ def fit_microbenchmarks(
 def _matrices(
     rows: Rows, gpu: GpuSpec, base: HardwareProfile, precision: Precision
 ) -> tuple[dict[str, float | None], float]:
-    """Constants of matrix products, fitted to microbenchmarks, and the median relative error of the fit.
+    """Fitted constants of matrix products, by name, and the median relative error of the fit.
 
     `ideal` is the cost model's own formula at efficiency 1, so tile waves and the memory roof are taken out
     alike.
@@ -241,8 +243,8 @@ def _matrices(
 
 
 def _sustained(rows: Rows, bursts: Rows, priced: Array, precision: Precision) -> float | None:
-    """Rate of a matrix product that ran for seconds, relative to its rate in a short burst; None where none ran
-    that long.
+    """Ratio of a matrix product's rate over several seconds to its rate in a short burst; None if no product
+    ran that long.
 
     To its fitted price's where that is longer: a fit that stops at the datasheet's rate has part of it already. The
     fastest window counts, because what neighbours took is not a matter of clocks.
@@ -261,8 +263,8 @@ _HUBER = 1.345
 
 
 def relative_least_squares(terms: Array, seconds: Array, floor: Array | float = 0.0) -> tuple[Array, float]:
-    """Coefficients c (T,), at least `floor`, that minimise the relative errors of `terms` (N, T) · c
-    against `seconds` (N,); and the median absolute relative error that remains.
+    """Coefficients c (T,), at least `floor`, that minimise the relative errors of `terms` (N, T) · c against
+    `seconds` (N,), with the median absolute relative error that remains.
 
     Iteratively reweighted with Huber's weights, so that a disturbed point does not move the rest. Coefficients that
     come out below `floor` have no meaning and are fixed at it, the lowest first.
@@ -280,8 +282,8 @@ def relative_least_squares(terms: Array, seconds: Array, floor: Array | float = 
 
 
 def _huber(terms: Array, values: Array) -> Array:
-    """Solve `terms` · x ≈ `values` by iteratively reweighted least squares (Huber), starting from the plain
-    solution."""
+    """Solve `terms` · x ≈ `values` by iteratively reweighted least squares with Huber's weights, starting
+    from the plain solution."""
     root = np.ones(len(values))
     for _ in range(_HUBER_ROUNDS + 1):
         fit = np.linalg.lstsq(terms * root[:, None], values * root, rcond=None)
@@ -293,13 +295,14 @@ def _huber(terms: Array, values: Array) -> Array:
 
 
 def _attention_efficiency(rows: Rows, direction: str, rate: float) -> float:
-    """Median share of `rate` (FLOPs/s) that attention reached over the measured sequence lengths and head widths."""
+    """Median share of the rate `rate` (FLOP/s) that attention reached over the measured sequence lengths and
+    head widths."""
     shares = [row.size / row.seconds / rate for row in select(rows, "attention", direction)]
     return _efficiency(float(np.median(shares)))
 
 
 def _memory_rate(rows: Rows, precision: Precision) -> float:
-    """Median bytes/s of add, multiply, copy and relu, each at its largest measured size."""
+    """Median memory rate in bytes/s of add, multiply, copy and relu, each at its largest measured size."""
     rates = []
     for name, tensors in _TENSORS_MOVED.items():
         if measured := select(rows, "operator", name):
@@ -309,11 +312,13 @@ def _memory_rate(rows: Rows, precision: Precision) -> float:
 
 
 def _efficiency(value: float) -> float:
+    """Value limited to the range from 1e-6 to 1 and rounded, as a profile's efficiencies are."""
     return rounded(float(np.clip(value, 1e-6, 1.0)))
 
 
 def measured_gpu(rows: Rows, gpu: GpuSpec) -> GpuSpec:
-    """GPU specification, where a CPU has its best measured FLOP/s and bytes/s in place of the datasheet's.
+    """Copy of the GPU's spec in which a CPU's peak FLOP/s and bandwidth are the best measured rates, as a CPU
+    has no datasheet; a GPU is unchanged.
 
     The best of all repetitions counts, with operands in caches too; every efficiency is a share of it.
     """
@@ -331,7 +336,7 @@ def measured_gpu(rows: Rows, gpu: GpuSpec) -> GpuSpec:
 
 
 def operator_curves(rows: Rows) -> tuple[OperatorCurve, ...]:
-    """Curve of seconds over elements for each element-wise operator that was measured at two sizes or more."""
+    """Curve of seconds over elements of each element-wise operator that was measured at two sizes or more."""
     curves = []
     for operator in get_args(ElementwiseOperator):
         forward = _points(select(rows, "operator", operator))
@@ -342,9 +347,11 @@ def operator_curves(rows: Rows) -> tuple[OperatorCurve, ...]:
 
 
 def attention_curves(rows: Rows) -> tuple[AttentionCurve, ...]:
-    """Curves of seconds of one attention head over the sequence length, for each head width."""
+    """Curves of seconds of one attention head over the sequence length, one for each head width."""
 
     def curve(direction: str, width: int) -> tuple[CurvePoint, ...]:
+        """Curve of seconds over the sequence length of one head of the given width, in one direction (forward
+        or backward)."""
         timed = (row for row in select(rows, "attention", direction) if row.shape[1] == width)
         return _curve((float(row.shape[0]), row.seconds) for row in timed)
 
@@ -365,12 +372,13 @@ def collective_curves(rows: Rows, *, behind_compute: bool) -> tuple[CollectiveCu
 
 
 def _points(rows: Iterable[Measurement]) -> tuple[CurvePoint, ...]:
+    """Curve points in order of size from measurements."""
     return _curve((row.size, row.seconds) for row in rows)
 
 
 def _curve(measured: Iterable[tuple[float, float]]) -> tuple[CurvePoint, ...]:
-    """Curve points in order of size, from measured (size, seconds). Noise only adds time, so no size takes
-    longer than any larger one."""
+    """Curve points in order of size from measured (size, seconds). Noise only adds time, so each size takes
+    the least seconds measured at this or any larger size."""
     largest_first = sorted(measured, reverse=True)
     quickest = [rounded(seconds) for seconds in accumulate((seconds for _, seconds in largest_first), min)]
     points = zip(largest_first, quickest, strict=True)
@@ -384,8 +392,8 @@ _BLOCK_PRODUCTS = 12.0
 
 
 def host_layer_seconds(rows: Rows, profile: HardwareProfile, peak: float, *, launches_ahead: bool) -> float:
-    """Host seconds of one block per pass, from a tiny block of (tokens, hidden size, heads), less its operators'
-    seconds forward and backward where the host runs them itself."""
+    """Host seconds of one block per pass, measured on a tiny block; if the host runs the operators itself,
+    without their seconds."""
     tokens, hidden, heads = select(rows, "host", "block")[0].shape
     explained = 0.0
     if not launches_ahead:
@@ -404,7 +412,8 @@ def host_layer_seconds(rows: Rows, profile: HardwareProfile, peak: float, *, lau
 
 
 def action_host_seconds(rows: Rows, *, otherwise: float) -> float:
-    """Host seconds of one pipeline action beyond its blocks', from two stages; `otherwise` where not measured.
+    """Host seconds of one pipeline action in addition to those of its blocks, measured with two stages;
+    `otherwise` if not measured.
 
     Each stage has half of the blocks and one end of the model, which is driven like half a block.
     """
@@ -416,7 +425,7 @@ def action_host_seconds(rows: Rows, *, otherwise: float) -> float:
 
 
 def _pass_seconds(rows: Rows, name: str) -> float:
-    """Host seconds per block and pass, averaged over the forward and the backward pass.
+    """Host seconds per block and pass, averaged over forward and backward passes.
 
     The slope over models of more and more blocks by repeated medians (Siegel 1982): of each model's slopes towards the
     others, then of those, so that nearly half of the models may have been disturbed.
@@ -424,6 +433,7 @@ def _pass_seconds(rows: Rows, name: str) -> float:
     blocks = select(rows, "host", name)
 
     def slope(first: Measurement, second: Measurement) -> float:
+        """Seconds per block between two models of different numbers of blocks."""
         return (first.seconds - second.seconds) / (first.size - second.size)
 
     slopes = (median(slope(first, second) for second in blocks if second is not first) for first in blocks)
@@ -431,7 +441,7 @@ def _pass_seconds(rows: Rows, name: str) -> float:
 
 
 def host_constants(rows: Rows, *, ranks: int, is_cpu: bool) -> dict[str, Any]:
-    """Profile constants for offload by name (host updates, calls, overlap, copies); empty where offload was not
+    """Profile constants for offload, by name (host updates, calls, overlap, copies); empty if offload was not
     measured.
 
     Args:
@@ -456,7 +466,7 @@ def host_constants(rows: Rows, *, ranks: int, is_cpu: bool) -> dict[str, Any]:
 
 
 def _copies(rows: Rows) -> tuple[HostCopies, ...]:
-    """Rates of copies to and from host memory, by number of ranks that copy at once."""
+    """Rates of copies to and from host memory for each measured number of ranks that copy at once."""
     rates: dict[int, dict[str, str]] = {}
     for way in ("down", "up", "both"):
         for row in select(rows, "offload", way):
@@ -473,8 +483,8 @@ _ROW_STATES = {"rowwise-adagrad": 4.0}
 
 
 def moved_bytes(name: str, shape: tuple[int, ...]) -> float:
-    """Bytes moved by a table measurement, by the formula of the cost model; `shape` is (row bytes, ids, bags,
-    distinct rows), in fp32."""
+    """Bytes moved by a measured operation on an fp32 embedding table, by the cost model's formula; `shape` is
+    (row bytes, ids, bags, distinct rows)."""
     row_bytes, ids, bags, distinct = map(float, shape)
     if name == LOOKUP:
         return float(lookup_bytes(ids, row_bytes, bags * row_bytes))
@@ -485,17 +495,19 @@ def moved_bytes(name: str, shape: tuple[int, ...]) -> float:
 
 
 def table_rates(rows: Rows, bandwidth: float, source: str) -> TableRates | None:
-    """Rates of embedding-table operations as shares of `bandwidth`, from merged measurements; None where no
-    table was measured."""
+    """Rates of embedding-table operations as shares of `bandwidth` (bytes/s), from merged measurements; None
+    if no table was measured."""
     if not (table_rows := select(rows, "table")):
         return None
 
     def point(row: Measurement) -> TablePoint:
+        """Efficiency of one measurement at its row bytes and ids per bag."""
         pooling, rate = row.shape[1] / row.shape[2], row.size / row.seconds
         efficiency = rounded(rate / bandwidth)
         return TablePoint(row_bytes=row.shape[0], pooling=rounded(pooling), efficiency=efficiency)
 
     def points(name: str) -> tuple[TablePoint, ...]:
+        """Efficiencies of all measurements of one operation."""
         return tuple(map(point, select(table_rows, "table", name)))
 
     kinds = dict.fromkeys(one.name.removeprefix(CHANGE) for one in table_rows if one.name.startswith(CHANGE))
@@ -509,7 +521,8 @@ def table_rates(rows: Rows, bandwidth: float, source: str) -> TableRates | None:
 
 
 def _served_points(table_rows: Rows, policy: str) -> tuple[ServedPoint, ...]:
-    """Launch seconds, and seconds of each further hit and miss, of lookups through a cache, by row bytes."""
+    """Launch seconds of lookups through a cache, and seconds of each further hit and miss, for each measured
+    size of a row."""
     prefix = f"{SERVED_PREFIX}{policy}."
     launches, hits, misses = (select(table_rows, "table", prefix + name) for name in ("few", "hit", "miss"))
     return tuple(

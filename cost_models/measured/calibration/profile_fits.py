@@ -1,5 +1,5 @@
-"""Profiles fitted to runs: of every die and stack of published runs, cross-validated over sources, and of users'
-tables.
+"""Hardware profiles fitted to timed runs: to published runs of every GPU die and stack, cross-validated over
+sources, and to users' tables.
 
 There is one profile for each (die, family of stacks) with enough runs, and one for each die over all its stacks, for
 untimed stacks. Cross-validation leaves whole sources out of every fit, because rows of one sweep are alike. Tables of
@@ -40,16 +40,16 @@ Pair = tuple[str, str]
 """Key of a profile: the GPU that stands for a die, and the name of a stack."""
 ANY = "any"
 _MIN_RUNS = 6
-"""Smallest number of runs of a stack for which it gets a profile."""
+"""Minimum number of runs of a stack for a profile of its own."""
 _UNEXPLAINED = 0.1
-"""Median error above which a fit does not explain its runs and gives no profile."""
+"""Median relative error above which a fit gives no profile, as it does not explain its runs."""
 
 
 def is_fitted(case: Case) -> bool:
-    """Whether a published run takes part in fits of constants. Runs that their transcriber flagged do not, as
-    a few runs on a strained machine would set its host's times alone; nor do recurrences, whose kernels on
-    Blackwell take longer than their bytes for a reason that is not known (Nemotron 3 Nano: within 5 % on
-    H100, 15 to 22 % fast there)."""
+    """Whether a published run is used in fits of constants. Not used are runs that their transcriber flagged
+    as suspect, as a few runs on a strained machine would determine its host times alone; and models with
+    recurrences, whose kernels on Blackwell take longer than their bytes for an unknown reason (Nemotron 3
+    Nano: within 5 % on H100, 15 to 22 % too fast there)."""
     return not case.row.suspect and case.question.model.recurrence is None
 
 
@@ -60,8 +60,8 @@ def fit_families(
     min_runs: int = _MIN_RUNS,
     around: Mapping[str, StepTimeFit] | None = None,
 ) -> dict[str, StepTimeFit]:
-    """Fit a profile for every (GPU die, stack) with `min_runs` timed cases or more, and for every die over all
-    stacks; name → fit. Only `needed` pairs are fitted where given.
+    """Fit a hardware profile for every (GPU die, stack) with at least `min_runs` timed cases, and for every
+    die over all stacks; returns the fits by profile name. If `needed` is given, only these pairs are fitted.
 
     A fit starts `around` that of the same name to more cases, where there is one. Not every row takes part
     (`is_fitted`).
@@ -80,7 +80,7 @@ def fit_families(
 
 
 def blank_profile(gpu: str, stack: str) -> HardwareProfile:
-    """Profile with the documented default constants, under the name and identity for `gpu` and `stack`."""
+    """Profile of the documented default constants, with name, GPU and stack of a fit for `gpu` and `stack`."""
     die = die_of(gpu)
     short = die.split("-")[0]
     name = short if stack == ANY else f"{short}-{stack}"
@@ -88,16 +88,17 @@ def blank_profile(gpu: str, stack: str) -> HardwareProfile:
 
 
 def _with_identity(profile: HardwareProfile, name: str, die: str, stack: str) -> HardwareProfile:
-    """Copy of the profile under the name and identity of a fit to runs of `stack` on `die`."""
+    """Copy of the profile with name, GPU and stack of a fit to runs of `stack` on `die`."""
     identity = {"name": name, "gpu": die, "also_for": DIES.get(die, ()), "stack": stack, "tier": "profile"}
     return profile.model_copy(update=identity)
 
 
 def under_nearest(profiles: Iterable[HardwareProfile], cases: Sequence[Case]) -> tuple[Case, ...]:
-    """Copies of the cases, each with whichever of `profiles` is nearest to its GPU and stack."""
+    """Copies of the cases, each with the profile of `profiles` that is nearest to its GPU and stack."""
     candidates = tuple(profiles)
 
     def nearest(case: Case) -> HardwareProfile:
+        """Profile that is nearest to the GPU and stack of a case."""
         stack = case.question.stack
         return nearest_profile(case.question.cluster.gpu, stack.name, candidates, family=stack.family)
 
@@ -107,7 +108,7 @@ def under_nearest(profiles: Iterable[HardwareProfile], cases: Sequence[Case]) ->
 def under_other_sources(
     cases: Sequence[Case], *, min_runs: int = _MIN_RUNS, on_source: Callable[[str], None] = ignore
 ) -> Iterator[tuple[str, tuple[Case, ...]]]:
-    """Yield each source with its cases, which have the nearest of the profiles fitted to all other sources."""
+    """Yield each source with its cases, which use the nearest of the profiles fitted to all other sources."""
     of_all = fit_families(cases, min_runs=min_runs)
     for source, profiles in profiles_without(cases, of_all, min_runs=min_runs, on_source=on_source):
         yield source, under_nearest(profiles, [case for case in cases if case.row.source_id == source])
@@ -120,7 +121,7 @@ def profiles_without(
     min_runs: int = _MIN_RUNS,
     on_source: Callable[[str], None] = ignore,
 ) -> Iterator[tuple[str, tuple[HardwareProfile, ...]]]:
-    """Yield each source with the profiles needed to predict its runs, fitted to all other sources."""
+    """Yield each source with the profiles, fitted to all other sources, that predictions of its runs need."""
     for source, members in group_by(cases, lambda case: case.row.source_id).items():
         on_source(source)
         other_cases = [case for case in cases if case.row.source_id != source]
@@ -133,15 +134,15 @@ def profiles_without(
 
 
 def pair_of(case: Case) -> Pair:
-    """That a case ran on, the key of a fitted profile, (GPU die, stack family)."""
+    """Pair (GPU die, stack family) that a case ran on, the key of a fitted profile."""
     stack = case.question.stack
     return die_of(case.question.cluster.gpu.name), stack.family or stack.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnseenSource:
-    """Median absolute relative errors of one source's step times under default, left-out and fully fitted
-    profiles."""
+    """Median absolute relative errors of one source's step times under the default profile, profiles fitted
+    without the source, and the profile fitted to all sources."""
 
     source_id: str
     runs: int
@@ -156,8 +157,8 @@ class UnseenSource:
 def cross_validate(
     cases: Sequence[Case], fitted_errors: Mapping[str, float], *, on_source: Callable[[str], None] = ignore
 ) -> tuple[UnseenSource, ...]:
-    """Step-time errors of each source of `cases` under profiles fitted without it, beside default and full
-    fits. `fitted_errors` are the errors of the full fits, by run.
+    """Step-time errors of each source of `cases` under profiles fitted without the source, compared with
+    those under the defaults and the full fit. `fitted_errors` are the errors of the full fit, by run.
 
     The fits start from the documented defaults, not from the catalogue's profiles, which may have seen the same
     runs. A source whose GPU and stack no other source has is predicted with the nearest of the others' profiles.
@@ -177,29 +178,30 @@ def cross_validate(
 OnRow = Callable[[int], None]
 """Function that is called with the number of rows read."""
 _SLIP = 10.0
-"""Factor between measured and predicted time beyond which a cell is taken for a slip: milliseconds, a lost digit."""
+"""Ratio of measured to predicted time beyond which a cell must be a mistake: milliseconds, a lost digit."""
 _MAX_NAME_LENGTH = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Rows of run tables that a fit can use, as cases, and the remaining rows with the reasons for leaving
-    them out."""
+    """Rows of run tables that a fit can use, as cases, and the other rows with the reasons why they are left
+    out."""
 
     cases: tuple[Case, ...]
     left_out: tuple[tuple[Row, str], ...]
     forced: bool
-    """True where no row names the wanted stack: all rows are then read as if they had run on it."""
+    """Whether no row names the wanted stack, so that all rows are read as if they had run on it."""
 
     def pairs(self) -> dict[Pair, list[Case]]:
-        """Cases grouped by the (GPU die, stack) that they ran on, the largest group first."""
+        """Cases grouped by the pair (GPU die, stack) that they ran on, the largest group first."""
         return dict(sorted(group_by(self.cases, _pair).items(), key=lambda pair: (-len(pair[1]), pair[0])))
 
 
 def select_runs(
     rows: Iterable[Row], *, stack: str | None = None, gpu: str | None = None, on_row: OnRow = ignore
 ) -> Selection:
-    """Select the timed rows that the cost model can predict, of one `stack` and the die of one `gpu` where given.
+    """Select the timed rows that the cost model can predict, only of one `stack` and of the die of one `gpu`
+    if given.
 
     Rows that name no stack are read as run on `stack`; rows that name another are left out, except where `stack`
     is a file or no row names it: then all are read as run on it. Rows with one id are numbered; a row that occurs
@@ -215,6 +217,7 @@ def select_runs(
     left_out += [(row, "no step time") for row in distinct if row.step_seconds is None]
 
     def predictions(*, forced: bool) -> Iterator[Prediction]:
+        """Predictions of all timed rows; with `forced`, under the wanted stack even if a row names another."""
         for rows_done, row in enumerate(timed, start=1):
             yield from predict((row,), stack=stack if forced or not row.stack else None)
             on_row(rows_done)
@@ -235,7 +238,7 @@ def select_runs(
 
 
 def _exclusion_reason(prediction: Prediction, stack: str | None, die: str | None) -> str:
-    """Reason for leaving a predicted row out of a fit; empty where the row takes part."""
+    """Reason why a predicted row is left out of a fit; empty if it is used."""
     case = prediction.case
     if prediction.step_seconds is None or case is None:
         return "how many GPUs it had is not stated"
@@ -250,13 +253,13 @@ def _exclusion_reason(prediction: Prediction, stack: str | None, die: str | None
 
 
 def _pair(case: Case) -> Pair:
-    """That a case ran on, with the stack itself in place of its family, (GPU die, stack)."""
+    """Pair (GPU die, stack) that a case ran on, with the stack itself instead of its family."""
     return die_of(case.question.cluster.gpu.name), case.question.stack.name
 
 
 def _distinct_rows(rows: Iterable[Row]) -> tuple[list[Row], list[tuple[Row, str]]]:
-    """Rows with unique ids, and duplicates (equal to another row in every cell) with the reason for leaving
-    them out."""
+    """Rows without duplicates and with unique ids, and the duplicates (equal in every cell to another row)
+    with the reason why they are left out."""
     seen, used_names, times = set[str](), set[str](), Counter[str]()
     distinct: list[Row] = []
     repeated: list[tuple[Row, str]] = []
@@ -276,7 +279,7 @@ def _distinct_rows(rows: Iterable[Row]) -> tuple[list[Row], list[tuple[Row, str]
 
 def refit(pair: Pair, cases: Sequence[Case], *, on_round: OnRound = ignore) -> StepTimeFit:
     """Fit the hardware profile of `pair` (GPU die, stack) to timed `cases`, starting from the catalogue's
-    nearest profile; the result is named for the pair. `on_round` is called after every step.
+    nearest profile; the result is named after the pair. `on_round` is called after every step.
 
     Runs of one source are taken to be of one cluster, which its profile follows closely, but for a few runs, of which
     no more is believed than they agree on; of several sources each of n runs counts 1/√n, and none is followed far from
@@ -293,9 +296,9 @@ def refit(pair: Pair, cases: Sequence[Case], *, on_round: OnRound = ignore) -> S
 
 
 IS_ANCHOR = "an anchor: its measured step time calibrates the rest of its sweep"
-"""Reason of an anchor's row for having no prediction."""
+"""Reason why the row of an anchor (a run that calibrates others) has no prediction."""
 _MIN_CHANGE = 0.005
-"""Smallest relative change of a constant that a prediction names."""
+"""Minimum relative change of a constant that a prediction mentions."""
 _ANOTHER_UNIT = 500.0
 """Factor beyond which a time must be in another unit (milliseconds, hours) or mistyped, and calibrates nothing."""
 
@@ -303,8 +306,8 @@ _ANOTHER_UNIT = 500.0
 def anchor(
     predictions: Iterable[Prediction], anchors: int, *, on_sweep: Callable[[int, int], None] = ignore
 ) -> tuple[Prediction, ...]:
-    """Calibrate the predicted step times of each sweep of runs on the measured times of `anchors` of its runs;
-    keep the order.
+    """Calibrate the predicted step times of each sweep of runs with the measured times of `anchors` of its
+    runs, and return all predictions in their order.
 
     A sweep here is the rows of one source, trainer and cluster, as a user has them in old logs: what is unknown about
     them (clocks, fabric, versions) is the same for all, and a few rows tell most of it. Anchors no longer have
@@ -332,11 +335,13 @@ def anchor(
 
 
 def _sweep_of(case: Case) -> tuple[str, ...]:
+    """Key of a case's sweep here: source, trainer, cluster and hardware profile."""
     return case.row.source_id, case.row.trainer, case.row.cluster, case.question.hardware.name
 
 
 def spread_positions(count: int, number: int) -> Sequence[int]:
-    """Indices of `number` of `count` items, evenly spaced from the first to the last; for one, the middle index.
+    """Indices of `number` out of `count` items, evenly spaced from the first to the last; the middle index if
+    `number` is 1.
 
     Three of seven: 0, 3, 6.
     """
@@ -346,14 +351,15 @@ def spread_positions(count: int, number: int) -> Sequence[int]:
 
 
 def _is_comparable(prediction: Prediction) -> bool:
-    """Whether a run has a measured and a predicted step time that do not differ so much that a unit must be wrong."""
+    """Whether a run has measured and predicted step times that do not differ so much that a unit must be
+    wrong."""
     error = step_error(prediction)
     return error is not None and 1 / _ANOTHER_UNIT < 1 + error < _ANOTHER_UNIT
 
 
 def _calibrated(prediction: Prediction, case: Case, offset: Offset, anchors: int) -> Prediction:
-    """Prediction with the profile's constants shifted by the offset's mean, and its step seconds scaled by the offset's
-    common factor. Memory figures stay."""
+    """Prediction with the profile's constants changed by the mean of `offset`, and step seconds multiplied by
+    its common factor. Memory figures are unchanged."""
     old, factor = case.question.hardware, math.exp(offset.mean[0])
     new = offset.apply(old)
     priced = estimate(replace(case.question, hardware=new), case.layout)

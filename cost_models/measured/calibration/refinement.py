@@ -1,4 +1,5 @@
-"""Refinement of the profile of a machine by runs on it: measured constants move only as far as the runs imply.
+"""Refinement of a machine's measured hardware profile by runs on it: constants change only as far as the runs
+imply.
 
 Microbenchmarks time operators one by one. They cannot see how operators do inside a training step; a run sees just
 that, but of one layout, and with the machine's noise. So the fit is over factors on seconds, one for each kind
@@ -37,18 +38,19 @@ from cost_models.units import rounded
 
 Curve = TypeVar("Curve", OperatorCurve, AttentionCurve, CollectiveCurve)
 PROVENANCE_MARK = "; moved by "
-"""Separates, in a profile's source, how it was measured from the runs that moved it."""
+"""Text in a profile's source between the description of its measurement and the runs that changed it."""
 _DIGITS = 6
-"""Significant digits: enough that moving back gives the measured values, and short to read."""
+"""Number of significant digits of changed constants, enough to restore the measured values."""
 FOLLOW_HOST = ("action_host", "tensor_parallel_host", "sequence_parallel_host", "sharded_host")
 """Fields of `FittedFactors` for host seconds other than those of launching a block."""
 _SECONDS = {"kernel_seconds": "compute", "collective_seconds": "collectives", "host_layer_seconds": "host"}
 _SECONDS |= {f"{kind}_seconds": kind for kind in (*FOLLOW_HOST, "step")}
-"""Constant in seconds → the factor of `FittedFactors` that multiplies it."""
+"""Field of `FittedFactors` that multiplies each constant in seconds."""
 
 
 def scale_seconds(profile: HardwareProfile, factors: FittedFactors) -> HardwareProfile:
-    """Copy of `profile` with the seconds of each kind (compute, host, ...) multiplied by the factor of that kind."""
+    """Copy of a profile with the seconds of each kind (compute, host, ...) multiplied by the factor of that
+    kind."""
     compute, transfer = factors.compute, factors.collectives
     # factors by which a measured peak and bandwidth rise so that no fitted rate exceeds them
     rise = bandwidth_rise = 1.0
@@ -77,7 +79,8 @@ def scale_seconds(profile: HardwareProfile, factors: FittedFactors) -> HardwareP
 
 
 def before_runs(profile: HardwareProfile) -> HardwareProfile:
-    """Undo what runs changed in a profile that microbenchmarks measured; a peak that a run raised stays."""
+    """Profile as microbenchmarks measured it, with the changes by runs undone; a peak that a run raised is
+    not lowered."""
     if profile.moved is None:
         return profile
     back = FittedFactors(**{kind: 1.0 / factor for kind, factor in profile.moved})
@@ -87,9 +90,10 @@ def before_runs(profile: HardwareProfile) -> HardwareProfile:
 
 
 def _slowed(curve: Curve, factor: float) -> Curve:
-    """Copy of a curve with the seconds of all its points multiplied by `factor`."""
+    """Copy of a curve with the seconds of all points multiplied by `factor`."""
 
     def slower(point: CurvePoint) -> CurvePoint:
+        """Copy of a curve point with its seconds multiplied by `factor`."""
         return CurvePoint(size=point.size, seconds=rounded(point.seconds * factor, _DIGITS))
 
     passes = {name: tuple(map(slower, points)) for name, points in curve if isinstance(points, tuple)}
@@ -103,7 +107,7 @@ QUANTITIES: dict[str, tuple[str, ...]] = {
     "host": ("host",),
     "update": ("optimizer",),
 } | {part: (part,) for part in _COMMUNICATION}
-"""Quantity that runs measure → its parts in an estimate; `step` is the sum of all parts."""
+"""Parts of an estimate that make up each quantity measured by runs; `step` is the sum of all parts."""
 STEP = "step"
 _MODEL_ERROR = {STEP: 0.05, "thread": 0.02, "compute": 0.1, "host": 0.5, "update": 0.2}
 _MODEL_ERROR |= dict.fromkeys(_COMMUNICATION, 0.3)
@@ -117,9 +121,9 @@ _SHARED_HOST_FACTOR = 0.3
 their own: caches are colder in a step than where it was measured, which is most of a short time and little of a long
 one."""
 _FARTHEST = math.log(100.0)
-"""Largest factor, as a logarithm, that a constant may move by: beyond it something else is wrong."""
+"""Logarithm of the largest factor by which a constant may change: beyond it something else is wrong."""
 _MAX_NAMED_RUNS = 4
-"""Largest number of runs that a profile's source names."""
+"""Maximum number of runs that a profile's source names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,22 +140,23 @@ class MeasuredQuantity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedRun:
-    """Timed run on the machine of the profile, with its question, layout and measured quantities."""
+    """Timed run on the machine of the profile: question, layout, and the quantities that the run measured."""
 
     name: str
     question: Question
     layout: Layout
-    """The layout, placed."""
+    """The layout, with its ranks placed on the cluster."""
     seen: Mapping[str, MeasuredQuantity]
-    """Quantity → measurement, for `step` and the `QUANTITIES` that this run measured."""
+    """Measurements of `step` and of the `QUANTITIES` that this run measured, by quantity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refinement:
-    """Measured hardware profile before and after runs refined it, with the fitted factors and estimates."""
+    """Hardware profile before and after runs refined it, with the fitted factors and the estimates of the
+    runs."""
 
     start: HardwareProfile
-    """The measured profile, before runs moved it."""
+    """The measured profile, before runs changed it."""
     profile: HardwareProfile
     """Refined profile, whose `median_error` is that of the fit, or the noise of the runs where that is larger."""
     runs: tuple[ObservedRun, ...]
@@ -162,7 +167,8 @@ class Refinement:
 
 
 def refine(profile: HardwareProfile, runs: Sequence[ObservedRun]) -> Refinement:
-    """Refine the measured `profile` by timed `runs` of one machine, after undoing any earlier refinement.
+    """Refine a measured hardware profile by timed `runs` on one machine, after earlier refinements are
+    undone.
 
     Raises:
         InputError: the profile is of another GPU.
@@ -187,7 +193,7 @@ def refine(profile: HardwareProfile, runs: Sequence[ObservedRun]) -> Refinement:
     prior = shared @ np.diag(np.square(list(_PULLS.values()))) @ shared.T
 
     def errors_at(points: Array) -> Array:
-        """Logarithms of predicted over measured quantities at (K, C) logarithms of factors, (K, R)."""
+        """Logarithms (K, R) of predicted over measured quantities at the logarithms (K, C) of factors."""
         profiles = (_scaled_profile(start, point) for point in points)
         predicted = [[quantities(priced(run, profile)) for run in runs] for profile in profiles]
         logarithms = np.log([[by_run[index][name] for index, name, _ in usable] for by_run in predicted])
@@ -217,7 +223,8 @@ def refine(profile: HardwareProfile, runs: Sequence[ObservedRun]) -> Refinement:
 
 
 def priced(run: ObservedRun, profile: HardwareProfile) -> Estimate:
-    """Estimate the step of a run under another hardware profile; raise InputError where that is of another GPU."""
+    """Estimate the step of a run under another hardware profile. Raises InputError if the profile is of
+    another GPU."""
     question = run.question
     completed = complete_question(
         question.model, question.cluster, question.training, stack=question.stack, profile=profile
@@ -226,14 +233,15 @@ def priced(run: ObservedRun, profile: HardwareProfile) -> Estimate:
 
 
 def quantities(result: Estimate) -> dict[str, float]:
-    """Seconds of an estimate by measurable quantity, the `step` and the sums of parts in `QUANTITIES`."""
+    """Seconds of an estimate for each quantity that runs measure: `step`, and sums of parts by `QUANTITIES`."""
     parts = dict(result.time)
     sums = {name: sum(parts[part] for part in part_names) for name, part_names in QUANTITIES.items()}
     return {STEP: result.step_seconds} | sums
 
 
 def _scaled_profile(start: HardwareProfile, logarithms: Array) -> HardwareProfile:
-    """Profile with seconds scaled by the factors that have (C,) `logarithms`, in the order of `_PULLS`."""
+    """Profile with seconds multiplied by the factors whose logarithms (C,) are given, in the order of
+    `_PULLS`."""
     factors = {kind: rounded(factor) for kind, factor in zip(_PULLS, np.exp(logarithms), strict=True)}
     contention = round(factors.pop("contention") - 1.0, 4)
     by = FittedFactors(**factors)

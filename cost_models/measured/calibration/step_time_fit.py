@@ -1,4 +1,4 @@
-"""Fit of step times: constants of a hardware profile from a Gaussian prior and timed runs.
+"""Fit of a hardware profile's constants to step times, from a Gaussian prior and timed runs.
 
     log measured = log predicted(θ) + γ + noise
 
@@ -73,20 +73,20 @@ _HOST_WIDTH, _SHARE_WIDTH = 0.7, 0.15
 """Deviation of a constant's logarithm from its default: shares of a peak are known within some 15 %, host times and
 jitter differ by factors."""
 _SLOWER_HOSTS = (2.0, 4.0, 8.0)
-"""Factors on the host's time of a block from which a fit may begin."""
+"""Factors on a block's host time at which a fit may begin."""
 _WEIGHT_ON_ONE_CLUSTER = 4.0
 """Weight of a run where all runs are of one source: its step times agree within some 2.5 %, half of what different
 publishers' do."""
 
 
 def prior_widths(constants: Sequence[str]) -> Array:
-    """Deviation of each constant's logarithm from its documented default, (C,)."""
+    """Prior deviation of each constant's logarithm from its documented default, (C,)."""
     widths = [_WIDTHS.get(name, _HOST_WIDTH if "host" in name else _SHARE_WIDTH) for name in constants]
     return np.array(widths)
 
 
 def ceiling_of(name: str) -> float:
-    """Largest value that a fit may give the constant `name`, within the limits of the profile's file."""
+    """Maximum value that a fit may give the constant `name`, within the limits of the profile's field."""
     limit = next(mark.le for mark in HardwareProfile.model_fields[name].metadata if hasattr(mark, "le"))
     ceiling = 1.0 if name in _SHARES_OF_ATTENTION else _CEILING
     return min(float(limit), ceiling) if name.endswith("efficiency") else float(limit)
@@ -95,11 +95,11 @@ def ceiling_of(name: str) -> float:
 OnRound = Callable[[int, float], None]
 """Function that is called with the number of each round of a fit and the median error after it."""
 MAX_NAMED_SOURCES = 8
-"""Largest number of sources that a profile's source names."""
+"""Maximum number of sources that a profile's source names."""
 
 
 def ignore(*_: object) -> None:
-    """Listener to the progress of a fit that does nothing."""
+    """Do nothing; the default listener to the progress of a fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,28 +111,29 @@ class StepTimeFit:
     profile: HardwareProfile
     """Fitted profile with its median error, scenarios and summary of runs."""
     start_errors: dict[str, float]
-    """Run → predicted / measured − 1 under `start`."""
+    """Relative error, predicted / measured − 1, under `start`, by run."""
     residuals: dict[str, float]
-    """Run → predicted / measured − 1 under `profile`."""
+    """Relative error, predicted / measured − 1, under `profile`, by run."""
     sources: dict[str, str]
-    """Run → source."""
+    """Source of each run, by run."""
     constants: dict[str, Interval]
     around: Expansion | None
     """The errors around the fitted constants, from which a fit to some of the runs can start; None of a few runs."""
 
     @property
     def median_error(self) -> float:
-        """Median absolute relative error of step time over the runs under the fitted profile."""
+        """Median absolute relative error of the runs' step times under the fitted profile."""
         return median_size(list(self.residuals.values()))
 
     @property
     def median_before(self) -> float:
-        """Median absolute relative error of step time over the runs under the profile that the fit started from."""
+        """Median absolute relative error of the runs' step times under the profile from which the fit
+        started."""
         return median_size(list(self.start_errors.values()))
 
     @property
     def named_sources(self) -> str:
-        """Text that counts the runs by source ("3 of mine, 2 of lab"), with the largest sources by name."""
+        """Text that counts the runs by source ("3 of mine, 2 of lab"), with the largest sources named."""
         by_size = Counter(self.sources.values()).most_common()
         words = [f"{count} of {printable(source, 40)}" for source, count in by_size[:MAX_NAMED_SOURCES]]
         if further_runs := sum(count for _, count in by_size[MAX_NAMED_SOURCES:]):
@@ -140,7 +141,8 @@ class StepTimeFit:
         return ", ".join(words)
 
     def around_runs(self, cases: Sequence[Case]) -> Expansion | None:
-        """Step-time errors of `cases`, a subset of the fitted runs, with derivatives at the fitted constants."""
+        """Errors of a subset of the fitted runs (`cases`) at the fitted constants, with derivatives; None if
+        there are none."""
         if self.around is None:
             return None
         place_of = {run: place for place, run in enumerate(self.residuals)}
@@ -149,7 +151,7 @@ class StepTimeFit:
 
 
 def measured_seconds(case: Case) -> float:
-    """Published step seconds of a case's run."""
+    """Measured step seconds of a case's run."""
     seconds = case.row.step_seconds
     assert seconds is not None, f"{case.row.row_id} has no step time"
     return seconds
@@ -161,7 +163,7 @@ def median_size(errors: Sequence[float] | Array) -> float:
 
 
 def under(profile: HardwareProfile, cases: Sequence[Case]) -> tuple[Case, ...]:
-    """Copies of the cases with `profile` in their questions."""
+    """Copies of the cases in which the question has the hardware profile `profile`."""
     return tuple(replace(case, question=replace(case.question, hardware=profile)) for case in cases)
 
 
@@ -180,25 +182,25 @@ def errors_of(cases: Sequence[Case]) -> Array:
 
 
 class TimedCases:
-    """Errors of the step times of timed cases as functions of the constants of the profile `start`."""
+    """Function from the constants of a hardware profile to the errors of the step times of timed cases."""
 
     def __init__(self, start: HardwareProfile, cases: Sequence[Case]) -> None:
         self.start, self.cases = start, cases
         self.constants = tuple(name for name in CONSTANTS if getattr(start, name) > 0)
-        """A constant that is 0 stays 0: factors do not move it."""
+        """Names of the fitted constants; a constant of 0 is not fitted, as factors do not change it."""
         self.origin = np.log([getattr(start, name) for name in self.constants])
-        """(C,) logarithms of the constants of `start`."""
+        """Logarithms of the constants of `start`, (C,)."""
         self._times = StepTimes(cases)
         self._measured = np.array([measured_seconds(case) for case in cases])
 
     def values_at(self, points: Array) -> dict[str, Array]:
-        """Constants by name at (..., C) points, which are logarithms, rounded to the digits that a profile's
-        file has."""
+        """Values (...) of each constant at points (..., C) of logarithms, by name, rounded to the digits that
+        a profile's file has."""
         values = np.vectorize(rounded)(np.exp(points))
         return dict(zip(self.constants, np.moveaxis(values, -1, 0), strict=True))
 
     def errors_at(self, points: Array) -> Array:
-        """Logarithms of predicted over measured step times at (K, C) points, (K, N)."""
+        """Logarithms (K, N) of predicted over measured step times at points (K, C)."""
         seconds = self._times.under(self.start, self.values_at(points), len(points))
         return np.asarray(np.log(seconds / self._measured))
 
@@ -218,8 +220,8 @@ def fit_step_times(
     around: Expansion | None = None,
     on_round: OnRound = ignore,
 ) -> StepTimeFit:
-    """Fit the constants of profile `start` to the measured step times of `cases`. `on_round` is called after
-    every step.
+    """Fit the constants of the profile `start` to the measured step times of `cases`. `on_round` is called
+    after every step.
 
     Each of n runs of a source weighs 1/√n, and none is followed far from the others. Runs `of_one_cluster` are followed
     closely, but for a few, of which no more is believed than they agree on. The fit starts where the errors are known
@@ -280,7 +282,7 @@ def fit_step_times(
 
 
 COUNT = 16
-"""Scenarios of a profile; a power of two above the number of constants."""
+"""Number of scenarios of a profile; a power of two above the number of constants."""
 _SEED = 14
 _ROUNDS = 30
 _MAX_WIDTHS = 3.0
@@ -292,9 +294,9 @@ _TAIL_SHARE = 0.9
 def scenarios_of(
     constants: Sequence[str], covariance: Array, slopes: Array, errors: Array, sources: Sequence[str]
 ) -> Scenarios:
-    """Plausible sets of the fitted constants (scenarios), from the fit's covariance (C, C) and the variation
-    between sources. That follows from the runs' errors (R,) with slopes (R, C). All are of logarithms;
-    `sources` (R,) are the runs' sources.
+    """Plausible sets of the constants' values (scenarios), from the covariance (C, C) of the fit and the
+    variation between sources. The variation follows from the runs' errors (R,) with slopes (R, C) and sources
+    (R,). All are of logarithms.
 
     `variances` (C,) are by how much the constants differ from one source of timed runs to another, `unexplained`
     is the deviation of the errors that this leaves.
@@ -323,8 +325,8 @@ def scenarios_of(
 
 
 def with_covariance(constants: Sequence[str], covariance: Array) -> dict[str, str]:
-    """Constant → factors in all scenarios, as text, whose logarithms have mean zero and the given covariance
-    (C, C).
+    """Factors of each constant in all scenarios, as text by constant; their logarithms have mean zero and the
+    given covariance (C, C).
 
     The design is of rows of a Hadamard matrix of ±1, orthogonal to one another and of mean zero.
     """
@@ -343,19 +345,19 @@ _VARIANCE = 0.6
 _OFFSET_DEVIATION, _FAR_OFFSET_DEVIATION = 0.03, 0.5
 """Deviation of γ between ordinary clusters, and of a far cluster."""
 _FAR_SHARE = 0.01
-"""Share of clusters that are far."""
+"""Share of clusters that are far from all others."""
 _NOISE, _ODD_NOISE = 0.02, 0.5
 """Deviation of an ordinary row from its neighbours, and of an odd row."""
 _ODD_SHARE, _FAR_ODD_SHARE = 0.4, 0.05
 """Share of rows that are odd; on a cluster that is far rows agree, or it could not be recognised."""
 _MAX_COMBINATIONS = 128
-"""Combinations that are followed."""
+"""Maximum number of combinations of hypotheses that are followed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offset:
-    """Logarithmic offsets of one cluster from its hardware profile, inferred from timed runs: of all its step times,
-    and of constants."""
+    """Inferred offsets (as logarithms) of one cluster from its hardware profile: of all its step times, and
+    of each constant."""
 
     constants: tuple[str, ...]
     mean: Array
@@ -366,7 +368,8 @@ class Offset:
     """Variance of each offset before the runs, (1 + C,)."""
 
     def apply(self, profile: HardwareProfile) -> HardwareProfile:
-        """Copy of a profile with its constants shifted, each at most to the fit's ceiling or its former value."""
+        """Copy of a profile with its constants changed by the mean offsets, each at most to the fit's ceiling
+        or its former value."""
         values = {}
         for name, change in zip(self.constants, self.mean[1:].tolist(), strict=True):
             value = getattr(profile, name)
@@ -377,8 +380,8 @@ class Offset:
 def offset_of(
     errors: Array, slopes: Array, covariance: Array, constants: Sequence[str] = (), *, known_runs: int = 0
 ) -> Offset:
-    """Infer the mean offset of a cluster from (K,) logs of predicted / measured step times and (K, C) slopes in
-    the `constants`.
+    """Infer the offset of a cluster from the logarithms of predicted / measured step times (K,) and their
+    slopes (K, C) in the `constants`.
 
     `covariance` (C, C) is that of the scenarios. `known_runs` of the same cluster are in the constants already, which
     leaves less to say for these. Without errors the offset is zero.
@@ -396,7 +399,7 @@ def offset_of(
     chances, odd = np.log([1 - _FAR_SHARE, _FAR_SHARE]), np.array([_ODD_SHARE, _FAR_ODD_SHARE])
 
     def moments() -> tuple[Array, Array]:
-        """Mean and variance of (γ, δ), (1 + C,) each, over all hypotheses."""
+        """Mean and variance of the offsets (γ, δ) over all hypotheses, each (1 + C,)."""
         weights = np.exp(chances - chances.max())
         weights /= weights.sum()
         mean = weights @ means
@@ -422,8 +425,8 @@ def offset_of(
 
 
 def prior_covariance(profile: HardwareProfile, constants: Sequence[str]) -> Array:
-    """Covariance of the logarithms of `constants` over a profile's scenarios, (C, C); squared prior widths
-    for constants without."""
+    """Covariance (C, C) of the logarithms of `constants` over a profile's scenarios; constants without
+    scenarios have their squared prior widths."""
     scenario_factors = profile.scenarios.by_constant if profile.scenarios is not None else {}
     covariance = np.diag(prior_widths(constants) ** 2)
     places = [place for place, name in enumerate(constants) if name in scenario_factors]
@@ -434,8 +437,8 @@ def prior_covariance(profile: HardwareProfile, constants: Sequence[str]) -> Arra
 
 
 def cluster_offset(timed: TimedCases, *, share: float = 1.0) -> tuple[Offset, Expansion]:
-    """Offset of the cluster that ran all of the cases from their profile, with the errors at that profile's
-    constants. `share` of the prior variance counts."""
+    """Infer the offset, from their hardware profile, of the cluster on which all of the cases ran; returned
+    with the errors at the profile's constants. `share` is the factor on the prior variance."""
     around = expand(timed.errors_at, timed.origin)
     sources = {case.row.source_id for case in timed.cases}
     known_runs = sum(runs.runs for runs in timed.start.timed if runs.source in sources)
@@ -445,12 +448,12 @@ def cluster_offset(timed: TimedCases, *, share: float = 1.0) -> tuple[Offset, Ex
 
 
 MIN_PAIRS = 10
-"""Smallest number of pairs of runs from which a pair error is claimed."""
+"""Minimum number of pairs of runs for a pair error."""
 
 
 def pair_error(cases: Sequence[Case], errors: Mapping[str, float]) -> float | None:
-    """Median error of the predicted ratio of two step times in a sweep, divided by √n for n differing axes;
-    None for few pairs. It is |log error of the ratio| / √n.
+    """Median error of predicted ratios of two step times in a sweep, |log error of the ratio| / √n for n axes
+    on which the layouts differ; None for fewer than `MIN_PAIRS` pairs.
 
     `errors` are predicted / measured − 1 by run. Every sweep weighs as much as it has runs, not pairs.
     """
@@ -470,6 +473,7 @@ def timed_runs(cases: Sequence[Case], errors: Mapping[str, float]) -> tuple[Time
     """Summary of the runs of each (source, GPU, stack), in order of first appearance; `errors` are by run."""
 
     def identity(case: Case) -> tuple[str, str, str]:
+        """Source, GPU and stack of a case."""
         return case.row.source_id, case.question.cluster.gpu.name, case.question.stack.name
 
     groups = group_by(cases, identity)
