@@ -78,25 +78,22 @@ def frontier(frame: Frame, limit_bytes: float, subject: str) -> Figure:
         style.write_in_chart(axes, 0.99, 0.02, f"{words}, far to the right →", ha="right", weight="bold")
     plan_points, best_points = cloud[cloud["chosen"]], line[~line["chosen"]]
     style.mark_plan(axes, plan_points["x"], plan_points["y"], style.VERMILION)
-    axes.set_xlabel(f"peak memory of the fullest device ({unit})")
-    axes.set_ylabel(f"throughput ({word}tokens/s, all GPUs)")
-    style.linear_ticks(axes.xaxis)
-    style.linear_ticks(axes.yaxis)
-    style.quiet_axis(axes, grid="both")
-    labels = [
-        replace(_cloud_label(row, "chosen, ", style.VERMILION), size=8, weight="bold", needed=True)
-        for _, row in plan_points.iterrows()
-    ]
+    names = f"peak memory of the fullest device ({unit})", f"throughput ({word}tokens/s, all GPUs)"
+    style.name_axes(axes, *names, linear="xy")
     proven = best_points[best_points["proven"]]
     rows = [row for _, row in (proven if len(proven) >= _MAX_CLOUD_LABELS else best_points).iterrows()]
-    labels += [_cloud_label(row, "", style.BLUE) for row in ends_first(rows, _MAX_CLOUD_LABELS)]
+    labels = [_cloud_label(row) for row in (*plan_points.iloc, *ends_first(rows, _MAX_CLOUD_LABELS))]
     put_labels(axes, labels, lines=lines, marks=list(zip(line["x"], line["y"], strict=True)), texts=texts)
     return figure
 
 
-def _cloud_label(row: Frame, prefix: str, colour: str) -> Label:
-    words = ", ".join(filter(None, [f"{prefix}{percent(row['mfu'])} MFU", recompute_of(row["layout"])]))
-    return Label(text=f"{words}\n{brief_layout(row['layout'], 36)}", at=(row["x"], row["y"]), colour=colour)
+def _cloud_label(row: Frame) -> Label:
+    """Label of a layout; the chosen one's is bold, and written even where it overlaps something."""
+    words = ", ".join(filter(None, [f"{percent(row['mfu'])} MFU", recompute_of(row["layout"])]))
+    text, at = f"{words}\n{brief_layout(row['layout'], 36)}", (row["x"], row["y"])
+    if not row["chosen"]:
+        return Label(text=text, at=at, colour=style.BLUE)
+    return Label(text=f"chosen, {text}", at=at, colour=style.VERMILION, size=8, weight="bold", needed=True)
 
 
 def _cloud_finding(frame: Frame, limit_bytes: float) -> str:
@@ -163,7 +160,7 @@ def pareto(
         if measure.unit == "GPUs":
             style.gpu_ticks(axes, sorted(map(int, line[name])), along=along)
         else:
-            style.scaled_ticks(axes, along, float(values[-1].min()), float(values[-1].max()))
+            style.scaled_ticks(axes, along, values[-1])
         if measure.unit == "money":
             axis.set_major_formatter(FuncFormatter(lambda value, _position: money(value)))
         axis.set_label_text(label)
@@ -264,11 +261,10 @@ def cost_and_days(frame: Frame, subject: str) -> Figure:
         names.append(replace(first, text=words, weight="bold", size=8, needed=True))
         numbers += other_labels
     axes.scatter(best["days"], best["cost"], s=90, facecolors="none", edgecolors=style.INK, zorder=4)
-    axes.set(xlabel="days of the training run", ylabel="cost of the training run")
-    style.scaled_ticks(axes, "x", float(frame["days"].min()), float(frame["days"].max()))
+    style.name_axes(axes, "days of the training run", "cost of the training run")
+    style.scaled_ticks(axes, "x", frame["days"])
     axes.yaxis.set_major_formatter(lambda value, _position: money(value))
     axes.margins(x=0.1, y=0.14)
-    style.quiet_axis(axes, grid="both")
     put_labels(axes, names + numbers, lines=lines, marks=list(zip(frame["days"], frame["cost"], strict=True)))
     return figure
 

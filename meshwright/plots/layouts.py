@@ -52,21 +52,19 @@ def memory_by_rank(
         subject: which plan.
         pools: with several pools, which ranks lie in which.
     """
-    colours = style.MEMORY_COLOURS
-    figure, axes = style.new_chart(
-        9.0 if len(frame) > 1 else 6.4, 5.0, _memory_finding(frame, limits), subject
-    )
-    air = 0.22 if pools else 0.14
-    named = draw_memory_bars(axes, frame, limits, colours, "peak memory of one device", air=air)
+    width, air = 9.0 if len(frame) > 1 else 6.4, 0.22 if pools else 0.14
+    figure, axes = style.new_chart(width, 5.0, _memory_finding(frame, limits), subject)
+    name = "peak memory of one device"
+    labels = draw_memory_bars(axes, frame, limits, style.MEMORY_COLOURS, name, air=air)
     axes.set_xlabel("pipeline rank")
     for span in pools:
         place, across = ((span.first + span.last) / 2, 0.985), axes.get_xaxis_transform()
         axes.text(*place, span.name, transform=across, ha="center", va="top", color=style.SOFT, weight="bold")
         if span.first:
             axes.axvline(span.first - 0.5, color=style.GREY, linewidth=0.9)
-    names = visible_parts(frame, colours)
-    if len(named) < len(names):
-        part_legend(figure, names, colours)
+    visible = visible_parts(frame, style.MEMORY_COLOURS)
+    if len(labels) < len(visible):
+        part_legend(figure, visible)
     return figure
 
 
@@ -115,10 +113,10 @@ def time_breakdown(frame: Frame, subject: str) -> Figure:
             axes.text(1.0, row, slower, transform=at_right, ha="right", va="center", color=style.SOFT)
     axes.set_yticks(range(len(frame)), _layout_names(frame))
     axes.set_ylim(len(frame) - 0.4, -0.5)
-    style.measure_axis(axes, "x", f"time of one step ({unit})")
+    style.name_axes(axes, f"time of one step ({unit})", grid="x", linear="x")
     hatch = Patch(facecolor="white", edgecolor=style.INK, hatch=_HATCH, label="overlapped with compute")
     hidden = [hatch] if _draw_hidden(axes, frame, scale) else []
-    part_legend(figure, visible_parts(frame, colours), colours, *hidden)
+    part_legend(figure, visible_parts(frame, colours), *hidden)
     return figure
 
 
@@ -202,9 +200,8 @@ def window(frame: Frame, device_limit: float, host_limit: float | None, subject:
         for name, line in lines.items():
             _residency_curve(axes, line["blocks"], line[column] / scale, line, name)
         axes.set_ylim(0, 1.2 * float(frame[column].max()) / scale or 1.0)
-        axes.set_xlabel("blocks of a rank in host memory")
-        style.linear_ticks(axes.xaxis)
-        style.measure_axis(axes, "y", f"{label} ({unit})")
+        names = "blocks of a rank in host memory", f"{label} ({unit})"
+        style.name_axes(axes, *names, grid="y", linear="xy")
         if limit is not None:
             _draw_window_limit(axes, limit, scale, "left" if column == "host_bytes" else "right")
     style.name_in_corner(charts[0], [(name, _RESIDENCIES[name][0]) for name in lines], 0.04, 0.97, step=0.07)

@@ -102,14 +102,10 @@ def accuracy(frame: Frame, subject: str) -> Figure:
         _draw_errors(charts[1], compared, rows, colours)
     if len(steps) <= _MAX_LABELS:  # those further off first
         order = (steps["predicted"] / steps["measured"] - 1).abs().sort_values(ascending=False).index
-        labels = [
-            Label(
-                text=short_layout(str(run["label"]), 24),
-                at=(run["measured"], run["predicted"]),
-                colour=style.INK,
-            )
-            for _, run in steps.loc[order].iterrows()
-        ]
+        labels = []
+        for run in steps.loc[order].itertuples():
+            text, at = short_layout(str(run.label), 24), (run.measured, run.predicted)
+            labels.append(Label(text=text, at=at, colour=style.INK))
         put_labels(charts[0], labels, lines=charts[0].lines, texts=charts[0].texts)
     return figure
 
@@ -130,15 +126,15 @@ def _draw_errors(axes: Axes, frame: Frame, rows: list[str], colours: dict[str, s
     shift = {run: few * 0.2 * (number - (len(colours) - 1) / 2) for number, run in enumerate(colours)}
     for row, quantity in enumerate(rows):
         runs = frame[frame["quantity"] == quantity]
-        for run, value in zip(runs["label"], runs["error"], strict=True):
-            is_beyond = abs(value) > edge
-            mark = ("<" if value < 0 else ">") if is_beyond else "o"
+        for run, value, place in zip(
+            runs["label"], runs["error"], runs["error"].clip(-edge, edge), strict=True
+        ):
+            area, mark = (26, "o") if value == place else (32, "<" if value < 0 else ">")
             look: style.Look = {"color": colours[run], "alpha": 0.8, "linewidths": 0}
-            place = min(max(value, -edge), edge)
-            axes.scatter(place, row + shift[run], s=32 if is_beyond else 26, marker=mark, **look)
+            axes.scatter(place, row + shift[run], s=area, marker=mark, **look)
         middle = float(runs["error"].median())
-        place = (min(max(middle, -edge), edge), row)
-        axes.scatter(*place, s=200, marker="|", color=style.INK, linewidths=2)
+        place = min(max(middle, -edge), edge)
+        axes.scatter(place, row, s=200, marker="|", color=style.INK, linewidths=2)
         words = f"{middle:+,.1f} {'pt' if quantity in SHARES else '%'}"
         axes.text(1.01, row, words, transform=axes.get_yaxis_transform(), va="center", size=8)
     names = [quantity_label(name) + (" memory" if "_bytes" in name else "") for name in rows]
@@ -150,18 +146,9 @@ def _draw_errors(axes: Axes, frame: Frame, rows: list[str], colours: dict[str, s
 
 _STEP_SECONDS = "step_seconds"
 _TOTALS = (
-    _STEP_SECONDS,
-    "thread_cpu_seconds",
-    "peak_bytes",
-    "allocated_bytes",
-    "reserved_bytes",
-    "host_memory_bytes",
-    "host_link_seconds",
-    "host_update_seconds",
-    "drive_bytes",
-    "drive_read_bytes",
-    "drive_written_bytes",
-    "drive_transfer_seconds",
+    *(_STEP_SECONDS, "thread_cpu_seconds", "peak_bytes", "allocated_bytes", "reserved_bytes"),
+    *("host_memory_bytes", "host_link_seconds", "host_update_seconds"),
+    *("drive_bytes", "drive_read_bytes", "drive_written_bytes", "drive_transfer_seconds"),
 )
 """Quantities that are totals, not parts of another quantity."""
 _MAX_ROWS = 20
@@ -174,27 +161,29 @@ _LEAST_SHARE = 0.002
 
 def _one_run(frame: Frame, subject: str) -> Figure:
     """Times on the left, memory on the right, a pair of bars for each quantity and the error behind it."""
-    columns = [frame[name] for name in ("quantity", "predicted", "measured")]
-    lines = [ComparedQuantity(str(name), float(p), float(m)) for name, p, m in zip(*columns, strict=True)]
-    panels = {
-        name: _visible_quantities([line for line in lines if unit in line.quantity])
-        for name, unit in (("time of one step", "_seconds"), ("memory of the fullest device", "_bytes"))
-    }
-    panels = {name: bars for name, bars in panels.items() if bars}
-    rows = max(map(len, panels.values()))
-    rates = [  # which have no bar
-        f"{quantity_label(line.quantity)} {quantity_text(line.quantity, line.predicted)} predicted, "
-        f"{quantity_text(line.quantity, line.measured)} measured ({error_text(line)})"
-        for line in lines
-        if line.quantity in (SHARES[0], "tokens_per_second")
-    ]
-    subject = "; ".join([f"{frame['label'].iloc[0]} in {subject}", *rates])
+    table = frame[["quantity", "predicted", "measured"]].astype({"quantity": str})
+    lines = [ComparedQuantity(*row) for row in table.itertuples(index=False)]
+    units = {"time of one step": "_seconds", "memory of the fullest device": "_bytes"}
+    quantities = {name: [line for line in lines if unit in line.quantity] for name, unit in units.items()}
+    panels = {name: bars for name, rows in quantities.items() if (bars := _visible_quantities(rows))}
+    number_of_rows = max(map(len, panels.values()))
+    subject = f"{frame['label'].iloc[0]} in {subject}"
+    for line in lines:
+        if line.quantity in (SHARES[0], "tokens_per_second"):  # which have no bar
+            predicted, measured = _both_texts(line)
+            words = f"{predicted} predicted, {measured} measured ({error_text(line)})"
+            subject += f"; {quantity_label(line.quantity)} {words}"
     width = 5.2 * len(panels) if len(panels) > 1 else 6.6
-    figure = style.new_figure(width, 1.9 + 0.42 * rows, _one_run_finding(lines), subject)
+    figure = style.new_figure(width, 1.9 + 0.42 * number_of_rows, _one_run_finding(lines), subject)
     charts = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, (name, bars) in zip(charts, panels.items(), strict=True):
-        _draw_pairs(axes, name, bars, rows)
+        _draw_pairs(axes, name, bars, number_of_rows)
     return figure
+
+
+def _both_texts(line: ComparedQuantity) -> tuple[str, str]:
+    """The predicted and the measured value, as text."""
+    return quantity_text(line.quantity, line.predicted), quantity_text(line.quantity, line.measured)
 
 
 def _visible_quantities(lines: list[ComparedQuantity]) -> list[ComparedQuantity]:
@@ -223,7 +212,7 @@ def _draw_pairs(axes: Axes, name: str, lines: list[ComparedQuantity], rows: int)
     for tick, line in zip(axes.get_yticklabels(), lines, strict=True):
         tick.set_fontweight("bold" if line.quantity in _TOTALS else "normal")
     axes.set(ylim=(rows - 0.4, -0.6), xlim=(0, 1.62 * largest / scale))
-    style.measure_axis(axes, "x", f"{name} ({unit})")
+    style.name_axes(axes, f"{name} ({unit})", grid="x", linear="x")
 
 
 def _miss(line: ComparedQuantity) -> float:
@@ -233,14 +222,14 @@ def _miss(line: ComparedQuantity) -> float:
 def _one_run_finding(lines: list[ComparedQuantity]) -> str:
     """Title: the error of the step time, and the part with the largest error."""
     step = next(line for line in lines if line.quantity == _STEP_SECONDS)
-    ends = [quantity_text(step.quantity, getattr(step, side)) for side, _, _ in _SIDES]
-    words = f"Step predicted {ends[0]}, measured {ends[1]}: {error_text(step)}"
+    predicted, measured = _both_texts(step)
+    words = f"Step predicted {predicted}, measured {measured}: {error_text(step)}"
     parts = [line for line in lines if "_seconds" in line.quantity and line.quantity not in _TOTALS]
     if not parts:
         return words
     worst = max(parts, key=_miss)
-    ends = [quantity_text(worst.quantity, getattr(worst, side)) for side, _, _ in _SIDES]
-    return f"{words}; furthest off is {quantity_label(worst.quantity)}, {ends[0]} against {ends[1]}"
+    predicted, measured = _both_texts(worst)
+    return f"{words}; furthest off is {quantity_label(worst.quantity)}, {predicted} against {measured}"
 
 
 _EXCESS_COLOURS = "PuOr_r"
@@ -351,23 +340,13 @@ def predicted_against_measured(frame: Frame, subject: str) -> Figure:
     for number, (source, runs) in enumerate(frame.groupby("source", sort=False)):
         error = (runs["predicted_seconds"] / runs["measured_seconds"] - 1).abs().median()
         round_number, place = divmod(number, len(_SOURCE_COLOURS))
-        points = axes.scatter(
-            runs["measured_seconds"],
-            runs["predicted_seconds"],
-            s=16,
-            alpha=0.65,
-            linewidths=0,
-            color=_SOURCE_COLOURS[place],
-            marker=_MARKERS[round_number % len(_MARKERS)],
-        )
+        mark, colour = _MARKERS[round_number % len(_MARKERS)], _SOURCE_COLOURS[place]
+        look: style.Look = {"s": 16, "alpha": 0.65, "linewidths": 0, "color": colour, "marker": mark}
+        points = axes.scatter(runs["measured_seconds"], runs["predicted_seconds"], **look)
         label = f"{source_title(str(source))}, {counted(len(runs), 'run')}: {percent(float(error))}"
         points.set(label=label, zorder=3 + 1 / len(runs))  # the few above the many
-    names: dict[str, Any] = {
-        "title": "source and its median error",
-        "alignment": "left",
-        "handletextpad": 0.2,
-    }
-    names |= {"markerscale": 1.6, "fontsize": 8, "title_fontsize": 8}
+    names: style.Look = {"title": "source and its median error", "title_fontsize": 8, "fontsize": 8}
+    names |= {"alignment": "left", "handletextpad": 0.2, "markerscale": 1.6}
     if has_many_sources:  # more than leave the diagonal free
         figure.legend(loc="outside lower left", ncols=2, **names)
     else:
@@ -396,18 +375,12 @@ def _draw_panel(axes: Axes, column: str, values: Frame, error: Frame, reach: flo
     """A box from quartile to quartile with whiskers to the 10th and 90th percentile, a bar at the median."""
     groups = _frequent_groups(column, values)
     _draw_band(axes)
-    boxes = axes.boxplot(
-        [error[values == group] for group in groups],
-        orientation="horizontal",
-        widths=0.55,
-        whis=(10, 90),
-        showfliers=False,
-        patch_artist=True,
-        medianprops={"color": style.VERMILION, "linewidth": 2},
-        boxprops={"facecolor": style.SKY, "edgecolor": style.BLUE, "alpha": 0.6},
-        whiskerprops={"color": style.BLUE},
-        capprops={"color": style.BLUE},
-    )
+    blue: style.Look = {"whiskerprops": {"color": style.BLUE}, "capprops": {"color": style.BLUE}}
+    blue["boxprops"] = {"facecolor": style.SKY, "edgecolor": style.BLUE, "alpha": 0.6}
+    shape: style.Look = {"orientation": "horizontal", "widths": 0.55, "whis": (10, 90), "showfliers": False}
+    median = {"color": style.VERMILION, "linewidth": 2}
+    samples = [error[values == group] for group in groups]
+    boxes = axes.boxplot(samples, patch_artist=True, medianprops=median, **shape, **blue)
     for number, whisker in enumerate(boxes["whiskers"]):
         end = float(whisker.get_xdata()[1])
         if abs(end) > reach:  # it leaves the chart

@@ -61,24 +61,24 @@ def stack_bars(
         for row in np.flatnonzero(lengths >= min_length).tolist() if numbers else ():
             x, y = (start[row] + lengths[row] / 2, row)[:: 1 if horizontal else -1]
             ink = style.text_colour(colour)
-            axes.text(x, y, f"{lengths[row]:.1f}", ha="center", va="center", color=ink, size=8)
+            axes.text(x, y, f"{lengths[row]:.1f}", color=ink, size=8, **style.MIDDLE)
         start = start + lengths
 
 
-def visible_parts(frame: Frame, colours: dict[str, str]) -> list[str]:
-    """Parts that can be seen somewhere, in the order of the colours."""
-    parts = [part for part in colours if part in frame]
-    reach = float(frame[parts].sum(axis=1).max())
-    return [part for part in parts if float(frame[part].max()) > _VISIBLE_SHARE * reach]
+def visible_parts(frame: Frame, colours: dict[str, str]) -> dict[str, str]:
+    """Colours of the parts that can be seen somewhere."""
+    colours = {part: colour for part, colour in colours.items() if part in frame}
+    reach = float(frame[[*colours]].sum(axis=1).max())
+    return {part: colours[part] for part in colours if float(frame[part].max()) > _VISIBLE_SHARE * reach}
 
 
-def part_legend(figure: Figure, parts: list[str], colours: dict[str, str], *other_handles: Artist) -> None:
+def part_legend(figure: Figure, colours: dict[str, str], *other_handles: Artist) -> None:
     """The colour of each part below the chart, on as few lines as have room."""
-    handles = [*(Patch(facecolor=colours[part], label=part_label(part)) for part in parts), *other_handles]
+    parts = [Patch(facecolor=colour, label=part_label(part)) for part, colour in colours.items()]
+    handles = [*parts, *other_handles]
     columns = math.ceil(len(handles) / math.ceil(len(handles) / _IN_A_ROW))
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=columns, handlelength=1.0, columnspacing=1.4
-    )
+    place: style.Look = {"loc": "outside lower center", "ncols": columns}
+    figure.legend(handles=handles, **place, handlelength=1.0, columnspacing=1.4)
 
 
 def draw_memory_bars(
@@ -126,7 +126,7 @@ def draw_memory_bars(
             height = limit + 0.05 * room
         number = axes.text(bar, height + 0.2 * room, f"{totals[bar] / scale:.1f}", ha="center")
         number.set_bbox(style.white_box(1.0, 0.6))
-    style.measure_axis(axes, "y", f"{name} ({unit})")
+    style.name_axes(axes, y=f"{name} ({unit})", grid="y", linear="y")
     if count > 1:
         return []
     ends = parts.iloc[0].cumsum() / scale

@@ -51,9 +51,7 @@ def scaling(frame: Frame, subject: str) -> Figure:
     use.set_ylim(0, 1.25 * 100 * frame["mfu"].max())
     use.margins(x=0.08)
     style.gpu_ticks(use, gpu_ticks, distance=_LAYOUT_DISTANCE)
-    use.set_xlabel("GPUs")
-    style.measure_axis(use, "y", "MFU (%)")
-    style.quiet_axis(use, grid="both")
+    style.name_axes(use, "GPUs", "MFU (%)", linear="y")
     _write_layouts(speed, gpu_ticks, lines)
     return figure
 
@@ -75,10 +73,8 @@ def draw_speed(axes: Axes, frame: Frame, lines: dict[str, Frame], unit: str) -> 
         _draw_kind(axes, kind, line, line[name] / per_tick)
     style.name_in_corner(axes, legend, 0.03, 0.97, step=0.055)
     axes.margins(x=0.08, y=0.1)
-    axes.set_ylabel(f"throughput ({word}{unit}/s, all GPUs)")
     style.log_ticks(axes.yaxis, *axes.get_ylim())
-    axes.set_xlabel("GPUs")
-    style.quiet_axis(axes, grid="both")
+    style.name_axes(axes, "GPUs", f"throughput ({word}{unit}/s, all GPUs)")
     return style.gpu_ticks(axes, counts, distance=_LAYOUT_DISTANCE)
 
 
@@ -155,14 +151,14 @@ def stacked_scaling(frame: Frame, subject: str) -> Figure:
     points = frame.sort_values("gpus").reset_index(drop=True)
     time_parts = [part for part in style.TIME_COLOURS if part in points]
     gpu_seconds = points[time_parts].mul(points["gpus"], axis=0)
-    parts = visible_parts(gpu_seconds, style.TIME_COLOURS)
+    colours = visible_parts(gpu_seconds, style.TIME_COLOURS)
     totals = points["step_seconds"] * points["gpus"]
     word, scale = ("GPU-hours", 3600.0) if totals.max() >= 7200 else ("GPU-seconds", 1.0)
     subject += f"; line: what {grouped(int(points['gpus'].iloc[0]))} GPUs spend"
     subject += "; *: not proven the best in time" if (points["gap"] > 0).any() else ""
     width = max(7.6, 1.6 + _BAR_INCHES * len(points))
     figure, axes = style.new_chart(width, 5.8, _stacked_finding(points, gpu_seconds), subject)
-    stack_bars(axes, gpu_seconds[parts] / scale, style.TIME_COLOURS, _BAR_WIDTH)
+    stack_bars(axes, gpu_seconds[[*colours]] / scale, colours, _BAR_WIDTH)
     axes.axhline(totals[0] / scale, color=style.SOFT, linewidth=1.2, linestyle=style.DOTS)
     soft: style.Look = {"xycoords": axes.get_xaxis_transform(), "annotation_clip": False, "color": style.SOFT}
     for at, row in points.iterrows():
@@ -172,10 +168,10 @@ def stacked_scaling(frame: Frame, subject: str) -> Figure:
         layout = short_layout(str(row["layout"]), _BAR_LAYOUT_COLUMNS)
         style.write_beside(axes, layout, (at, 0), (0, -32), ha="center", va="top", size=_LAYOUT_SIZE, **soft)
     axes.set_xticks(range(len(points)), [grouped(int(gpus)) for gpus in points["gpus"]])
-    axes.set_xlabel("GPUs, and the best layout on so many", labelpad=2)
     axes.set_ylim(0, 1.16 * float(totals.max()) / scale)
-    style.measure_axis(axes, "y", f"{word} of one step, all GPUs")
-    part_legend(figure, parts, style.TIME_COLOURS)
+    style.name_axes(axes, y=f"{word} of one step, all GPUs", grid="y", linear="y")
+    axes.set_xlabel("GPUs, and the best layout on so many", labelpad=2)
+    part_legend(figure, colours)
     return figure
 
 
@@ -235,8 +231,8 @@ def far_links(frame: Frame, bandwidth: float, inside: str, subject: str) -> Figu
     axes.margins(x=0.06)
     axes.set_xticks(rates, [style.tick_text(round(rate, 3)) for rate in rates], size=8)
     axes.minorticks_off()
-    axes.set_xlabel(f"bandwidth from {inside} to {inside} (Gb/s a GPU); grey: the cluster's own")
-    style.measure_axis(axes, "y", "MFU of the best layout (%)")
+    name = f"bandwidth from {inside} to {inside} (Gb/s a GPU); grey: the cluster's own"
+    style.name_axes(axes, name, "MFU of the best layout (%)", grid="y", linear="y")
     return figure
 
 

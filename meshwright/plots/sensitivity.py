@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from string import ascii_lowercase
 from typing import TYPE_CHECKING
@@ -65,14 +66,9 @@ def ladder(frame: Frame, subject: str) -> Figure:
     axes.set_yticks(range(len(frame)), [str(name) for name in frame["name"]])
     axes.invert_yaxis()
     axes.set_xlim(0, 1.45 * 100 * float(frame["mfu"].max()))
-    style.measure_axis(axes, "x", "MFU (%), and seconds for a batch of the plan's size")
-    kinds = set(frame["kind"])
-    part_legend(
-        figure,
-        [],
-        {},
-        *(Patch(color=colour, label=words) for kind, (colour, words) in _RUNGS.items() if kind in kinds),
-    )
+    style.name_axes(axes, "MFU (%), and seconds for a batch of the plan's size", grid="x", linear="x")
+    rungs = [_RUNGS[kind] for kind in _RUNGS if kind in set(frame["kind"])]
+    part_legend(figure, {}, *(Patch(color=colour, label=words) for colour, words in rungs))
     return figure
 
 
@@ -111,21 +107,20 @@ def heatmap(frame: Frame, subject: str) -> Figure:
     subject += "; MFU (%) of the best layout of each pair"
     figure, axes = style.new_chart(width, height, heatmap_finding(frame), subject)
     min_mfu, max_mfu = float(frame["mfu"].min()), float(frame["mfu"].max())
-    middle: style.Look = {"ha": "center", "va": "center"}
     for row in frame.to_dict(orient="records"):
         x, y = pps.index(int(row["pp"])), tps.index(int(row["tp"]))
         cell = Rectangle((x - 0.5, y - 0.5), 1, 1)
         if row["reason"]:
             cell.set(facecolor="white", edgecolor=style.PALE, hatch="////", linewidth=0)
             box = style.white_box(1.0, 1.5)
-            axes.text(x, y, row["sign"], color=style.INK, size=8, bbox=box, **middle)
+            axes.text(x, y, row["sign"], color=style.INK, size=8, bbox=box, **style.MIDDLE)
         else:
             share = (float(row["mfu"]) - min_mfu) / (max_mfu - min_mfu) if max_mfu > min_mfu else 1.0
             depth = _DARKEST + (_LIGHTEST - _DARKEST) * share
             cell.set(facecolor=mpl.colormaps[_COLOUR_MAP](depth), edgecolor="white")
             ink = style.INK if depth > _INK_DEPTH else "white"
             words = f"{100 * float(row['mfu']):.1f}{'*' if float(row['gap']) > 0 else ''}"
-            axes.text(x, y, words, color=ink, size=10, weight="bold", **middle)
+            axes.text(x, y, words, color=ink, size=10, weight="bold", **style.MIDDLE)
         axes.add_patch(cell)
         if row["chosen"]:
             outline = Rectangle((x - 0.47, y - 0.47), 0.94, 0.94, fill=False, zorder=4)
@@ -214,29 +209,24 @@ def tornado(frame: Frame, subject: str) -> Figure:
     unit, scale = time_unit(base)
     subject = f"{subject}; line: its step, {format_seconds(base)}"
     figure, axes = style.new_chart(9.6, 2.1 + 0.72 * len(names), tornado_finding(frame), subject)
-    diamond: style.Look = {
-        "marker": "D",
-        "markersize": 5,
-        "color": style.INK,
-        "markerfacecolor": "white",
-        "linestyle": "",
-    }
+    diamond: style.Look = {"marker": "D", "markersize": 5, "color": style.INK, "linestyle": ""}
+    diamond["markerfacecolor"] = "white"
     handles: dict[str, Artist] = {}
     for row in frame.to_dict(orient="records"):
-        is_more = float(row["factor"]) > 1
-        at = names.index(str(row["quantity"])) + (-_BAR_HEIGHT / 2 if is_more else _BAR_HEIGHT / 2)
-        colour = style.BLUE if is_more else style.ORANGE
+        shift, colour = (-0.5, style.BLUE) if row["factor"] > 1 else (0.5, style.ORANGE)
+        at = names.index(str(row["quantity"])) + shift * _BAR_HEIGHT
         handles[f"{percent(float(row['factor']) - 1, '+.0%')} of it"] = Patch(color=colour)
-        held_seconds, best_seconds = float(row["held_seconds"]), float(row["step_seconds"])
-        fits, can_replan = bool(row["held_fits"]), not math.isnan(best_seconds)
-        words = change(base, held_seconds) if fits else "does not fit"
-        if can_replan and not (fits and abs(best_seconds - held_seconds) <= 5e-4 * base):
-            words += f"{', ' if fits else '; '}re-planned {change(base, best_seconds)}"
+        held_seconds, best_seconds, fits = row["held_seconds"], row["step_seconds"], row["held_fits"]
+        words, ends = "does not fit", [base]
         if fits:
+            words = change(base, held_seconds)
+            ends.append(held_seconds)
             axes.barh(at, (held_seconds - base) / scale, left=base / scale, height=_BAR_HEIGHT, color=colour)
-        if can_replan:
+        if not math.isnan(best_seconds):
+            ends.append(best_seconds)
             axes.plot([best_seconds / scale], [at], **diamond)
-        ends = [base, *([held_seconds] if fits else []), *([best_seconds] if can_replan else [])]
+            if not (fits and abs(best_seconds - held_seconds) <= 5e-4 * base):
+                words += f"{', ' if fits else '; '}re-planned {change(base, best_seconds)}"
         end = max(ends, key=lambda seconds: abs(seconds - base))
         side, shift = ("left", 6) if end >= base else ("right", -6)
         style.write_beside(axes, words, (end / scale, at), (shift, 0), ha=side, va="center", size=8)
@@ -244,7 +234,7 @@ def tornado(frame: Frame, subject: str) -> Figure:
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.margins(x=0.3)
-    style.measure_axis(axes, "x", f"step ({unit})")
+    style.name_axes(axes, f"step ({unit})", grid="x", linear="x")
     handles["re-planned"] = Line2D([], [], **diamond)
     place: style.Look = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "ncols": 3, "fontsize": 8}
     axes.legend(handles.values(), handles, **place)
@@ -255,25 +245,23 @@ def tornado_finding(frame: Frame) -> str:
     """ "Compute efficiency moves the step most: 25 % less of it adds 29.1 %; ..."."""
     base = float(frame["plan_seconds"].iloc[0])
 
-    def words(row: Frame, name: str, seconds: float) -> str:
-        factor, shift = float(row["factor"]), seconds / base - 1
-        more = f"{percent(abs(factor - 1), '.0%')} {'more' if factor > 1 else 'less'} {name}"
-        return f"{more} {'adds' if shift > 0 else 'saves'} {percent(abs(shift))}"
+    def effect(row: Frame, name: str, column: str) -> str:
+        factor, shift = float(row["factor"]), float(row[column]) / base - 1
+        amount = f"{percent(abs(factor - 1), '.0%')} {'more' if factor > 1 else 'less'} {name}"
+        return f"{amount} {'adds' if shift > 0 else 'saves'} {percent(abs(shift))}"
 
     fitting = frame[frame["held_fits"]]
     if fitting.empty:
         return "Nothing that could change leaves room for the plan"
     top = fitting.loc[(fitting["held_seconds"] - base).abs().idxmax()]
     name = str(top["quantity"])
-    finding = (
-        f"{name[:1].upper()}{name[1:]} moves the step most: {words(top, 'of it', float(top['held_seconds']))}"
-    )
+    finding = f"{name[:1].upper()}{name[1:]} moves the step most: {effect(top, 'of it', 'held_seconds')}"
     reach = frame["held_seconds"].where(frame["held_fits"], math.inf).clip(upper=base)
     gain = frame[frame["step_seconds"] < (1 - _MIN_GAIN) * reach]
     if gain.empty:
         return finding
     best = gain.loc[gain["step_seconds"].idxmin()]
-    return f"{finding}; {words(best, best['quantity'], float(best['step_seconds']))} with another layout"
+    return f"{finding}; {effect(best, best['quantity'], 'step_seconds')} with another layout"
 
 
 _DAY = 86400.0
@@ -308,16 +296,13 @@ def forecast(frame: Frame, plan: Forecast, subject: str) -> Figure:
     style.mark_plan(left, planned["work_seconds"] / 60, planned["seconds"] / _DAY)
     left.set_xscale("log")
     style.log_ticks(left.xaxis, *left.get_xlim())
-    left.set_xlabel("minutes of training between checkpoints")
-    left.set_ylabel("days until the end; band: 90 % of ends")
-    style.quiet_axis(left, grid="both")
-    right.plot(
-        sizes["gpus"], 100 * sizes["goodput"], color=style.GREEN, linewidth=1.6, marker="o", markersize=4
-    )
+    style.name_axes(left, "minutes of training between checkpoints", "days until the end; band: 90 % of ends")
+    look: style.Look = {"color": style.GREEN, "linewidth": 1.6, "marker": "o", "markersize": 4}
+    right.plot(sizes["gpus"], 100 * sizes["goodput"], **look)
     style.mark_plan(right, plan.job.gpus, 100 * sizes["goodput"][sizes["chosen"]])
     style.gpu_ticks(right, sizes["gpus"], distance=0.11)
-    right.set(xlabel="GPUs, each with its best interval", ylabel="goodput (%)", ylim=(0, 102))
-    style.quiet_axis(right, grid="y")
+    right.set_ylim(0, 102)
+    style.name_axes(right, "GPUs, each with its best interval", "goodput (%)", grid="y")
     return figure
 
 
@@ -336,40 +321,32 @@ def forecast_frame(plan: Forecast, steps: Array | None = None) -> pd.DataFrame:
     at = {plan.interval, *counts[:: (_INTERVALS - 1) // (_DRAWN_ENDS - 1)].tolist()}
     drawn = [(point.interval, *ends_of(point, steps)) for point in intervals if point.interval in at]
     drawn_intervals, early, seconds, late = np.array(drawn).T
+    points = [("interval", point, point.interval) for point in intervals]
+    points += [("gpus", point, plan.interval) for point in _other_sizes(plan)]
     rows = []
-    for what, points in (("interval", intervals), ("gpus", _other_sizes(plan))):
-        for point in points:
-            place = np.log(point.interval if what == "interval" else plan.interval)
-            early_ratio, late_ratio = (
-                np.interp(place, np.log(drawn_intervals), end / seconds) for end in (early, late)
-            )
-            rows.append(
-                {
-                    "what": what,
-                    "gpus": point.job.gpus,
-                    "every": point.interval,
-                    "work_seconds": point.segment.work,
-                    "seconds": point.seconds,
-                    "early_seconds": early_ratio * point.seconds,
-                    "late_seconds": late_ratio * point.seconds,
-                    "goodput": point.goodput,
-                    "chosen": point.interval == plan.interval
-                    if what == "interval"
-                    else point.job.gpus == plan.job.gpus,
-                }
-            )
+    for what, point, interval in points:
+        ratios = [
+            np.interp(np.log(interval), np.log(drawn_intervals), end / seconds) for end in (early, late)
+        ]
+        row = {
+            "what": what,
+            "gpus": point.job.gpus,
+            "every": point.interval,
+            "work_seconds": point.segment.work,
+        }
+        row |= {"seconds": point.seconds, "early_seconds": ratios[0] * point.seconds}
+        row |= {"late_seconds": ratios[1] * point.seconds, "goodput": point.goodput}
+        is_plan = (interval, point.job.gpus) == (plan.interval, plan.job.gpus)
+        rows.append(row | {"chosen": is_plan})
     return frame_of(rows)
 
 
 def _other_sizes(plan: Forecast) -> Iterator[Forecast]:
     """Forecasts of the job on other numbers of GPUs, until one on which it never ends."""
     job = plan.job
-    for factor in _SIZE_FACTORS:
-        gpus, nodes = round(job.gpus * factor), max(1, round(job.nodes * factor))
-        if gpus < 1:
-            continue
-        step = job.step_seconds * job.gpus / gpus
-        try:
-            yield forecast_of(replace(job, gpus=gpus, nodes=nodes, step_seconds=step), plan.operations)
-        except InfeasibleError:
-            return
+    with suppress(InfeasibleError):
+        for factor in _SIZE_FACTORS:
+            gpus, nodes = round(job.gpus * factor), max(1, round(job.nodes * factor))
+            if gpus >= 1:
+                step = job.step_seconds * job.gpus / gpus
+                yield forecast_of(replace(job, gpus=gpus, nodes=nodes, step_seconds=step), plan.operations)

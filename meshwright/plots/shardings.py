@@ -64,7 +64,7 @@ def stages(frame: Frame, subject: str) -> Figure:
             axes.barh(row, length, facecolor="none", edgecolor=style.INK, linewidth=1.4, zorder=4, **place)
     axes.set(ylim=(len(drawn_gpus) - 0.4, -0.6), xlim=(0, step / scale))
     axes.set_yticks(range(len(drawn_gpus)), [f"GPU {gpu}" for gpu in drawn_gpus])
-    style.measure_axis(axes, "x", f"time of one step ({unit})")
+    style.name_axes(axes, f"time of one step ({unit})", grid="x", linear="x")
     across: style.Look = {"transform": axes.get_xaxis_transform(), "color": style.SOFT}
     for start, end in pairwise([0.0, *(lengths.cumsum() / scale)]):
         axes.axvline(end, color="white", linewidth=1.0, zorder=3)
@@ -72,7 +72,7 @@ def stages(frame: Frame, subject: str) -> Figure:
             axes.text((start + end) / 2, 1.005, f"{end - start:.2f}", ha="center", size=8, **across)
     ends = Patch(facecolor="white", edgecolor=style.INK, linewidth=1.4, label="ends the stage")
     handles = [Patch(facecolor=style.FAINT, label="waits"), *([] if last.empty else [ends])]
-    part_legend(figure, visible_parts(lengths.to_frame().T, _STAGE_COLOURS), _STAGE_COLOURS, *handles)
+    part_legend(figure, visible_parts(lengths.to_frame().T, _STAGE_COLOURS), *handles)
     return figure
 
 
@@ -118,12 +118,12 @@ def tiers(frame: Frame, subject: str) -> Figure:
     figure = style.new_figure(9.6, 4.8, _tiers_finding(panels), subject)
     widths = [max(len(bars), 2) ** 0.5 for bars in panels.values()]
     charts = figure.subplots(1, len(panels), width_ratios=widths, squeeze=False)[0]
-    visible = set()
+    visible: dict[str, str] = {}
     for axes, (place, bars) in zip(charts, panels.items(), strict=True):
         draw_memory_bars(axes, bars, list(bars["limit_bytes"]), _PART_COLOURS, f"memory of each {place}")
         axes.set_xlabel(place)
-        visible |= {*visible_parts(bars, _PART_COLOURS)}
-    part_legend(figure, [part for part in _PART_COLOURS if part in visible], _PART_COLOURS)
+        visible |= visible_parts(bars, _PART_COLOURS)
+    part_legend(figure, {part: _PART_COLOURS[part] for part in _PART_COLOURS if part in visible})
     return figure
 
 
@@ -193,7 +193,7 @@ def places(frame: Frame, subject: str) -> Figure:
         handles.append(hatched)
     if len(hot):
         handles.append(Patch(facecolor=style.GREEN, label="hot rows copied"))
-    part_legend(figure, [], {}, *handles)
+    part_legend(figure, {}, *handles)
     return figure
 
 
@@ -232,9 +232,9 @@ def sharding_scaling(frame: Frame, subject: str) -> Figure:
             words = in_unit(float(step), (unit, scale))
             axes.text(at, step / scale, words, ha="center", va="bottom", size=7.5, color=style.SOFT)
         axes.set_xticks(range(len(line)), [grouped(int(gpus)) for gpus in line["gpus"]])
-        axes.set(ylim=(0, 1.08 * longest / scale), xlabel="GPUs")
-        style.measure_axis(axes, "y", f"step, {BATCH_WORDS[kind]} ({unit})")
-    part_legend(figure, visible_parts(frame, _STAGE_COLOURS), _STAGE_COLOURS)
+        axes.set_ylim(0, 1.08 * longest / scale)
+        style.name_axes(axes, "GPUs", f"step, {BATCH_WORDS[kind]} ({unit})", grid="y", linear="y")
+    part_legend(figure, visible_parts(frame, _STAGE_COLOURS))
     return figure
 
 
@@ -263,20 +263,12 @@ def cache_frame(plan: ServingPlan) -> pd.DataFrame:
     for size in sorted({*sizes.tolist(), plan.cache_bytes}):
         is_plan = size == plan.cache_bytes
         cached_rows = plan.rows if is_plan else order.fill(size).rows
-        hits, even_hits = tables.hits(cached_rows), one_share_hits(tables, size)
+        row = {"cache_bytes": size, "hits": tables.hits(cached_rows)}
+        row |= {"one_share_hits": one_share_hits(tables, size)}
         latencies = served(question, cached_rows, host)
-        rows += [
-            {
-                "cache_bytes": size,
-                "hits": hits,
-                "one_share_hits": even_hits,
-                "batch": int(batch),
-                "latency_seconds": float(seconds),
-                "chosen": is_plan,
-                "fits": size <= question.most_bytes,
-            }
-            for batch, seconds in zip(latencies.batch, latencies.seconds, strict=True)
-        ]
+        for batch, seconds in zip(latencies.batch, latencies.seconds, strict=True):
+            point = {"batch": int(batch), "latency_seconds": float(seconds), "chosen": is_plan}
+            rows.append(row | point | {"fits": size <= question.most_bytes})
     return pd.DataFrame(rows)
 
 
@@ -298,16 +290,15 @@ def cache(frame: Frame, plan: ServingPlan, subject: str) -> Figure:
     hits.plot(points["x"], 100 * points["hits"], color=style.BLUE, linewidth=2.0, zorder=3)
     hits.plot(points["x"], 100 * points["one_share_hits"], color=style.GREY, linewidth=1.4, zorder=2)
     style.mark_plan(hits, [plan.cache_bytes / scale], [100 * plan.hits])
-    hits.set(ylim=(0, 104), ylabel="accesses served from the cache (%)")
+    hits.set_ylim(0, 104)
     names = [("rows by hits per byte", style.BLUE), ("one share of all tables", style.SOFT)]
     style.name_in_corner(hits, names, 0.98, 0.2)
     _draw_latency(latency, frame)
-    latency.set_ylabel(f"latency of a batch ({time})")
-    for axes in (hits, latency):
+    measures = "accesses served from the cache (%)", f"latency of a batch ({time})"
+    for axes, measure in zip((hits, latency), measures, strict=True):
         axes.set_xscale("log")
         style.log_ticks(axes.xaxis, *axes.get_xlim())
-        axes.set_xlabel(f"cache on each GPU ({unit})")
-        style.quiet_axis(axes, grid="y")
+        style.name_axes(axes, f"cache on each GPU ({unit})", measure, grid="y")
     return figure
 
 

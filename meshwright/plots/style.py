@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -70,6 +70,8 @@ DASHES: Any = (0, (5, 3))
 """Line style of limits."""
 DOTS: Any = (0, (2, 2))
 """Line style of references."""
+MIDDLE: Look = {"ha": "center", "va": "center"}
+"""Alignment of text whose place is its middle."""
 
 FORMATS = ("png", "svg", "pdf")
 _DOTS_PER_INCH = 160
@@ -283,16 +285,17 @@ def tick_text(value: float, _position: int | None = None) -> str:
     return grouped(round(value)) if abs(value) >= 1 and math.isclose(value, round(value)) else f"{value:g}"
 
 
-def measure_axis(axes: Axes, along: Literal["x", "y"], name: str) -> None:
-    """The axis along which a chart is read: what it measures, plain numbers, and the only grid lines."""
-    axis = axes.xaxis if along == "x" else axes.yaxis
-    axis.set_label_text(name)
-    linear_ticks(axis)
-    quiet_axis(axes, grid=along)
+def name_axes(axes: Axes, x: str = "", y: str = "", *, grid: str = "both", linear: str = "") -> None:
+    """Names of both axes, grid lines of one axis or of both, and round ticks on the `linear` axes ("x", "y", "xy")."""
+    axes.set(xlabel=x, ylabel=y)
+    quiet_axis(axes, grid=grid)
+    for along in linear:
+        linear_ticks(axes, along)
 
 
-def linear_ticks(axis: Axis) -> None:
-    """A few round numbers."""
+def linear_ticks(axes: Axes, along: str) -> None:
+    """A few round numbers on an axis."""
+    axis: Axis = getattr(axes, f"{along}axis")
     axis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(FuncFormatter(tick_text))
 
@@ -305,14 +308,14 @@ def log_ticks(axis: Axis, low: float, high: float) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def scaled_ticks(axes: Axes, along: str, low: float, high: float) -> None:
-    """Ticks of an axis in even steps, or in even ratios where the values' ends are far apart."""
-    axis: Axis = getattr(axes, f"{along}axis")
+def scaled_ticks(axes: Axes, along: str, values: Frame) -> None:
+    """Ticks of an axis in even steps, or in even ratios where the least and the largest value are far apart."""
+    low, high = float(values.min()), float(values.max())
     if 0 < _LOG_RATIO * low < high:
         getattr(axes, f"set_{along}scale")("log", base=10)
-        log_ticks(axis, low, high)
+        log_ticks(getattr(axes, f"{along}axis"), low, high)
     else:
-        linear_ticks(axis)
+        linear_ticks(axes, along)
 
 
 def gpu_ticks(

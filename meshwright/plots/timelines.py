@@ -216,7 +216,7 @@ def _draw_passes(
     )
     _draw_bars(axes, actions, middles, _PASS_BAR, colours, span, scale, 0.4 if share else 0.0)
     axes.set(xlim=(span.start / scale, span.end / scale), xlabel=f"time ({name})")
-    style.linear_ticks(axes.xaxis)
+    style.linear_ticks(axes, "x")
     axes.grid(False)
     passes = _passes_of(actions)
     points = style.POINTS_PER_INCH * (share * _WIDTH_INCHES - _MARGIN_INCHES) / (span.end - span.start)
