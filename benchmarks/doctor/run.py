@@ -30,7 +30,7 @@ from executor.doctor.examine import Examination, Judgement, judge
 from executor.doctor.measuring import rounds_of_pairs
 from executor.launch.environment import on_this_machine, worker_environment
 from meshwright.terminal.output import as_csv
-from meshwright.verbs.doctor.examined import sentence
+from meshwright.verbs.doctor import sentence
 
 KINDS = ("even", "process", "pair")
 SHARE, DELAY = 0.3, 2e-3

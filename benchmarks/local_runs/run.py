@@ -36,7 +36,7 @@ from executor.measure.report import RunReport, load_report
 from executor.microbenchmarks.calibrate import calibrate
 from executor.run_config import RunConfig
 from meshwright.terminal.output import as_csv
-from meshwright.verbs.calibrate.reading import calibrate_from_run
+from meshwright.verbs.calibrate.profiles import calibrate_from_run
 from planner.plan import make_plan
 
 PROCESSES = 2

@@ -56,7 +56,7 @@ _HIDDEN = (
 )
 
 
-@command(ExploreOptions, name="explore", shows=("quiet",), hides=_HIDDEN)
+@command(ExploreOptions, shows=("quiet",), hides=_HIDDEN)
 def explore_command(options: ExploreOptions, output: Output) -> None:
     """Serve a page on this machine whose controls ask again."""
     require_installed("`explore`", starlette="starlette>=0.40", uvicorn="uvicorn>=0.30")

@@ -122,7 +122,7 @@ def _answer(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
 def _end(plan: Plan, request: ControlledQuestion) -> Message:
     """The day training ends."""
     options = ForecastOptions(plan=plan, tokens=request.tokens, **vars(request.operations))
-    forecast = ask_forecast(options).answer()
+    forecast = ask_forecast(options)
     assumed = [f"Assumed: {one}." for one in forecast.assumptions]
     return _part("ends", "When it ends", *forecast.text, *assumed, _picture(forecast.plot(), "forecast"))
 

@@ -176,6 +176,14 @@ class Output:
         saved = [partial(answer.save, out)] if out is not None and isinstance(answer, SavedAnswer) else []
         self.answer(answer.record(), answer.rows, *answer.text, files=[*saved, *files])
 
+    def show_text(
+        self, document: Mapping[str, Any], rows: Sequence[Row], text: str, file: Path | None, then: str = ""
+    ) -> None:
+        """Answer with a text: written to the file if there is one, with commands for it (`then`), else printed."""
+        writers = [] if file is None else [partial(write_whole, file, text)]
+        self.answer(document, rows, *[text.rstrip()] * (file is None), files=writers)
+        self.wrote(file, then)
+
     def finish(self, answer: SavedAnswer, *, more: Sequence[str] = (), interrupted: str = "") -> None:
         """Print and save an answer, with its remarks, `more` to ask for, and commands for its file.
 

@@ -58,7 +58,7 @@ class CompareFlags(Options, kw_only=True):
     )
 
 
-@command(CompareFlags, name="compare")
+@command(CompareFlags)
 def compare_command(options: CompareFlags, output: Output) -> None:
     """Set plans side by side, part by part."""
     output.show(compare(*options.choices, trainer=options.trainer))
@@ -89,7 +89,7 @@ def reshard(options: ReshardOptions) -> Resharded:
     return reshard(plan_of(first), options.to, states=options.states)
 
 
-@command(ReshardOptions, name="reshard")
+@command(ReshardOptions)
 def reshard_command(options: ReshardOptions, output: Output) -> None:
     """Say what moves between two layouts of one model."""
     output.show(reshard(output.load(options.plan), options.to, states=options.states))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from cost_models.errors import InputError
+from cost_models.errors import InputError, Problem
 from cost_models.families import Family, family_of_plan_kind, load
 from meshwright.terminal.answers import Answer, Asked, SavedAnswer
 from meshwright.terminal.output import Output
@@ -37,17 +37,22 @@ class Command(Generic[O]):
 
     options: type[O]
     call: Callable[[O, Output], None]
-    name: str
-    shows: tuple[str, ...]
+    _: KW_ONLY
+    shows: tuple[str, ...] = ("json", "csv", "quiet")
     """Names of the flags of `Output` that the verb has, beside `-o`."""
-    hides: tuple[str, ...]
+    hides: tuple[str, ...] = ()
     """Flags of shared options that it has not."""
-    nested: str
+    nested: str = ""
     """A record, `module:name`, whose flags are in the field `config` of the options, by name."""
-    head: str
+    head: str = "Options"
     """Heading in the help above the flags that only this verb has."""
-    out: str
+    out: str = ""
     """Help of `-o`; empty: it has no such flag of `Output`. With it the verb checks what it writes itself."""
+
+    @property
+    def name(self) -> str:
+        """Name of the verb: `plan` for the function `plan_command`."""
+        return self.call.__name__.removesuffix("_command")
 
     @property
     def help(self) -> str:
@@ -55,18 +60,16 @@ class Command(Generic[O]):
         return self.call.__doc__ or ""
 
 
-def command(
-    options: type[O],
-    *,
-    name: str,
-    shows: tuple[str, ...] = ("json", "csv", "quiet"),
-    hides: tuple[str, ...] = (),
-    nested: str = "",
-    head: str = "Options",
-    out: str = "",
-) -> Callable[[Callable[[O, Output], None]], Command[O]]:
-    """Decorate a function as a verb of the command line. Its docstring is the help."""
-    return lambda call: Command(options, call, name, shows, hides, nested, head, out)
+def command(options: type[O], **form: Any) -> Callable[[Callable[[O, Output], None]], Command[O]]:
+    """Decorate a function as a verb of the command line; `form` are further fields of `Command`. Its docstring is the
+    help."""
+    return lambda call: Command(options, call, **form)
+
+
+def refuse(headline: str, problems: Sequence[Problem], hint: str = "") -> None:
+    """Do nothing without problems. Raises InputError with all of them."""
+    if problems:
+        raise InputError(headline, problems=problems, hint=hint)
 
 
 class PlanAnswer(SavedAnswer):

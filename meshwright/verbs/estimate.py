@@ -58,7 +58,7 @@ def estimate(options: EstimateOptions) -> PlanAnswer:
     return options.question().answer()
 
 
-@command(EstimateOptions, name="estimate", out="Write it as a plan.")
+@command(EstimateOptions, out="Write it as a plan.")
 def estimate_command(options: EstimateOptions, output: Output) -> None:
     """Price one layout, part by part."""
     question = output.read(options.question)

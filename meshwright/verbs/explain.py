@@ -58,7 +58,7 @@ class ExplainFlags(ExplainOptions, kw_only=True):
     why_not: str | None = flag("LAYOUT", "Explain why this layout is not the answer.")
 
 
-@command(ExplainFlags, name="explain")
+@command(ExplainFlags)
 def explain_command(options: ExplainFlags, output: Output) -> None:
     """Say what binds a plan, why it wins, and what would change it."""
     from meshwright.terminal.progress import progress
@@ -102,7 +102,7 @@ def advise(options: AdviseOptions) -> PlanAnswer:
     return verbs.advise(loaded, options.layout, options.spending)
 
 
-@command(AdviseOptions, name="advise", out="Write the best plan.")
+@command(AdviseOptions, out="Write the best plan.")
 def advise_command(options: AdviseOptions, output: Output) -> None:
     """Say what to change of what is run today, step by step."""
     from meshwright.terminal.progress import searching

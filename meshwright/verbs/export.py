@@ -52,19 +52,14 @@ def export(options: ExportOptions) -> Exported:
     return replace(exported, remarks=(*read.notes, *exported.remarks))
 
 
-@command(ExportOptions, name="export", shows=("json", "quiet"), out="Default: print it.")
+@command(ExportOptions, shows=("json", "quiet"), out="Default: print it.")
 def export_command(options: ExportOptions, output: Output) -> None:
     """Write a plan as another trainer's file."""
-    from cost_models.files.whole import write_whole
-
     output.check_places()
-    exported, file = export(options.plan, options.to, options.partly), output.out
+    exported = export(options.plan, options.to, options.partly)
     fields = [one.record() for one in exported.fields]
     record = {"kind": "export", "to": options.to, "file": exported.text, "fields": fields}
-    text = [exported.text.rstrip()] if file is None else []
-    files = [] if file is None else [lambda: write_whole(file, exported.text)]
-    output.answer(record | {"remarks": exported.remarks}, fields, *text, files=files)
-    output.wrote(file)
+    output.show_text(record | {"remarks": exported.remarks}, fields, exported.text, output.out)
     output.remark(exported.remarks)
 
 
@@ -149,9 +144,7 @@ class ImportFlags(ImportOptions, kw_only=True):
 _HIDDEN = ("model", "cluster", "dropout", "optimizer", "optimizer_in_backward", "state_dtype", "confidence")
 
 
-@command(
-    ImportFlags, name="import", shows=("json", "quiet"), hides=(*_HIDDEN, *TUNING), out="Write it as a plan."
-)
+@command(ImportFlags, shows=("json", "quiet"), hides=(*_HIDDEN, *TUNING), out="Write it as a plan.")
 def import_command(options: ImportFlags, output: Output) -> None:
     """Price what runs today."""
     from meshwright.terminal.progress import searching

@@ -79,7 +79,7 @@ class MeasureFlags(MeasureOptions, kw_only=True):
     table: str | None = flag("KIND", "Show products or collectives of traces.", check=_table)
 
 
-@command(MeasureFlags, name="measure", out="Write the report, as `run` does.")
+@command(MeasureFlags, out="Write the report, as `run` does.")
 def measure_command(options: MeasureFlags, output: Output) -> None:
     """Set what another trainer's job took beside its plan."""
     output.check_places()

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, field, replace
+from dataclasses import KW_ONLY, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError, Problem
 from cost_models.flags import Options, argument, as_keywords, flag, flags_of, given_flags, part_of, switch
 from meshwright.inputs.options import Goal, Limits, Proving, Request, Searching
-from meshwright.verbs.contract import command, option_word, require_options, verbs_of_model, verbs_of_plan
+from meshwright.verbs.contract import (
+    command,
+    option_word,
+    refuse,
+    require_options,
+    verbs_of_model,
+    verbs_of_plan,
+)
 
 if TYPE_CHECKING:
     from cost_models.documents import Document
@@ -61,13 +68,6 @@ def largest(options: LargestOptions) -> Largest:
     return ask(options).answer(options.spending)
 
 
-_NOT_LARGEST = (
-    *("tokens", "samples", "epochs", "price", "deadline", "operations", "objective"),
-    *("pick", "risk", "top", "replay", "solver"),
-)
-"""Flags of `plan` that mean nothing to the largest size."""
-
-
 def _answer_largest(options: PlanFlags, output: Output) -> None:
     """Read the question, search and print."""
     from meshwright.families.transformer.largest import ask
@@ -82,11 +82,9 @@ def _answer_largest(options: PlanFlags, output: Output) -> None:
             raise InputError("`--longest` is --by sequence", hint="leave --by out")
         if not options.largest:
             raise InputError("`--by` says what grows from size to size", hint="it goes with --largest")
-        names = [name for name in _NOT_LARGEST if getattr(options, name) is not None]
-        _refuse("`--largest` takes fewer flags", names, "means nothing beside --largest")
+        _refuse_others(options, LargestOptions, "--largest")
 
-    question_options = part_of(options, LargestOptions)
-    question = output.read(lambda: ask(question_options), require_growth)
+    question = output.read(lambda: ask(part_of(options, LargestOptions)), require_growth)
     output.tell_of(question)
     with searching(output, options.time_limit) as budget:
         answer = question.answer(budget)
@@ -94,10 +92,12 @@ def _answer_largest(options: PlanFlags, output: Output) -> None:
     output.finish(answer, interrupted="sizes that were not tried may fit" * budget.interrupted)
 
 
-def _refuse(headline: str, names: Sequence[str], reason: str) -> None:
-    """Raises InputError where options of these names were given, each for the reason."""
-    if problems := [Problem(option_word(name), reason) for name in names]:
-        raise InputError(headline, problems=problems)
+def _refuse_others(options: PlanFlags, question: type[Options], switch: str) -> None:
+    """Raises InputError where flags are given that mean nothing to the other question that a switch asks."""
+    names = [*given_flags(options), *(name for name in ("top", "replay", "solver") if getattr(options, name))]
+    known, reason = {one.name for one in fields(question)}, f"means nothing beside {switch}"
+    problems = [Problem(option_word(name), reason) for name in names if name not in known]
+    refuse(f"`{switch}` takes fewer flags", problems)
 
 
 class Cache(Options, kw_only=True):
@@ -141,7 +141,8 @@ class CacheFlags(Cache, kw_only=True):
     def require_serving(self) -> None:
         """Raises InputError where one is said without `--serve`."""
         names = [name for name in flags_of(Cache) if getattr(self, name) is not None and not self.serve]
-        _refuse("flags of serving without `--serve`", names, "goes with --serve")
+        problems = [Problem(option_word(name), "goes with --serve") for name in names]
+        refuse("flags of serving without `--serve`", problems)
 
 
 @as_keywords(CacheOptions)
@@ -168,13 +169,11 @@ def _answer_serving(options: PlanFlags, output: Output) -> None:
     from meshwright.inputs.questions import one_count
 
     nouns = {"MODEL": options.model, "CLUSTER": options.cluster}
-    if problems := [Problem(noun, "missing") for noun, value in nouns.items() if not value]:
-        hint = "meshwright plan recommender.yaml dgx-h100 --gpus 1 --serve --cache 8GiB"
-        raise InputError("nothing to serve", problems=problems, hint=hint)
-    allowed = ("gpus", "precision", "profile", "host_memory")
-    strange = [name for name in given_flags(options) if name not in allowed]
-    strange += [name for name in ("top", "replay") if getattr(options, name) is not None]
-    _refuse("`--serve` takes fewer flags", strange, "means nothing beside --serve")
+    missing = [Problem(noun, "missing") for noun, value in nouns.items() if not value]
+    refuse(
+        "nothing to serve", missing, "meshwright plan recommender.yaml dgx-h100 --gpus 1 --serve --cache 8GiB"
+    )
+    _refuse_others(options, CacheOptions, "--serve")
     output.check_places()
     count = one_count(options.gpus, "--serve asks about one")
     answer = plan_cache(replace(part_of(options, CacheOptions), gpus=count))
@@ -279,7 +278,7 @@ class PlanFlags(CacheFlags, LargestFlags, PlanOptions, kw_only=True):
     )
 
 
-@command(PlanFlags, name="plan", head="Other questions", out="Write the plan to run.")
+@command(PlanFlags, head="Other questions", out="Write the plan to run.")
 def plan_command(options: PlanFlags, output: Output) -> None:
     """Find the best layout and prove it."""
     from meshwright.render.words import sentence_list

@@ -61,7 +61,7 @@ def serve(options: ServeOptions) -> CacheServed:
     return serve(options)
 
 
-@command(ServeOptions, name="serve", out="Write the vectors of the requests, as arrays by table (.npz).")
+@command(ServeOptions, out="Write the vectors of the requests, as arrays by table (.npz).")
 def serve_command(options: ServeOptions, output: Output) -> None:
     """Answer lookups of a recommender from its planned caches."""
     from meshwright.families.recommender.serving import serve

@@ -24,7 +24,7 @@ class TokensOptions(Options, kw_only=True):
     like: Path | None = flag("DIR", "Use the tokenizer of a token folder.", kind=Path)
 
 
-@command(TokensOptions, name="tokens")
+@command(TokensOptions)
 def tokens_command(options: TokensOptions, output: Output) -> None:
     """Make token files from texts, to train on with `run --data`."""
     from cost_models.units import counted, format_bytes, format_count

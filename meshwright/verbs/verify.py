@@ -78,7 +78,7 @@ def _checks(plan: AnyPlan | ServingPlan, budget: Budget, options: VerifyOptions)
     return tuple(verbs.verify(plan, budget))
 
 
-@command(VerifyOptions, name="verify")
+@command(VerifyOptions)
 def verify_command(options: VerifyOptions, output: Output) -> None:
     """Price a plan again and prove it again; say what is not true."""
     from meshwright.terminal.progress import searching

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError, Problem
 from cost_models.flags import Options, argument, flag, switch
-from meshwright.verbs.contract import command
+from meshwright.verbs.contract import command, refuse
 
 if TYPE_CHECKING:
     from meshwright.terminal.output import Output
@@ -38,7 +38,7 @@ class CalibrateFlags(Options, kw_only=True):
     cross_validate: bool = switch("Also print errors of sources left out of every fit.")
 
 
-@command(CalibrateFlags, name="calibrate")
+@command(CalibrateFlags)
 def calibrate_command(options: CalibrateFlags, output: Output) -> None:
     """Write a hardware profile, measured here or fitted to runs."""
     measuring = {"--processes": options.processes, "--quick": options.quick}
@@ -46,19 +46,18 @@ def calibrate_command(options: CalibrateFlags, output: Output) -> None:
     if options.from_run:
         flags = {"--from-runs": bool(options.from_runs), **measuring, **choosing}
         problems = _flag_problems(flags, "leave it out, or `--from-run`")
-        _refuse("`--from-run` learns from run reports alone", problems)
+        refuse("`--from-run` learns from run reports alone", problems)
         _from_run(options, output)
         return
     stray = [Problem(str(path), "is not asked for") for path in options.more]
     stray += _flag_problems({"--profile": options.profile}, "is where `--from-run` starts")
     example = "meshwright calibrate --from-run run-report.json -o profile.yaml"
-    _refuse("without `--from-run` no run report is read", stray, example)
+    refuse("without `--from-run` no run report is read", stray, example)
     if options.from_runs:
         _from_runs(options, output, _flag_problems(measuring, "is of a measurement"))
         return
     stray = _flag_problems(choosing, "chooses among runs")
-    example = "name the tables: --from-runs FILE.csv"
-    _refuse("without `--from-runs` this machine is measured", stray, example)
+    refuse("without `--from-runs` this machine is measured", stray, "name the tables: --from-runs FILE.csv")
     _measure(options, output)
 
 
@@ -67,18 +66,12 @@ def _flag_problems(flags: Mapping[str, object], text: str) -> list[Problem]:
     return [Problem(name, text) for name, value in flags.items() if value is not None and value is not False]
 
 
-def _refuse(headline: str, problems: Sequence[Problem], hint: str = "") -> None:
-    """Do nothing without problems. Raises InputError with all of them."""
-    if problems:
-        raise InputError(headline, problems=problems, hint=hint)
-
-
 def _measure(options: CalibrateFlags, output: Output) -> None:
     """Measure matrix products, memory and collectives between processes, and write the profile they fit."""
     from cost_models.files.catalog import local_cluster, save_spec
     from executor.microbenchmarks.calibrate import calibrate
     from meshwright.terminal.progress import progress
-    from meshwright.verbs.calibrate.calibrated import MeasuredProfile
+    from meshwright.verbs.calibrate.profiles import MeasuredProfile
 
     file = Path(options.out)
     output.check_places(file)
@@ -91,14 +84,12 @@ def _measure(options: CalibrateFlags, output: Output) -> None:
 
 def _from_run(options: CalibrateFlags, output: Output) -> None:
     """Write the profile that explains the run reports, behind the flag and after it."""
-    from dataclasses import replace
-
-    from meshwright.verbs.calibrate.reading import calibrate_from_run
+    from meshwright.verbs.calibrate.profiles import calibrate_from_run
 
     file, reports = Path(options.out), (*options.from_run, *options.more)
     output.check_places(file)
     tables = [Problem(str(path), "is a table") for path in reports if path.suffix == ".csv"]
-    _refuse("`--from-run` reads run reports", tables, "tables: --from-runs FILE.csv")
+    refuse("`--from-run` reads run reports", tables, "tables: --from-runs FILE.csv")
     if len({path.resolve() for path in reports}) < len(reports):
         raise InputError("a run counts once, and one is named twice")
     calibrated = replace(calibrate_from_run(*reports, profile=options.profile), file=file)
@@ -108,34 +99,28 @@ def _from_run(options: CalibrateFlags, output: Output) -> None:
 
 def _from_runs(options: CalibrateFlags, output: Output, measuring: Sequence[Problem]) -> None:
     """Fit one profile to tables of timed runs, or with a folder as `out` one for each GPU and stack."""
-    from functools import partial
-
     from meshwright.inputs.problems import Problems
     from meshwright.terminal.progress import progress
-    from meshwright.verbs.calibrate.fitted import save_one
-    from meshwright.verbs.calibrate.reading import fit_tables, read_tables
+    from meshwright.verbs.calibrate.profiles import fit_tables, read_tables
+
+    def check_places() -> None:  # a file, or a folder that need not exist yet
+        path = Path(out)
+        output.check_places(path / "profile.yaml" if path.is_dir() else path)
+        is_file = out.endswith("/") and path.exists() and not path.is_dir()
+        refuse("the answer cannot be written", [Problem(f"-o {out}", "is a file, not a folder")] * is_file)
 
     problems, tables, out = Problems(), options.from_runs, options.out
     choices = {"stack": options.stack, "gpu": options.gpu}
-    problems.read(lambda: _refuse("`--from-runs` fits to tables alone, without measuring", measuring))
-    rows = problems.read(lambda: read_tables(tables, **choices))
-    problems.read(lambda: _check_profile_places(out, output))
+    problems.read(refuse, "`--from-runs` fits to tables alone, without measuring", measuring)
+    rows = problems.read(read_tables, tables, **choices)
+    problems.read(check_places)
     problems.require()
     with progress(output) as reporter:
         validate, say = options.cross_validate, reporter.say
-        answer = fit_tables(rows or (), tables, **choices, cross_validate=validate, out=out, on_status=say)
-    filed = zip(answer.profiles, answer.files, strict=True)
-    output.show(answer, files=[partial(save_one, profile, file) for profile, file in filed])
+        answer = fit_tables(rows, tables, **choices, cross_validate=validate, out=out, on_status=say)
+    output.show(answer, files=answer.writers)
     for file in answer.files:
         output.wrote(file)
     if len(answer.files) == 1:
         runs = " ".join(f"--runs {path}" for path in tables)
         output.note(f"Next: meshwright validate {runs} --profile {answer.files[0]}")
-
-
-def _check_profile_places(out: str, output: Output) -> None:
-    """Check the place for profiles, a file or a folder that need not exist yet. Raises InputError."""
-    path = Path(out)
-    output.check_places(path / "profile.yaml" if path.is_dir() else path)
-    is_file = out.endswith("/") and path.exists() and not path.is_dir()
-    _refuse("the answer cannot be written", [Problem(f"-o {out}", "is a file, not a folder")] * is_file)

@@ -41,7 +41,7 @@ class CatalogOptions(Options, kw_only=True):
     )
 
 
-@command(CatalogOptions, name="catalog")
+@command(CatalogOptions)
 def catalog_command(options: CatalogOptions, output: Output) -> None:
     """List what is known, or print a YAML schema."""
     if options.kind is None:

@@ -93,7 +93,7 @@ class ClusterFlags(DiscoverOptions, kw_only=True):
     )
 
 
-@command(ClusterFlags, name="cluster", out="Cluster file to write.")
+@command(ClusterFlags, out="Cluster file to write.")
 def cluster_command(options: ClusterFlags, output: Output) -> None:
     """Write a cluster file: a template, or of this machine."""
     from importlib.resources import files

@@ -40,10 +40,12 @@ def forecast(options: ForecastOptions) -> Forecasted:
     """
     from meshwright.verbs.forecast.forecasted import ask
 
-    return ask(options).answer()
+    answer = ask(options)
+    _ = answer.outlook  # raises where the job never ends
+    return answer
 
 
-@command(ForecastOptions, name="forecast")
+@command(ForecastOptions)
 def forecast_command(options: ForecastOptions, output: Output) -> None:
     """Say when training ends with failures, and how often to save."""
     from meshwright.verbs.forecast.forecasted import ask
@@ -51,6 +53,6 @@ def forecast_command(options: ForecastOptions, output: Output) -> None:
 
     plan = load_plan(str(options.plan))
     output.remark(plan.notes)
-    question = ask(replace(options, plan=plan))
-    output.assumed(question.assumptions)
-    output.show(question.answer())
+    answer = ask(replace(options, plan=plan))
+    output.assumed(answer.assumptions)
+    output.show(answer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -38,34 +38,10 @@ if TYPE_CHECKING:
 _UNREAD = "the job cannot be read"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForecastQuestion:
-    """Question on a job and its operations, ready to forecast."""
-
-    question: Question
-    job: Job
-    operations: OperationsSpec
-    every: int | None
-    """Steps between checkpoints that a person fixed; None: the best."""
-    expected: ExpectedStep | None = None
-    """Step time to expect, with its interval; None: the job's step time, without an interval."""
-    price: float | None = None
-    """Dollars of a GPU-hour."""
-    start: date | None = None
-    assumptions: tuple[str, ...] = ()
-
-    def answer(self) -> Forecasted:
-        """Forecast the end of the job.
-
-        Raises:
-            InfeasibleError: it never ends.
-            InputError: an interval that storage cannot keep up with.
-        """
-        return Forecasted(asked=self, found=forecast_of(self.job, self.operations, self.every))
-
-
-def ask(options: ForecastOptions) -> ForecastQuestion:
+def ask(options: ForecastOptions) -> Forecasted:
     """Read everything that `forecast` is given; operations and price are the plan's where they are not said.
+
+    The job is forecast when its outlook is first asked for.
 
     Raises:
         InputError: something is missing or wrong; everything that is, at once.
@@ -81,7 +57,7 @@ def ask(options: ForecastOptions) -> ForecastQuestion:
     problems.require()
     assumed = f"operations `{DEFAULT_OPERATIONS}`, as nothing is said of yours (--operations)"
     job, expected = _job(question, plan)
-    return ForecastQuestion(
+    return Forecasted(
         question=question,
         job=job,
         expected=expected,
@@ -169,46 +145,56 @@ _WORTH = 2.0
 class Forecasted(Answer):
     """Forecast of a job."""
 
-    asked: ForecastQuestion
-    found: Forecast
+    question: Question
+    """The question whose job it is."""
+    job: Job
+    operations: OperationsSpec
+    every: int | None
+    """Steps between checkpoints that a person fixed; None: the best."""
+    expected: ExpectedStep | None = None
+    """Step time to expect, with its interval; None: the job's step time, without an interval."""
+    price: float | None = None
+    """Dollars of a GPU-hour."""
+    start: date | None = None
+    """First day of training."""
+    assumptions: tuple[str, ...] = ()
 
-    @property
-    def question(self) -> Question:
-        """The question whose job it is."""
-        return self.asked.question
+    @cached_property
+    def outlook(self) -> Forecast:
+        """Forecast of the job.
 
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """Sentences on assumptions made to read the question."""
-        return self.asked.assumptions
+        Raises:
+            InfeasibleError: it never ends.
+            InputError: an interval that storage cannot keep up with.
+        """
+        return forecast_of(self.job, self.operations, self.every)
 
     @cached_property
     def ends(self) -> tuple[float, float, float]:
         """Seconds until the job ends: early, expected, late (`ENDS`)."""
-        expected = self.asked.expected
-        return ends_of(self.found, None if expected is None else expected.likely_steps)
+        return ends_of(self.outlook, None if self.expected is None else self.expected.likely_steps)
 
     @cached_property
     def changes(self) -> dict[str, Forecast]:
         """Change → forecast, for changes that would end the job sooner."""
-        return changes_of(self.found, self.asked.every)
+        return changes_of(self.outlook, self.every)
 
     def plot(self) -> Drawing:
         """Draw the expected end against the interval between checkpoints, and against the GPUs."""
         from meshwright.plots.pictures import draw_forecast
 
-        return draw_forecast(self.question, self.found, self.asked.expected)
+        return draw_forecast(self.question, self.outlook, self.expected)
 
     def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each part of the time."""
         return [
-            {"part": part, "seconds": seconds, "share": seconds / self.found.seconds}
-            for part, seconds in self.found.parts.items()
+            {"part": part, "seconds": seconds, "share": seconds / self.outlook.seconds}
+            for part, seconds in self.outlook.parts.items()
         ]
 
     def document(self) -> dict[str, Any]:
-        outlook, expected, price = self.found, self.asked.expected, self.asked.price
-        segment, job, dated = outlook.segment, outlook.job, self.asked.start is not None
+        outlook, expected, price = self.outlook, self.expected, self.price
+        segment, job = outlook.segment, outlook.job
         return {
             "assumptions": list(self.assumptions),
             "operations": outlook.operations.model_dump(mode="json", exclude_none=True),
@@ -222,7 +208,7 @@ class Forecasted(Answer):
             "seconds": outlook.seconds,
             "deviation_seconds": outlook.deviation,
             "ends_seconds": dict(zip(ENDS, self.ends, strict=True)),
-            "dates": dict(zip(ENDS, map(str, self._dates), strict=True)) if dated else None,
+            "dates": dict(zip(ENDS, map(str, self._dates), strict=True)) if self.start else None,
             "price": price,
             "costs": None if price is None else dict(zip(ENDS, self._costs, strict=True)),
             "goodput": outlook.goodput,
@@ -250,7 +236,7 @@ class Forecasted(Answer):
         }
 
     def view(self) -> tuple[str | Table, ...]:
-        outlook, question, expected = self.found, self.question, self.asked.expected
+        outlook, question, expected = self.outlook, self.question, self.expected
         step, steps = format_seconds(outlook.job.step_seconds), grouped(outlook.job.steps)
         if expected is not None:
             low, high = map(format_seconds, expected.interval)
@@ -279,32 +265,32 @@ class Forecasted(Answer):
         """Facts on the end of training and, if a GPU-hour has a price, on its cost."""
         early, middle, late = map(_time, self.ends)
         ends = f"after {middle}{_interval_words(early, late)}"
-        if self.asked.start is not None:
+        if self.start is not None:
             first, day, last = self._dates
-            ends = f"on {day}{_interval_words(str(first), str(last))} ({middle} from {self.asked.start})"
-        if self.asked.price is None:
+            ends = f"on {day}{_interval_words(str(first), str(last))} ({middle} from {self.start})"
+        if self.price is None:
             return (Fact(name="ends", value=ends),)
         low, cost, high = map(money, self._costs)
-        costs = f"{cost}{_interval_words(low, high)}, at {money(self.asked.price)} a GPU-hour"
+        costs = f"{cost}{_interval_words(low, high)}, at {money(self.price)} a GPU-hour"
         return Fact(name="ends", value=ends), Fact(name="costs", value=costs)
 
     @property
     def _dates(self) -> list[date]:
         """Days on which the job ends: early, expected, late."""
-        assert self.asked.start is not None
-        last = (date.max - self.asked.start).days
-        return [self.asked.start + timedelta(days=min(last, int(end // _DAY))) for end in self.ends]
+        assert self.start is not None
+        last = (date.max - self.start).days
+        return [self.start + timedelta(days=min(last, int(end // _DAY))) for end in self.ends]
 
     @property
     def _costs(self) -> list[float]:
         """Dollars for all GPU-hours: early, expected, late."""
-        assert self.asked.price is not None
-        return [self.asked.price * self.found.job.gpus * end / 3600 for end in self.ends]
+        assert self.price is not None
+        return [self.price * self.outlook.job.gpus * end / 3600 for end in self.ends]
 
     def _parts(self) -> Table:
-        total = self.found.seconds
+        total = self.outlook.seconds
         unit, length = next(one for one in _UNITS if total >= _WORTH * one[1] or one[1] == 1)
-        parts = {PART_WORDS[part]: seconds for part, seconds in self.found.parts.items() if seconds > 0}
+        parts = {PART_WORDS[part]: seconds for part, seconds in self.outlook.parts.items() if seconds > 0}
         parts["expected"] = total
         columns = {
             "where time goes": list(parts),
@@ -314,7 +300,7 @@ class Forecasted(Answer):
         return table_of(columns, names=("where time goes",))
 
     def _interval(self) -> str:
-        outlook, segment = self.found, self.found.segment
+        outlook, segment = self.outlook, self.outlook.segment
         wait = f"GPUs wait {format_seconds(segment.saving)}" if segment.saving else "GPUs do not wait"
         readable = f", readable {format_seconds(segment.lag)} later" if segment.lag else ""
         words = f"Save every {grouped(outlook.interval)} steps ({_time(segment.work)}): {wait}{readable}"
@@ -325,7 +311,7 @@ class Forecasted(Answer):
         return words
 
     def _failures(self) -> str:
-        outlook, segment = self.found, self.found.segment
+        outlook, segment = self.outlook, self.outlook.segment
         lost = _time(segment.lost * outlook.segments / max(outlook.failures, 1e-9))
         words = f"{outlook.failures:,.0f} failures are expected, one every {_time(segment.mtbf)}; each costs"
         words += f" {_time(segment.restart)} to restart and {lost} of work done again"

@@ -93,7 +93,7 @@ class PlotFlags(PlotOptions, kw_only=True):
     )
 
 
-@command(PlotFlags, name="plot", out="Default KIND.png; .svg, .pdf.")
+@command(PlotFlags, out="Default KIND.png; .svg, .pdf.")
 def plot_command(options: PlotFlags, output: Output) -> None:
     """Draw a curve or a breakdown."""
     from meshwright.plots.style import check_suffix

@@ -58,7 +58,7 @@ class ReportFlags(ReportOptions, kw_only=True):
     )
 
 
-@command(ReportFlags, name="report", shows=("json", "quiet"), out="Default: the plan's name with .html.")
+@command(ReportFlags, shows=("json", "quiet"), out="Default: the plan's name with .html.")
 def report_command(options: ReportFlags, output: Output) -> None:
     """Write a plan as one HTML page: answer, proof, why, pictures."""
     from meshwright.terminal.output import say

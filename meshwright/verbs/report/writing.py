@@ -114,11 +114,11 @@ def _end(plan: AnyPlan, options: ReportOptions, request: PageRequest) -> Iterato
     title = "When it ends"
     request.tell("forecasting")
     try:
-        forecast = ask(part_of(replace(options, plan=plan), ForecastOptions)).answer()
+        forecast = ask(part_of(replace(options, plan=plan), ForecastOptions))
+        request.ends = forecast.facts
     except InfeasibleError as error:
         yield Chapter(title=title, blocks=[str(error)])
         return
-    request.ends = forecast.facts
     request.forecast = {"forecast": forecast.record()}
     flags = {"--tokens": options.tokens, "--operations": options.operations}
     words = "".join(f" {flag} {value}" for flag, value in flags.items() if value is not None)

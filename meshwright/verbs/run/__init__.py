@@ -50,7 +50,7 @@ class RunFlags(Options, kw_only=True):
     config: Mapping[str, Any]
 
 
-@command(RunFlags, name="run", nested="executor.run_config:RunConfig")
+@command(RunFlags, nested="executor.run_config:RunConfig")
 def run_command(options: RunFlags, output: Output) -> None:
     """Train with a plan here and set measured beside predicted."""
     from meshwright.verbs.run.training import run
@@ -138,7 +138,7 @@ def emulate(options: EmulateOptions) -> SavedAnswer:
     return verbs.running(loaded).emulate(options.rank, steps=options.steps, fake=options.fake)
 
 
-@command(EmulateOptions, name="emulate", out="Write a JSON report.")
+@command(EmulateOptions, out="Write a JSON report.")
 def emulate_command(options: EmulateOptions, output: Output) -> None:
     """Run one rank of a plan alone, for any number of GPUs."""
     output.check_places()

@@ -77,7 +77,7 @@ class ValidateFlags(ValidateOptions, kw_only=True):
     out: Path | None = output_flag("Write a page with plots; of --convert the table.", "PATH")
 
 
-@command(ValidateFlags, name="validate")
+@command(ValidateFlags)
 def validate_command(options: ValidateFlags, output: Output) -> None:
     """Predict runs that were timed, and say how far off."""
     from cost_models.units import counted, grouped
@@ -89,14 +89,8 @@ def validate_command(options: ValidateFlags, output: Output) -> None:
         _convert(options, options.convert, output)
         return
     if options.recommenders:
-        _refuse(
-            options,
-            "goes with runs of transformers, not with --recommenders",
-            "stack",
-            "profile",
-            "anchors",
-            "out",
-        )
+        names = ("stack", "profile", "anchors", "out")
+        _refuse(options, "goes with runs of transformers, not with --recommenders", *names)
         output.check_places()
         output.show(validate_recommenders(*options.runs))
         return
@@ -126,23 +120,18 @@ def _refuse(options: ValidateFlags, reason: str, *names: str) -> None:
 
 def _convert(options: ValidateFlags, table: Path, output: Output) -> None:
     """Print or write the canonical table of a table of other columns; rows that cannot be predicted stay."""
-    from functools import partial
-
-    from cost_models.files.whole import write_whole
     from cost_models.measured.runs.conversion import convert_table
     from cost_models.units import counted
     from meshwright.terminal.output import as_csv
 
-    _refuse(
-        options, "goes with predictions, not with --convert", "runs", "recommenders", "profile", "anchors"
-    )
+    names = ("runs", "recommenders", "profile", "anchors")
+    _refuse(options, "goes with predictions, not with --convert", *names)
     rows = output.read(lambda: convert_table(table, stack=options.stack))
-    text, out = as_csv(rows), options.out
-    files = [partial(write_whole, out, text)] if out is not None else []
-    output.answer({"rows": rows}, rows, *([] if files else [text.removesuffix("\n")]), files=files)
     skipped = sum(bool(cells.get("skipped")) for cells in rows)
     output.note(f"{counted(len(rows), 'run')}; {skipped} cannot be predicted, `skipped` says why")
-    output.wrote(out, f"meshwright validate --runs {out}")
+    output.show_text(
+        {"rows": rows}, rows, as_csv(rows), options.out, f"meshwright validate --runs {options.out}"
+    )
 
 
 def _check_folder(folder: Path | None, page: str) -> None:

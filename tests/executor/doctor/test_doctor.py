@@ -25,7 +25,7 @@ from executor.doctor.examine import (
     judge,
 )
 from executor.doctor.measuring import _clock, rounds_of_pairs
-from meshwright.verbs.doctor.examined import sentence
+from meshwright.verbs.doctor import sentence
 
 EVEN = (1.02, 1.0, 1.01, 1.03, 1.0, 1.02)
 """Passes of a check on a quiet machine."""

@@ -8,7 +8,7 @@ from processes import Processes
 from executor.doctor.examine import Examination, HostFacts, judge
 from executor.faults.results import ALL_REDUCE, ALL_TO_ALL, MATMUL, MEMORY, WrongResult
 from executor.launch.rendezvous import failed_nodes
-from meshwright.verbs.doctor.examined import sentence
+from meshwright.verbs.doctor import sentence
 
 SPOILT = {
     "nothing": ([], []),

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from executor.doctor import examine as examining
 from executor.doctor.examine import MATMUL, Examination, HostFacts, Reading
-from meshwright.verbs.doctor import examined as front
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             ),
         )
 
-    monkeypatch.setattr(front, "examine", examine)
+    monkeypatch.setattr(examining, "examine", examine)
     return asked
 
 

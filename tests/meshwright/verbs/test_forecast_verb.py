@@ -61,7 +61,7 @@ def test_a_run_saves_as_often_as_the_forecast_finds_best(plan: Path) -> None:
     loaded = load_plan(plan)
     every, known = steps_between_checkpoints(loaded, 100_000, "rsc1")
     tokens = 100_000 * loaded.training.tokens_per_step
-    assert (every, known) == (forecast(plan, tokens, operations="rsc1").found.interval, "rsc1")
+    assert (every, known) == (forecast(plan, tokens, operations="rsc1").outlook.interval, "rsc1")
 
 
 def test_a_run_that_nothing_starts_again_has_no_best_interval(plan: Path) -> None:

@@ -19,7 +19,7 @@ from cost_models.operators.parameters import parameters
 from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.training import TrainingSpec
-from meshwright.verbs.calibrate.calibrated import MeasuredProfile
+from meshwright.verbs.calibrate.profiles import MeasuredProfile
 
 RANKS = 2
 

@@ -1,28 +1,58 @@
-"""Examines every device and link, and reports slow ones."""
+"""`doctor`: measures every device and link before a job starts, and says which are slow."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from cost_models.errors import InputError
-from cost_models.files.catalog import local_cluster
+from cost_models.flags import Options, as_keywords, flag
 from cost_models.units import counted, format_bytes, format_seconds
-from executor.doctor.examine import Examination, Finding, Judgement, assumptions_of, examine, judge
-from executor.requirements import require_torch
-from meshwright.inputs.plans import any_plan_of
 from meshwright.records import fields_of
-from meshwright.render.tables import Table, table_of
-from meshwright.render.words import percent, wrapped
 from meshwright.terminal.answers import Answer
-from meshwright.verbs.doctor import DoctorOptions
-from planner.plan import Plan
+from meshwright.verbs.contract import command
+
+if TYPE_CHECKING:
+    from executor.doctor.examine import Examination, Finding, Judgement
+    from meshwright.inputs.plans import HasPlan
+    from meshwright.render.tables import Table
+    from meshwright.terminal.output import Output
+    from planner.plan import AnyPlan
 
 
-def examine_machine(options: DoctorOptions) -> Examined:
-    """Measure every device and link. Raises InputError, HostError, RunError."""
+class DoctorOptions(Options):
+    """Options of `doctor`."""
+
+    plan: AnyPlan | HasPlan | str | Path | None = flag(
+        "PLAN", "Compare the devices with the constants this plan assumes.", kind=Path, completion="plans"
+    )
+    """Plan to compare devices with; None: devices are compared with one another only."""
+    processes: int | None = flag(
+        "N", "Processes; default: one per device, or the plan's.", kind=int, minimum=1, kw_only=True
+    )
+    """Processes measured at once; None: those of the job, or of the plan, as far as devices allow."""
+
+
+@as_keywords(DoctorOptions)
+def doctor(options: DoctorOptions) -> Examined:
+    """Measure products, memory, launches and links of every device, and say which is slower than it should be.
+
+    Started by torchrun on every node it examines all of them, and every rank gets the answer; else this machine.
+
+    Raises:
+        InputError: not a plan file, or no process.
+        HostError: no torch, too few devices, or another number than the job has.
+        RunError: a process failed.
+    """
+    from cost_models.files.catalog import local_cluster
+    from executor.doctor import examine as examining
+    from executor.requirements import require_torch
+    from meshwright.inputs.plans import any_plan_of
+    from planner.plan import Plan
+
     processes = options.processes
     if processes is not None and processes < 1:
         raise InputError(f"{processes} processes measure nothing")
@@ -35,10 +65,11 @@ def examine_machine(options: DoctorOptions) -> Examined:
     planned = None
     if plan is not None and alike:  # as far as there are GPUs here; processes of a CPU share it
         planned = min(plan.num_ranks, cluster.num_gpus) if on_gpu else plan.num_ranks
-    seen = examine(processes or of_job or planned or cluster.num_gpus, device="cuda" if on_gpu else "cpu")
+    count = processes or of_job or planned or cluster.num_gpus
+    seen = examining.examine(count, device="cuda" if on_gpu else "cpu")
     assumed, notes = None, tuple[str, ...]()
     if isinstance(plan, Plan) and alike:
-        assumed = assumptions_of(plan)
+        assumed = examining.assumptions_of(plan)
         if not assumed.known:
             notes = ("The plan's figures are from a datasheet: a device slower than them is not reported",)
     elif alike:
@@ -46,7 +77,22 @@ def examine_machine(options: DoctorOptions) -> Examined:
     elif plan is not None:
         device = cluster.gpu.name
         notes = (f"The plan is for {plan.gpu.name}, so its figures are not compared with this {device}",)
-    return Examined(seen=seen, judgement=judge(seen, assumed), assumes=assumed is not None, notes=notes)
+    judgement = examining.judge(seen, assumed)
+    return Examined(seen=seen, judgement=judgement, assumes=assumed is not None, notes=notes)
+
+
+@command(DoctorOptions)
+def doctor_command(options: DoctorOptions, output: Output) -> None:
+    """Look for slow devices and links before a job."""
+    from meshwright.terminal.progress import progress
+
+    with progress(output) as reporter:
+        reporter.say("examining devices and links")
+        answer = doctor(options.plan, processes=options.processes)
+    if os.environ.get("RANK", "0") == "0":  # under torchrun every rank examines, and rank 0 tells of it
+        output.show(answer)
+    if not answer.passed:
+        output.end_with_no()
 
 
 _BUSY = 1.0
@@ -84,6 +130,9 @@ class Examined(Answer):
         }
 
     def view(self) -> tuple[str | Table, ...]:
+        from meshwright.render.tables import table_of
+        from meshwright.render.words import percent, wrapped
+
         seen, checks = self.seen, self.judgement.checks
         processes = Counter(one.host for one in seen.hosts)
         subject = f"{counted(len(seen.hosts), 'process')} on {counted(len(processes), 'host')}"
@@ -111,6 +160,8 @@ class Examined(Answer):
 
 def sentence(finding: Finding) -> str:
     """ "rank 2 (gpu17): matmul 30 % slower than the median"."""
+    from meshwright.render.words import percent
+
     if not finding.than:
         return f"{finding.who}: {finding.check} gives wrong results"
     less = finding.check in ("free memory", "cores", "clock")

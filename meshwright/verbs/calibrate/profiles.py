@@ -1,0 +1,512 @@
+"""Hardware profiles that `calibrate` writes: measured here, moved by runs on this machine, or fitted to run tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cost_models.documents import printable
+from cost_models.errors import InputError, Problem
+from cost_models.files import catalog
+from cost_models.files.catalog import save_spec
+from cost_models.measured.calibration.profile_fits import Selection, UnseenSource, refit, select_runs
+from cost_models.measured.calibration.profile_fits import cross_validate as leave_sources_out
+from cost_models.measured.calibration.refinement import STEP, ObservedRun, Refinement, quantities, refine
+from cost_models.measured.calibration.step_time_fit import StepTimeFit
+from cost_models.measured.runs.cases import read_rows
+from cost_models.measured.runs.rows import Row
+from cost_models.specs.hardware import HardwareProfile
+from cost_models.units import counted, format_bandwidth, format_seconds, grouped
+from executor.measure.observed_run import Machine, machine_of, observed_run
+from executor.measure.report import RunReport
+from meshwright.inputs.problems import Problems
+from meshwright.records import frame_of
+from meshwright.records.runs import comparison, read_report
+from meshwright.render.measured import quantity_label
+from meshwright.render.tables import Table, table, table_of
+from meshwright.render.words import change, in_unit, part_label, percent, sentence_list, time_unit, wrapped
+from meshwright.terminal.answers import Answer, SavedAnswer
+from meshwright.verbs.ran import AnyRan
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SILENT = 0.05
+"""Share of a constant's uncertainty. If runs remove less, they say nothing of the constant."""
+
+
+def calibrate_from_run(
+    *runs: str | Path | AnyRan[Any] | RunReport,
+    profile: str | HardwareProfile | None = None,
+    out: str | Path | None = None,
+) -> Calibrated:
+    """Move the profile of this machine by what training runs on it measured: reports, or what `run` returned.
+
+    It starts from `profile`, else from the one that the first run's plan was made with, and in either case from what
+    was measured before any run moved it. The profile is written to `out` if given.
+
+    Raises:
+        InputError: no run, a file that is no report or too old, runs of several machines, torch versions, precisions or
+            software stacks, or a profile of another GPU.
+    """
+    if not runs:
+        raise InputError("there is no run to calibrate from", hint="meshwright run writes run-report.json")
+    problems, reports, observations = Problems(), list[RunReport](), list[ObservedRun]()
+    for number, run in enumerate(runs, start=1):
+        if isinstance(run, (str, Path)):
+            name, report = str(run), problems.read(read_report, Path(run))
+        else:
+            answer = run if isinstance(run, RunReport) else run.report
+            assert isinstance(answer, RunReport), "profiles are moved by runs of transformers"
+            name, report = f"run {number}", answer
+        if report is not None:
+            reports.append(report)
+            observations.append(problems.read(observed_run, report, name))
+    start = problems.read(catalog.load_profile, profile) if isinstance(profile, str) else profile
+    problems.require()
+    machines = {one.name: machine_of(report) for one, report in zip(observations, reports, strict=True)}
+    machine, *strangers = set(machines.values())
+    if strangers:
+        raise InputError(
+            f"{len(reports)} runs are of {1 + len(strangers)} kinds, and one profile is of one",
+            problems=[Problem(name, str(machine)) for name, machine in machines.items()],
+            hint="calibrate from those that are alike",
+        )
+    refinement = refine(start or observations[0].question.hardware, observations)
+    calibrated = Calibrated(machine=machine, refinement=refinement, reports=tuple(reports))
+    if out is None:
+        return calibrated
+    calibrated.save(out)
+    return replace(calibrated, file=Path(out))
+
+
+class Calibrated(SavedAnswer):
+    """A profile with the runs that moved it, and how far they did."""
+
+    machine: Machine
+    """Machine that all runs are of."""
+    refinement: Refinement
+    reports: tuple[RunReport, ...]
+    file: Path | None = None
+    """File to which the profile was written."""
+
+    @property
+    def profile(self) -> HardwareProfile:
+        """The profile that the runs moved."""
+        return self.refinement.profile
+
+    def runs(self) -> list[dict[str, Any]]:
+        """A record for each run and quantity: measured, the errors of its plan and of the new profile, the noise."""
+        records = []
+        estimated = zip(self.refinement.runs, self.reports, self.refinement.estimates, strict=True)
+        for run, report, estimate in estimated:
+            start = {line.quantity: line.predicted for line in comparison(report)}
+            final = quantities(estimate)
+            for quantity, name in _COMPARED.items():
+                if (seen := run.seen.get(quantity)) is not None:
+                    cells: dict[str, Any] = {"run": run.name, "layout": report.layout.brief, "quantity": name}
+                    predicted = {"before": start[name], "after": final[quantity]}
+                    errors = {when: seconds / seen.seconds - 1 for when, seconds in predicted.items()}
+                    records.append({**cells, "measured": seen.seconds, **errors, "noise": seen.noise})
+        return records
+
+    def factors(self) -> list[dict[str, Any]]:
+        """A record for each kind of seconds: how much longer than measured apart, and how far the runs settle it."""
+        return [
+            {"kind": kind, "factor": one.value, "low": one.low, "high": one.high, "told": one.determined}
+            for kind, one in self.refinement.factors.items()
+        ]
+
+    csv_rows = runs
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "file": None if self.file is None else str(self.file),
+            "machine": str(self.machine),
+            "started_from": self.refinement.start.source,
+            "runs": self.runs(),
+            "factors": self.factors(),
+            "profile": self.profile.model_dump(mode="json"),
+        }
+
+    def view(self) -> Iterator[str | Table]:
+        """Text that `meshwright calibrate --from-run` prints: the runs, and the factors that they settle."""
+        number, start = len(self.reports), self.refinement.start.source
+        yield wrapped(
+            f"{self.profile.name}: moved by {counted(number, 'run')} on {self.machine}; from: {start}"
+        )
+        yield from ("", self._runs_table())
+        yield "(before: of the plan that ran; noise: what the middle half of its steps spans)"
+        factors = self.factors()
+        if learned := [factor for factor in factors if factor["told"] >= _SILENT]:
+            columns = {
+                "seconds of": [part_label(factor["kind"]) for factor in learned],
+                "factor": [f"x {factor['factor']:.2f}" for factor in learned],
+                "90 % interval": [f"{factor['low']:.2f}-{factor['high']:.2f}" for factor in learned],
+                "learned": [percent(factor["told"], ".0%") for factor in learned],
+            }
+            meaning = (
+                "factor: correction to the calibrated constant; learned: share of its uncertainty removed"
+            )
+            yield from ("", table_of(columns, words=("seconds of",)))
+            yield wrapped(f"({meaning} by these runs)", indent=" ")
+        if silent := [part_label(factor["kind"]) for factor in factors if factor["told"] < _SILENT]:
+            yield wrapped(f"These runs do not determine, and leave as calibrated: {sentence_list(silent)}")
+
+    def _runs_table(self) -> Table:
+        """Table of measured quantities, with errors of the plan that ran and of the moved profile."""
+        runs = self.runs()
+        columns = {
+            "run": [run["layout"] for run in runs],
+            "quantity": [quantity_label(run["quantity"]) for run in runs],
+            "measured": [format_seconds(run["measured"]) for run in runs],
+            "before": [percent(run["before"], "+.1%") for run in runs],
+            "after": [percent(run["after"], "+.1%") for run in runs],
+            "noise": [percent(run["noise"]) for run in runs],
+        }
+        return table_of(columns, words=("run",), names=("quantity",))
+
+    def runs_to_frame(self) -> pd.DataFrame:
+        """`runs` as a table."""
+        return frame_of(self.runs())
+
+    def factors_to_frame(self) -> pd.DataFrame:
+        """`factors` as a table."""
+        return frame_of(self.factors())
+
+    def save(self, path: str | Path) -> None:
+        """Write the profile, for `--profile`."""
+        save_spec(self.profile, Path(path))
+
+    def __repr__(self) -> str:
+        return str(self._runs_table())
+
+
+_COMPARED = {STEP: "step_seconds", "thread": "thread_cpu_seconds"}
+"""Compared quantities of a run → their names."""
+
+
+def _gigaflops(rate: float) -> str:
+    return f"{rate / 1e9:.4g} GFLOP/s"
+
+
+def _nanoseconds(seconds: float) -> str:
+    return f"{seconds * 1e9:.3g} ns a parameter"
+
+
+_RATES = ("gemm_efficiency", "gemm_settled", "attention_forward_efficiency", "attention_backward_efficiency")
+_SHARES = (*_RATES, "memory_efficiency", "optimizer_efficiency", "link_efficiency")
+_TIMES = ("kernel_seconds", "host_layer_seconds", "collective_seconds", "step_seconds")
+_CHECKED: dict[str, Callable[[float], str]] = {
+    "measured_peak": _gigaflops,
+    "measured_bandwidth": format_bandwidth,
+    **dict.fromkeys(_SHARES, percent),
+    **dict.fromkeys(_TIMES, format_seconds),
+}
+"""Constants that a person wants to check → how they are written; the file has the rest."""
+
+
+class MeasuredProfile(Answer):
+    """The answer of `calibrate`: the profile that was measured on this machine, and the file it is written to."""
+
+    profile: HardwareProfile
+    file: Path
+
+    def csv_rows(self) -> list[dict[str, str]]:
+        """Rates, shares and start-up times; a constant that was not measured has no row."""
+        values = {name: getattr(self.profile, name) for name in _CHECKED}
+        rows = [(name, value, _CHECKED[name](value)) for name, value in values.items() if value is not None]
+        rows += _host_rates(self.profile)
+        records = [{"constant": name, "value": repr(value), "text": text} for name, value, text in rows]
+        if (kernel := self.profile.attention_kernel) is not None:
+            records.append({"constant": "attention_kernel", "value": kernel, "text": kernel})
+        return records
+
+    def document(self) -> dict[str, Any]:
+        return {"file": str(self.file), "profile": self.profile.model_dump(mode="json")}
+
+    def view(self) -> tuple[str | Table, ...]:
+        """Text that `meshwright calibrate` prints."""
+        cells = [(row["constant"], row["text"]) for row in self.rows]
+        source = wrapped(f"profile {self.profile.name}: {self.profile.source}")
+        return source, "", table(("constant", "value"), cells, words=("constant",))
+
+
+def _host_rates(profile: HardwareProfile) -> list[tuple[str, float, str]]:
+    """Name, value and text of each rate of the host that offload needs, with all ranks at work at once; empty if they
+    were not measured."""
+    update, call, rates = profile.host_update_seconds, profile.host_call_seconds, profile.host_rates
+    if update is None or rates is None:
+        return []
+    updates = {f"update, {counted(run.threads, 'thread')} a rank": run.seconds for run in rates.updates}
+    rows = [
+        ("host_update_seconds", update, _nanoseconds(update)),
+        ("host_call_seconds", call, f"{format_seconds(call)} a block"),
+        ("host_overlap", profile.host_overlap, percent(profile.host_overlap)),
+        *((name, seconds, _nanoseconds(seconds)) for name, seconds in updates.items()),
+    ]
+    prefix = "copy within memory" if profile.measured_peak is not None else "pinned copy"
+    for run in rates.copies:
+        for way, rate in (("down", run.down), ("up", run.up), ("each way", run.both)):
+            name = f"{prefix} {way}, {counted(run.ranks, 'rank')} at once"
+            rows.append((name, rate, format_bandwidth(rate)))
+    return rows
+
+
+def calibrate_from_runs(
+    *tables: str | Path,
+    stack: str | None = None,
+    gpu: str | None = None,
+    cross_validate: bool = False,
+    out: str | Path | None = None,
+) -> Fitted:
+    """Fit the catalogue's profiles to the timed rows of tables, one for each GPU and stack that they name.
+
+    `stack` and `gpu` choose among the rows; `cross_validate` also says how far off profiles are on sources left out of
+    every fit. A single profile is written to the file `out`, several into the folder `out`.
+
+    Raises:
+        InputError: a table, a stack or a GPU cannot be read, no row was timed, or rows of several GPUs or stacks for
+            one file.
+    """
+    rows, place = read_tables(tables, stack=stack, gpu=gpu), None if out is None else str(out)
+    fitted = fit_tables(rows, tables, stack=stack, gpu=gpu, cross_validate=cross_validate, out=place)
+    for write in fitted.writers:
+        write()
+    return fitted
+
+
+def read_tables(tables: Sequence[str | Path], *, stack: str | None, gpu: str | None) -> list[Row]:
+    """Read tables of timed runs; `stack` and `gpu` choose rows.
+
+    Raises:
+        InputError: a table, a stack or a GPU cannot be read; everything that cannot, at once.
+    """
+    problems = Problems()
+    read = [problems.read(read_rows, Path(path)) for path in tables]
+    problems.read(lambda: catalog.load_stack(stack) if stack else None)
+    problems.read(lambda: catalog.load_gpu(gpu) if gpu else None)
+    problems.require()
+    return [row for rows in read for row in rows]
+
+
+def fit_tables(
+    rows: Sequence[Row],
+    tables: Sequence[str | Path],
+    *,
+    stack: str | None,
+    gpu: str | None,
+    cross_validate: bool,
+    out: str | None,
+    on_status: Callable[[str], None] = lambda _: None,
+) -> Fitted:
+    """Fit one profile to the `rows` of `tables`, or with a folder as `out` (or none) one for each GPU and stack.
+
+    A folder ends in `/` or exists. `on_status` hears what is being done.
+
+    Raises:
+        InputError: no row was timed, or rows of several GPUs or stacks for one file.
+    """
+
+    def count_rows(rows_done: int) -> None:
+        on_status(f"reading  {grouped(rows_done)}/{grouped(len(rows))} rows")
+
+    def name_source(source: str) -> None:
+        on_status(f"fitting without {printable(source, 40)}")
+
+    def count_round(fitting: str, number: int, error: float) -> None:
+        on_status(f"{fitting}  round {number}  median error {percent(error)}")
+
+    selection = select_runs(rows, stack=stack, gpu=gpu, on_row=count_rows)
+    pairs, has_folder = selection.pairs(), out is None or out.endswith("/") or Path(out).is_dir()
+    subject = ", ".join(f"`{Path(path)}`" for path in tables) + (" has" if len(tables) == 1 else " have")
+    if not pairs:
+        reasons = [Problem(counted(count, "row"), reason) for reason, count in _reasons(selection)]
+        hint = "a row needs `step_seconds`, of a step; see docs/guides/calibrating-from-runs.md"
+        raise InputError(f"{subject} no usable row", problems=reasons, hint=hint)
+    if len(pairs) > 1 and not has_folder:
+        counts = {f"--gpu {die} --stack {name}": len(cases) for (die, name), cases in pairs.items()}
+        problems = [Problem(flags, counted(count, "row")) for flags, count in counts.items()]
+        hint = "choose one, or write a file each: -o profiles/"
+        raise InputError(f"{subject} runs for {len(pairs)} profiles", problems=problems, hint=hint)
+    refits = []
+    for pair, cases in pairs.items():
+        fitting = f"fitting {pair[0]} {pair[1]}  {counted(len(cases), 'row')}"
+        on_status(fitting)
+        refits.append(refit(pair, cases, on_round=partial(count_round, fitting)))
+    unseen: tuple[UnseenSource, ...] | None = None
+    if cross_validate:
+        errors = {run: error for one in refits for run, error in one.residuals.items()}
+        unseen = leave_sources_out(selection.cases, errors, on_source=name_source)
+    files = []
+    if out is not None:
+        names = (one.profile.name.replace("/", "-") for one in refits)
+        files = [Path(out) / f"{name}.yaml" for name in names] if has_folder else [Path(out)]
+    return Fitted(refits=tuple(refits), selection=selection, stack=stack, unseen=unseen, files=tuple(files))
+
+
+class Fitted(Answer):
+    """A profile for each GPU and stack of the rows, and the rows that took no part."""
+
+    refits: tuple[StepTimeFit, ...]
+    selection: Selection
+    stack: str | None = None
+    """The stack whose rows were asked for."""
+    unseen: tuple[UnseenSource, ...] | None = None
+    """Each source left out of every fit; None: that was not asked for."""
+    files: tuple[Path, ...] = ()
+    """Files to which the profiles are written, in the same order."""
+
+    @property
+    def profiles(self) -> tuple[HardwareProfile, ...]:
+        """Profiles that were fitted."""
+        return tuple(one.profile for one in self.refits)
+
+    @property
+    def writers(self) -> list[Callable[[], None]]:
+        """Functions that write each profile to its file; the last folder of its path is made."""
+
+        def write(profile: HardwareProfile, file: Path) -> None:
+            file.parent.mkdir(exist_ok=True)
+            save_spec(profile, file)
+
+        return [partial(write, *filed) for filed in zip(self.profiles, self.files, strict=False)]
+
+    def csv_rows(self) -> list[dict[str, Any]]:
+        """A row for each constant of each profile: the profile's file beside it, runs in one cell."""
+        return [
+            {"file": profile["file"], **constant, "moved_by": "; ".join(constant["moved_by"])}
+            for profile in self.document()["profiles"]
+            for constant in profile["constants"]
+        ]
+
+    def document(self) -> dict[str, Any]:
+        files: Sequence[str | None] = [str(file) for file in self.files] or [None] * len(self.refits)
+        filed = zip(files, self.refits, strict=True)
+        return {
+            "profiles": [{"file": file} | _fit_record(fit) for file, fit in filed],
+            "left_out": [
+                {"row_id": row.row_id, "source_id": row.source_id, "reason": reason}
+                for row, reason in self.selection.left_out
+            ],
+            "read_as_stack": self.stack if self.selection.forced else None,
+            "cross_validation": None if self.unseen is None else [asdict(one) for one in self.unseen],
+        }
+
+    def view(self) -> Iterator[str | Table]:
+        """Each profile with what moved it, sources left out, then the rows that took no part."""
+        selection, unseen = self.selection, self.unseen
+        if selection.forced:
+            yield wrapped(f"every row is read as run on {self.stack}")
+        for fit in self.refits:
+            yield from _fit_text(fit)
+            yield ""
+        if unseen:
+            yield from ("Each source left out of every fit (median errors; fits start from the defaults)", "")
+            columns = {
+                "source": [printable(source.source_id, 40) for source in unseen],
+                "rows": [str(source.runs) for source in unseen],
+                "defaults": [percent(source.defaults) for source in unseen],
+                "left out": [percent(source.left_out) for source in unseen],
+                "fitted": [percent(source.fitted) for source in unseen],
+            }
+            yield table_of(columns, words=("source",))
+            if len(unseen) == 1:
+                yield "one source only: nothing is left to fit to when it is left out"
+            yield ""
+        yield f"{counted(len(selection.cases), 'row')} fitted to, {len(selection.left_out)} left out"
+        for reason, rows in _reasons(selection):
+            yield wrapped(f"  {rows} left out: {reason}", indent="    ")
+
+
+def _reasons(selection: Selection) -> list[tuple[str, int]]:
+    """Why rows take no part in a fit, each reason with its rows, the most frequent first."""
+    counts = Counter(reason for _, reason in selection.left_out).most_common(_MAX_REASONS)
+    return [(printable(reason), rows) for reason, rows in counts]
+
+
+_MAX_REASONS = 8
+_LEAST_CHANGE = 0.02
+"""Relative change below which a constant stayed where it was."""
+_FAR = 0.15
+"""Relative error after the fit beyond which a run deserves a look."""
+_MAX_FAR = 5
+_MAX_ID_CHARACTERS = 24
+
+
+def _fit_record(fit: StepTimeFit) -> dict[str, Any]:
+    """JSON record of one fitted profile: constants and errors of runs, before and after."""
+    return {
+        "gpu": fit.profile.gpu,
+        "stack": fit.profile.stack,
+        "started_from": fit.start.name,
+        "median_error_before": fit.median_before,
+        "median_error_after": fit.median_error,
+        "constants": _constant_records(fit),
+        "runs": [
+            {"row_id": run, "source_id": fit.sources[run], "before": fit.start_errors[run], "after": after}
+            for run, after in fit.residuals.items()
+        ],
+        "profile": fit.profile.model_dump(mode="json"),
+    }
+
+
+def _constant_records(fit: StepTimeFit) -> list[dict[str, Any]]:
+    """JSON record of each fitted constant in base units, with its 90 % interval and the runs that moved it most."""
+    return [
+        {"constant": name, "before": getattr(fit.start, name), "after": getattr(fit.profile, name)}
+        | {"low": interval.low, "high": interval.high, "told": interval.determined}
+        | {"moved_by": list(interval.movers)}
+        for name, interval in fit.constants.items()
+    ]
+
+
+def _fit_text(fit: StepTimeFit) -> Iterator[str | Table]:
+    """The errors of a fit, the constants that its rows determine, and the runs that the profile still misses."""
+    rows = f"{counted(len(fit.residuals), 'row')} ({fit.named_sources})"
+    yield wrapped(f"{fit.profile.gpu} under {fit.profile.stack}: {rows}, from profile {fit.start.name}")
+    yield f"median error {percent(fit.median_before)} before, {percent(fit.median_error)} after"
+    constants = _constant_records(fit)
+    moved = {one["constant"]: abs(one["after"] / one["before"] - 1) >= _LEAST_CHANGE for one in constants}
+    learned = [one for one in constants if one["told"] >= _SILENT or moved[one["constant"]]]
+    if learned:
+        headers = ("constant", "before", "after", "90 % interval", "learned")
+        yield from ("", table(headers, [_cells(one) for one in learned], words=("constant",)))
+        yield from ("", "(learned: share of a constant's uncertainty removed by these rows)")
+    for one in learned:
+        if one["told"] >= _SILENT and moved[one["constant"]]:
+            movers = ", ".join(printable(run, _MAX_ID_CHARACTERS) for run in one["moved_by"])
+            movement = change(one["before"], one["after"])
+            yield wrapped(f"  {one['constant']} {movement}: most by {movers}", indent="    ")
+    if silent := [one["constant"] for one in constants if one not in learned]:
+        yield wrapped(f"These rows do not determine, and leave as before: {sentence_list(silent)}")
+    far = [(run, error) for run, error in fit.residuals.items() if abs(error) > _FAR]
+    far.sort(key=lambda item: -abs(item[1]))
+    words = [
+        f"{printable(run, _MAX_ID_CHARACTERS)} {percent(error, '+.0%')}" for run, error in far[:_MAX_FAR]
+    ]
+    words += [f"{len(far) - _MAX_FAR} more"] if len(far) > _MAX_FAR else []
+    if words:
+        yield wrapped(f"Far off still: {sentence_list(words)}; look at these rows again")
+
+
+def _cells(constant: dict[str, Any]) -> list[str]:
+    """A constant in words; both ends of its interval are in one unit: "84.2-92.0 %"."""
+    name, low, high = constant["constant"], constant["low"], constant["high"]
+    values = constant["before"], constant["after"]
+    if name.endswith("seconds"):
+        units = [time_unit(value) for value in values]
+        words = [f"{in_unit(value, unit)} {unit[0]}" for value, unit in zip(values, units, strict=True)]
+        span = f"{in_unit(low, units[1])}-{in_unit(high, units[1])} {units[1][0]}"
+    else:
+        words, span = list(map(_share, values)), f"{_share(low).removesuffix(' %')}-{_share(high)}"
+    return [name, *words, span, percent(constant["told"], ".0%")]
+
+
+def _share(value: float) -> str:
+    """Share as percent with a decimal; with two decimals if small, such as jitter."""
+    return percent(value, ".1%" if value >= 0.1 else ".2%")
