@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
+from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, ClassVar, Literal, ParamSpec, TypeVar, dataclass_transform, get_args
@@ -37,7 +37,7 @@ class Flag:
     help: str
     kind: Any = str
     """Type to which the flag's text is converted: `str`, `int`, `float`, `bool`, `Path`, an enumeration, or a
-    list of such values."""
+    list of such values; None: the type of the annotated field, `str` where that has several."""
     _: KW_ONLY
     names: tuple[str, ...] = ()
     """Spellings of the flag; empty: `--` followed by the field's name."""
@@ -73,7 +73,13 @@ class Options:
 
 
 def flag(
-    metavar: str, help: str, *, default: Any = None, kind: Any = str, kw_only: bool | None = None, **rest: Any
+    metavar: str,
+    help: str,
+    *,
+    default: Any = None,
+    kind: Any = None,
+    kw_only: bool | None = None,
+    **rest: Any,
 ) -> Any:
     """Declare a dataclass field with a default that is also a command-line flag; `rest` are further fields of
     `Flag`."""
@@ -110,8 +116,19 @@ def flags_of(options: type[Any]) -> dict[str, Flag]:
         marks = {name: one.metadata for name, one in options.model_fields.items()}
         flags = {name: mark for name, own in marks.items() for mark in own if isinstance(mark, Flag)}
     else:
-        flags = {one.name: one.metadata[_FLAG] for one in fields(options) if _FLAG in one.metadata}
+        flags = {one.name: _flag_of(one) for one in fields(options) if _FLAG in one.metadata}
     return sorted_flags(flags)
+
+
+_KINDS: Mapping[str, type] = {"int": int, "float": float, "bool": bool, "Path": Path}
+"""Annotation of a field → type of its flag."""
+
+
+def _flag_of(declared: Field[Any]) -> Flag:
+    """Flag of a dataclass field, with the type of the field's annotation unless the flag states one."""
+    flag: Flag = declared.metadata[_FLAG]
+    kind = _KINDS.get(str(declared.type).removesuffix(" | None"), str) if flag.kind is None else flag.kind
+    return replace(flag, kind=kind)
 
 
 def sorted_flags(flags: Mapping[str, Flag]) -> dict[str, Flag]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.files.catalog import load_operations
@@ -42,15 +42,14 @@ def proof_of(word: str | None) -> Proof:
 
 def choice_of(words: Sequence[Word], word: str, flag: str, headline: str) -> Word:
     """Read a flag's word, which must be one of `words`. Raises InputError if it is not."""
-    *rest_words, last = (f"`{known}`" for known in words)
-    return known_word(words, word, flag, headline, f"is not {', '.join(rest_words)} or {last}")
+    *others, last = (f"`{known}`" for known in words)
+    return known_word(words, word, flag, headline, f"is not {', '.join(others)} or {last}")
 
 
 def known_word(words: Sequence[Word], word: str, flag: str, headline: str, reason: str = "") -> Word:
     """Read a flag's word, and say `reason` if it is not one of `words`. Raises InputError if it is not."""
-    for known in words:
-        if known == word:
-            return known
+    if word in words:
+        return cast(Word, word)
     reason = reason or f"is not one of {', '.join(f'`{known}`' for known in words)}"
     raise InputError(headline, problems=[Problem(flag, f"`{word}` {reason}{did_you_mean(word, words)}")])
 
@@ -59,8 +58,8 @@ def objective_of(goal: Goal) -> tuple[Objective, float | None]:
     """Read the objective and the tokens to train on. Raises InputError: everything that cannot be read, at once."""
     problems, unread = Problems(), "the objective cannot be read"
     price, tokens = _amounts(goal, problems, unread)
-    goal_name = goal.objective or ("cost" if goal.price is not None else "time")
-    name = problems.read(known_word, OBJECTIVES, goal_name, "--objective", unread)
+    word = goal.objective or ("cost" if goal.price is not None else "time")
+    name = problems.read(known_word, OBJECTIVES, word, "--objective", unread)
     deadline = problems.read(read_flag, "--deadline", goal.deadline, read_duration, unread)
     operations = goal.operations
     if isinstance(operations, str):
@@ -91,17 +90,24 @@ def trained_at(amounts: Amount, question: Question) -> tuple[Question, Objective
     problems, unread = Problems(), "what is trained on cannot be read"
     price, tokens = _amounts(amounts, problems, unread)
     problems.require(unread)
-    tokens, assumptions = tokens_of(amounts, tokens, question)
-    if tokens is not None:
-        question = replace(question, training=question.training.model_copy(update={"tokens": tokens}))
+    question, assumptions = with_tokens(question, *tokens_of(amounts, tokens, question))
     if price is not None and question.training.tokens is None:
         hint = "add --tokens 1B, or --samples 50K --epochs 3"
         raise InputError("`--price` is that of training on so many tokens", hint=hint)
     return question, Objective(price=price), assumptions
 
 
+def with_tokens(
+    question: Question, tokens: float | None, words: tuple[str, ...] = ()
+) -> tuple[Question, tuple[str, ...]]:
+    """The question with the number of tokens to train on, if that is given; and the words."""
+    if tokens is None:
+        return question, words
+    return replace(question, training=question.training.model_copy(update={"tokens": tokens})), words
+
+
 def tokens_of(goal: Amount, tokens: float | None, question: Question) -> tuple[float | None, tuple[str, ...]]:
-    """Tokens to train on, as said or as samples, each a document or a whole sequence, and that in words.
+    """Tokens to train on, given as tokens or as samples (documents or sequences), and words on the samples.
 
     Raises:
         InputError: samples cannot be read, or contradict what else is said.
@@ -156,12 +162,10 @@ def operations_of(options: Operations) -> OperationsSpec:
     problems.require(unread)
     # as files have them, so that they are checked as a file's are
     amounts = {"mtbf": (mtbf, " s"), "restart": (restart, " s"), "storage_write": (storage, " B/s")}
-    written: dict[str, Any] = {
-        name: f"{value}{unit}" for name, (value, unit) in amounts.items() if value is not None
-    }
-    written |= {} if options.spares is None else {"spares": options.spares}
-    written |= {} if storage is None else {"storage_read": None}
-    return OperationsSpec.model_validate(base.model_dump(mode="json") | written)
+    fields: dict[str, Any] = base.model_dump(mode="json")
+    fields |= {name: f"{value}{unit}" for name, (value, unit) in amounts.items() if value is not None}
+    fields |= {} if options.spares is None else {"spares": options.spares}
+    return OperationsSpec.model_validate(fields | ({} if storage is None else {"storage_read": None}))
 
 
 def _duration(text: str) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, cast, get_args
 
@@ -45,23 +45,27 @@ def with_lengths(training: TrainingSpec, options: Job) -> TrainingSpec:
         InputError: lengths that cannot be read, or are longer than a sequence.
     """
     words: tuple[Packing, ...] = get_args(Packing)
-    lengths, answers = training.lengths, training.answers
+    lengths, answers, sequence = training.lengths, training.answers, training.sequence_length
     if options.lengths is not None:
-        lengths, share = _read(options.lengths, training.sequence_length)
+        lengths, share = _read_lengths(options.lengths, sequence)
         answers = share if answers is None else answers
     if options.packing is not None:
         packing = choice_of(words, options.packing, "--packing", "cannot tell what is made of documents")
         if lengths is None:
             raise InputError("--packing: says what is made of documents, and there are none", hint=_HINT)
         lengths = lengths.model_copy(update={"packing": packing})
-    longest, sequence = max(lengths.documents, default=0) if lengths else 0, training.sequence_length
-    if longest > sequence:
-        reason = f"a document of {grouped(longest)} tokens is longer than a sequence of {grouped(sequence)}"
-        raise InputError(f"--lengths: {reason}", hint=f"--sequence {longest}, or cut it in the file")
+    if lengths is not None and (longest := max(lengths.documents, default=0)) > sequence:
+        hint = f"--sequence {longest}, or cut it in the file"
+        raise InputError(f"--lengths: {_too_long(longest, sequence)}", hint=hint)
     return training.model_copy(update={"lengths": lengths, "answers": answers})
 
 
-def _read(source: str | LengthsSpec, sequence: int) -> tuple[LengthsSpec, float | None]:
+def _too_long(document: int, sequence: int) -> str:
+    """Reason against a document of more tokens than a sequence."""
+    return f"a document of {grouped(document)} tokens is longer than a sequence of {grouped(sequence)}"
+
+
+def _read_lengths(source: str | LengthsSpec, sequence: int) -> tuple[LengthsSpec, float | None]:
     """Lengths, and the share of their tokens that are answers, where a file says it."""
     if isinstance(source, LengthsSpec):
         return source, None
@@ -83,8 +87,8 @@ def _of_lines(path: str, lines: list[str], sequence: int) -> tuple[list[int], fl
 
     The first column has tokens of documents, or headed `prompt` of what is before their answers.
     """
-    lines_read = [(number, line.split(",")) for number, line in enumerate(lines, 1) if line.strip(' ,;\t"')]
-    rows = [(number, [word.strip(' \t"') for word in words]) for number, words in lines_read]
+    numbered = [(number, line.split(",")) for number, line in enumerate(lines, 1) if line.strip(' ,;\t"')]
+    rows = [(number, [word.strip(' \t"') for word in words]) for number, words in numbered]
     heading = [word.lower() for word in rows.pop(0)[1]] if rows and rows[0][1][0][:1].isalpha() else []
     column = heading.index("answer") if "answer" in heading else None
     documents, answer_tokens, problems = list[int](), 0, list[Problem]()
@@ -92,16 +96,14 @@ def _of_lines(path: str, lines: list[str], sequence: int) -> tuple[list[int], fl
         cells = [words[0]] if column is None else [words[0], *(words[column : column + 1] or [""])]
         errors = [word for word in cells if not re.fullmatch(r"0*[0-9]{1,9}", word, re.ASCII)]
         counts = [0 if errors else int(word) for word in cells]
-        total = sum(counts) if heading[:1] == ["prompt"] else counts[0]
-        answer = sum(counts[1:])
-        reason = ""
-        if errors or not total:
-            reason = f"`{printable((errors or cells)[0][:40])}` is no number of tokens above zero"
-        elif answer > total:
-            reason = f"an answer of {grouped(answer)} tokens in a document of {grouped(total)}"
-        elif total > sequence:
-            reason = f"a document of {grouped(total)} tokens is longer than a sequence of {grouped(sequence)}"
-        problems += [Problem(f"{path}:{number}", reason)] if reason else []
+        total, answer = sum(counts) if heading[:1] == ["prompt"] else counts[0], sum(counts[1:])
+        reasons = {
+            f"`{printable((errors or cells)[0][:40])}` is no number of tokens above zero": bool(errors)
+            or not total,
+            f"an answer of {grouped(answer)} tokens in a document of {grouped(total)}": answer > total,
+            _too_long(total, sequence): total > sequence,
+        }
+        problems += [Problem(f"{path}:{number}", reason) for reason, holds in reasons.items() if holds][:1]
         documents.append(total)
         answer_tokens += answer
     if problems or not documents or (column is not None and not answer_tokens):
@@ -136,27 +138,28 @@ def with_parts(
         "a diffusion transformer": model.diffusion,
         "frozen in part": training.freeze,
     }
-    kind = next((kind for kind, part in kinds.items() if part), "")
-    odd = {
+    unpriced = {
         "documents of unlike length (--lengths)": training.lengths is not None,
         "preferences (--task dpo)": training.reference is not None,
         "rewards (--task reward)": training.reward,
         "answers alone (--answers)": training.answers is not None,
         "several kinds of GPUs": mixed and not (model.stacks or model.diffusion),
     }
-    unpriced = [what for what, said in odd.items() if said]
-    if kind and unpriced:
-        raise InputError(f"`{model.name}` is {kind}, for which {unpriced[0]} have no price")
-    length = training.sequence_length
+    kind, what = (next((name for name, holds in one.items() if holds), "") for one in (kinds, unpriced))
+    if kind and what:
+        raise InputError(f"`{model.name}` is {kind}, for which {what} have no price")
+    length, tower = training.sequence_length, model.tower
     if model.stacks is not None and training.target_length is None:
         note = f"`--decoder-sequence {length}`: the decoder's sequences are as long as the encoder's"
         return training.model_copy(update={"target_length": length}), (note,)
-    if model.tower is None:
+    if tower is None:
         return training, ()
-    images, side = training.images or 1, model.tower.image
-    tokens = images * model.tower.features
+    images, side = training.images or 1, tower.image
+    tokens = images * tower.features
     if tokens >= length:
-        reason = f"{images} images of {model.tower.features} tokens leave no place for text in a sequence of {length:,}"
+        reason = (
+            f"{images} images of {tower.features} tokens leave no place for text in a sequence of {length:,}"
+        )
         raise InputError(reason, hint="raise --sequence, or lower --images")
     note = f"`--images {images}` a sequence, of {side} x {side} pixels: {tokens:,} of its {length:,} tokens"
     return training.model_copy(update={"images": images}), (note,) if training.images is None else ()
@@ -181,23 +184,24 @@ def images_of(model: TransformerSpec, training: TrainingSpec) -> TransformerSpec
 
 def _wrong_parts(model: TransformerSpec, training: TrainingSpec) -> Iterator[tuple[str, str]]:
     """Flags on parts that the model lacks or that cannot be frozen, each with the reason."""
+    name = model.name
     if model.stacks is None and training.target_length is not None:
-        reason = f"is of a decoder behind an encoder, and `{model.name}` is one stack"
+        reason = f"is of a decoder behind an encoder, and `{name}` is one stack"
         yield f"--decoder-sequence {training.target_length}", reason
     if model.tower is None and training.images is not None:
-        yield f"--images {training.images}", f"`{model.name}` has no vision tower"
+        yield f"--images {training.images}", f"`{name}` has no vision tower"
     if not training.freeze:
         return
     if training.tuning is not None or training.reference is not None or training.reward:
         yield "--freeze", "is for --task full"
     if model.stacks is not None or model.further_tokens:
         yield "--freeze", "has no price for two stacks, nor for blocks that predict further tokens"
-    for name in training.freeze:
-        if name in _OF_TOWERS and model.tower is None:
-            yield f"--freeze {name}", f"`{model.name}` has no vision tower; others are embedding and first=N"
+    for part in _OF_TOWERS if model.tower is None else ():
+        if part in training.freeze:
+            yield f"--freeze {part}", f"`{name}` has no vision tower; others are embedding and first=N"
     blocks = model.num_layers - (model.tower.layers if model.tower else 0)
     if training.first_frozen > blocks:
-        yield f"--freeze first={training.first_frozen}", f"`{model.name}` has {blocks} such blocks"
+        yield f"--freeze first={training.first_frozen}", f"`{name}` has {blocks} such blocks"
     if frozen_parts(model, training).trains_nothing:
         yield "--freeze", "leaves nothing to train"
 
@@ -223,19 +227,16 @@ def with_tuning(training: TrainingSpec, options: Job, model: TransformerSpec | N
     targets = targets and [one.removesuffix(_OF_PEFT) if one not in _TARGETS else one for one in targets]
     values = {"--rank": options.rank, "--targets": targets, "--base-precision": options.base_precision}
     flags = [flag for flag, value in values.items() if value is not None]
-    words: list[tuple[str, Sequence[str | None], tuple[str, ...]]] = [
-        ("--task", [options.task], _TASKS),
-        ("--targets", targets or [], _TARGETS),
-        ("--base-precision", [options.base_precision], _BASES),
-        ("--reference", [options.reference], _REFERENCES),
-    ]
+    tuning, words = training.tuning, [("--task", options.task, _TASKS)]
+    words += [("--targets", target, _TARGETS) for target in targets or ()]
+    words += [("--base-precision", options.base_precision, _BASES)]
+    words += [("--reference", options.reference, _REFERENCES)]
     problems = [
         Problem(flag, not_one_of(word, choices))
-        for flag, given, choices in words
-        for word in given
+        for flag, word, choices in words
         if word is not None and word not in choices
     ]
-    task = options.task or (training.tuning.task if training.tuning else None)
+    task = options.task or (tuning.task if tuning else None)
     reference = training.reference if options.task is None else None
     reward = options.task == "reward" or (options.task is None and training.reward)
     if options.task in ("dpo", "reward"):
@@ -244,7 +245,7 @@ def with_tuning(training: TrainingSpec, options: Job, model: TransformerSpec | N
         problems.append(Problem("--task reward", "has neither answers of its own nor a reference model"))
     elif options.task == "dpo":
         reference = cast(Reference, options.reference or "resident")
-        if reference == "host" and (flags or training.tuning):
+        if reference == "host" and (flags or tuning):
             text = "beside adapters the reference is the model without them, so nothing need lie on the host"
             problems.append(Problem("--reference", f"{text}; leave it out"))
     elif options.reference is not None:
@@ -253,30 +254,30 @@ def with_tuning(training: TrainingSpec, options: Job, model: TransformerSpec | N
         problems += [Problem(flag, "is of adapters, and there are none; add --task lora") for flag in flags]
     if options.task == "qlora" and options.base_precision == "bf16":
         problems.append(Problem("--base-precision", "`qlora` keeps frozen matrices in nf4 or int8"))
-    adapted = targets or (training.tuning.targets if training.tuning else ())
-    names = tuple(one for one in adapted if one in _TARGETS)
-    missing = missing_targets(model, names) if model and task != "full" else ()
-    place, hint = "--targets" if targets else "tuning.targets", ""
-    if missing and model:
-        problems += [Problem(place, f"`{model.name}` has no `{one}`") for one in missing]
-        hint = f"it has {_matrices(model)}"
+    hint, adapted = "", targets or (tuning.targets if tuning else ())
+    names = tuple(name for name in adapted if name in _TARGETS)
+    if model and task != "full" and (missing := missing_targets(model, names)):
+        place, hint = "--targets" if targets else "tuning.targets", f"it has {_matrices(model)}"
+        problems += [Problem(place, f"`{model.name}` has no `{name}`") for name in missing]
     if problems:
         raise InputError("what is trained cannot be read", problems=problems, hint=hint)
     job: dict[str, Any] = {"tuning": None, "reference": reference, "reward": reward}
     if task in (None, "full"):
         return training.model_copy(update=job) if task else training
-    fields: dict[str, Any] = training.tuning.model_dump() if training.tuning else {}
-    fields |= {name: value for name, value in (("rank", options.rank), ("targets", targets)) if value}
+    fields: dict[str, Any] = tuning.model_dump() if tuning else {}
+    fields |= {
+        name: value for name, value in (("rank", options.rank), ("targets", tuple(targets or ()))) if value
+    }
     if options.base_precision is not None:
         fields["base"] = None if options.base_precision == "bf16" else options.base_precision
     elif options.task is not None:
         fields["base"] = (fields.get("base") or "nf4") if options.task == "qlora" else None
-    fields |= {"targets": tuple(fields["targets"])} if "targets" in fields else {}
     return training.model_copy(update=job | {"tuning": TuningSpec(**fields)})
 
 
 def _matrices(model: TransformerSpec) -> str:
-    return ", ".join(f"`{one}`" for one in matrix_names(model))
+    """Names of the model's matrices, as text."""
+    return ", ".join(f"`{name}`" for name in matrix_names(model))
 
 
 def fine_tuned(
@@ -291,22 +292,19 @@ def fine_tuned(
     if model.encoder is not None and (training.reference or training.reward or training.answers is not None):
         unit = "answers (--answers)" if training.answers else "preferences (--task dpo)"
         unit = "rewards (--task reward)" if training.reward else unit
-        unit = f"trained to guess masked tokens: there are no {unit}"
-        raise InputError(f"`{model.name}` is an encoder, {unit}", hint="--task full or lora trains it")
+        reason = f"is an encoder, trained to guess masked tokens: there are no {unit}"
+        raise InputError(f"`{model.name}` {reason}", hint="--task full or lora trains it")
     if training.reward:
         model = model.model_copy(update={"outputs": 1, "tied_embeddings": False, "further_tokens": 0})
     if tuning is None:
         return model, None, ()
-    notes = []
-    if options.rank is None and tuning.rank == DEFAULT_RANK:
-        notes.append(f"`--rank {DEFAULT_RANK}`, as is usual")
-    if options.targets is None and tuning.targets == DEFAULT_TARGETS:
-        notes.append(f"`--targets {DEFAULT_TARGETS[0]}`: {_matrices(model)}")
-    stack = None
-    if not has_stack:
-        stack = _USUAL_STACK
-        notes.append(f"`--stack {stack}`, as most adapters are trained with Hugging Face's trainers")
-    if model.further_tokens:
-        model = model.model_copy(update={"further_tokens": 0})
-        notes.append("blocks that predict further tokens are left out")
-    return model, stack, tuple(notes)
+    stack = None if has_stack else _USUAL_STACK
+    notes = {
+        f"`--rank {DEFAULT_RANK}`, as is usual": options.rank is None and tuning.rank == DEFAULT_RANK,
+        f"`--targets {DEFAULT_TARGETS[0]}`: {_matrices(model)}": options.targets is None
+        and tuning.targets == DEFAULT_TARGETS,
+        f"`--stack {stack}`, as most adapters are trained with Hugging Face's trainers": not has_stack,
+        "blocks that predict further tokens are left out": bool(model.further_tokens),
+    }
+    model = model.model_copy(update={"further_tokens": 0}) if model.further_tokens else model
+    return model, stack, tuple(note for note, holds in notes.items() if holds)

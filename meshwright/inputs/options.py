@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cost_models.flags import Options, Panel, argument, flag, switch
 
@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from cost_models.specs.transformer import TransformerSpec
     from planner.search.search import Budget
 
+AnyModel: TypeAlias = "str | TransformerSpec | RecommenderSpec | Document"
+"""Model: a catalogue name or file, a spec of any family, or the parsed contents of a file."""
+AnyCluster: TypeAlias = "str | ClusterSpec | MixedCluster | Sequence[str | ClusterSpec]"
+"""Cluster: a catalogue name or file, a spec, or several of these."""
+AnyTraining: TypeAlias = "str | Path | TrainingSpec | RecommenderTraining | None"
+"""Training job: a file, or a spec of any family."""
 TIME_LIMIT = 60.0
 """Seconds after which a search of the command line ends with the gap it has proven, so that no question hangs."""
 
@@ -43,25 +49,27 @@ def tokens_flag(panel: Panel = "job", listed_after: str = "") -> Any:
 class Nouns(Options):
     """A model and a cluster, each by name, as a file or as a value."""
 
-    model: str | TransformerSpec | RecommenderSpec | Document = field(
+    model: AnyModel = field(
         metadata=argument(
             "MODEL", "Catalogue name, Hugging Face config.json, or YAML file.", completion="models"
         )
     )
-    cluster: str | ClusterSpec | MixedCluster | Sequence[str | ClusterSpec] = field(
+    cluster: AnyCluster = field(
         metadata=argument("CLUSTER", "Catalogue name or YAML file.", completion="clusters")
     )
 
 
 job_flag, job_switch = partial(flag, panel="job"), partial(switch, panel="job")
-search_flag, goal_flag = partial(flag, panel="search"), partial(flag, panel="objective")
+machine_flag, goal_flag = partial(flag, panel="machine"), partial(flag, panel="objective")
+search_flag = partial(flag, panel="search")
+words_flag = partial(search_flag, kind=list[str], default=())
 
 
 class Job(Options, kw_only=True):
     """A training job and what runs it: a file or a spec, of which single amounts replace fields."""
 
-    gpus: int | str | Sequence[int] | None = flag(
-        "N", "GPUs to use; the cluster is sized to them.", kind=int, panel="machine"
+    gpus: int | str | Sequence[int] | None = machine_flag(
+        "N", "GPUs to use; the cluster is sized to them.", kind=int
     )
     global_batch: int | str | None = job_flag("N", "Sequences per optimizer step, or '4M tokens'.")
     sequence: int | str | None = job_flag("N", "Tokens per sequence, e.g. 8192 or 8K.")
@@ -69,12 +77,10 @@ class Job(Options, kw_only=True):
         "N", "Tokens per sequence of the decoder after an encoder; default: as many."
     )
     images: int | None = job_flag(
-        "N", "Images per sequence of a model with a vision tower; default 1.", kind=int, minimum=1
+        "N", "Images per sequence of a model with a vision tower; default 1.", minimum=1
     )
     precision: str | Sequence[str] | None = job_flag("TYPE", "bf16, fp16, fp32, tf32, fp8 or fp4.")
-    dropout: float | None = job_flag(
-        "SHARE", "Dropout of hidden activations; default: the stack's usual.", kind=float
-    )
+    dropout: float | None = job_flag("SHARE", "Dropout of hidden activations; default: the stack's usual.")
     optimizer: str | None = job_flag(
         "NAME",
         "adamw (default), paged-adamw, adamw-8bit, paged-adamw-8bit, adamw-4bit, lion, lion-8bit, lamb, sgd, muon, "
@@ -83,7 +89,7 @@ class Job(Options, kw_only=True):
     optimizer_in_backward: bool = job_switch("Update each parameter as soon as it has its gradient.")
     state_dtype: str | None = job_flag("TYPE", "Type of updated weights and moments: fp32 (default) or bf16.")
     task: str | None = job_flag("TASK", "full (default), lora, qlora, dpo or reward.")
-    rank: int | None = job_flag("N", "Rank of adapters; default 16.", kind=int, minimum=1)
+    rank: int | None = job_flag("N", "Rank of adapters; default 16.", minimum=1)
     targets: str | Sequence[str] | None = job_flag(
         "NAME[,NAME]", "Matrices with adapters: attention, mlp, all-linear (default), q, ..."
     )
@@ -98,17 +104,11 @@ class Job(Options, kw_only=True):
         "FILE", "Tokens of each document: a file, or 'lognormal(MEAN,SIGMA)'."
     )
     packing: str | None = job_flag("HOW", "Sequences made of documents: pack (default), pad or bucket.")
-    answers: float | None = job_flag(
-        "SHARE", "Share of tokens that the loss counts (answers only).", kind=float
-    )
-    training: str | Path | TrainingSpec | RecommenderTraining | None = job_flag(
-        "FILE", "Training YAML; flags override it."
-    )
-    stack: str | None = flag(
-        "NAME", "Software stack: catalogue name or file.", panel="machine", completion="stacks"
-    )
-    profile: str | HardwareProfile | None = flag(
-        "NAME", "Hardware profile: catalogue name or file.", panel="machine", completion="profiles"
+    answers: float | None = job_flag("SHARE", "Share of tokens that the loss counts (answers only).")
+    training: AnyTraining = job_flag("FILE", "Training YAML; flags override it.")
+    stack: str | None = machine_flag("NAME", "Software stack: catalogue name or file.", completion="stacks")
+    profile: str | HardwareProfile | None = machine_flag(
+        "NAME", "Hardware profile: catalogue name or file.", completion="profiles"
     )
 
 
@@ -118,8 +118,8 @@ class Fitting(Options, kw_only=True):
     confidence: float | str | None = search_flag(
         "SHARE", "Minimum probability of fitting in memory, e.g. 95%; default 54.8%."
     )
-    host_memory: str | None = flag(
-        "SIZE", "Memory of each host, e.g. 128GiB; default: the cluster's.", panel="machine"
+    host_memory: str | None = machine_flag(
+        "SIZE", "Memory of each host, e.g. 128GiB; default: the cluster's."
     )
     trainer: str | None = search_flag(
         "TRAINER",
@@ -129,7 +129,7 @@ class Fitting(Options, kw_only=True):
 
 
 class Request(Fitting, Job, Nouns):
-    """A model, a cluster, a training job and how it must fit: what every price depends on."""
+    """A model, a cluster, a training job and how it must fit: the inputs of every price."""
 
     @property
     def changes(self) -> tuple[str, ...]:
@@ -140,23 +140,14 @@ class Request(Fitting, Job, Nouns):
 class Limits(Options, kw_only=True):
     """Restrictions of a plan, as the user wrote them."""
 
-    fix: Sequence[str] = search_flag(
-        "AXIS=VALUE", "Restrict an axis, e.g. tp=8, tp=2,4, pp>=2.", kind=list[str], default=()
+    fix: Sequence[str] = words_flag("AXIS=VALUE", "Restrict an axis, e.g. tp=8, tp=2,4, pp>=2.")
+    forbid: Sequence[str] = words_flag("CHOICE", "Exclude a choice, e.g. zero3, cp or recompute=full.")
+    allow: Sequence[str] = words_flag(
+        "AXIS", "Also search offload, overlap, replicas, parallel-block, window=N, lamb or hot."
     )
-    forbid: Sequence[str] = search_flag(
-        "CHOICE", "Exclude a choice, e.g. zero3, cp or recompute=full.", kind=list[str], default=()
-    )
-    allow: Sequence[str] = search_flag(
-        "AXIS",
-        "Also search offload, overlap, replicas, parallel-block, window=N, lamb or hot.",
-        kind=list[str],
-        default=(),
-    )
-    """Options left alone unless asked for: axes of a layout, and changes of the mathematics."""
-    together: Sequence[str] = search_flag(
-        "TABLE,TABLE", "Recommenders: tables to place on the same GPU.", kind=list[str], default=()
-    )
-    max_memory: str | None = flag("SIZE", "Device memory to plan with, e.g. 70GiB.", panel="machine")
+    """Axes of a layout and changes of the mathematics that a search leaves out unless they are named here."""
+    together: Sequence[str] = words_flag("TABLE,TABLE", "Recommenders: tables to place on the same GPU.")
+    max_memory: str | None = machine_flag("SIZE", "Device memory to plan with, e.g. 70GiB.")
 
     def __post_init__(self) -> None:
         for name in ("fix", "forbid", "allow", "together"):
@@ -166,20 +157,20 @@ class Limits(Options, kw_only=True):
     @property
     def changes(self) -> tuple[str, ...]:
         """Changes of the mathematics that `--allow` permits."""
-        from cost_models.specs.training import is_change
-
-        return tuple(word for word in self._allowed if is_change(word))
+        return self._allowed(are_changes=True)
 
     @property
     def opened(self) -> tuple[str, ...]:
         """Axes of a layout that `--allow` opens."""
+        return self._allowed(are_changes=False)
+
+    def _allowed(self, *, are_changes: bool) -> tuple[str, ...]:
+        """Words of `--allow` that name changes of the mathematics, or axes."""
         from cost_models.specs.training import is_change
 
-        return tuple(word for word in self._allowed if not is_change(word))
-
-    @property
-    def _allowed(self) -> list[str]:
-        return [word for text in self.allow for word in text.split(",")]
+        return tuple(
+            word for word in ",".join(self.allow).split(",") if word and is_change(word) == are_changes
+        )
 
 
 class Failures(Options, kw_only=True):
@@ -207,7 +198,7 @@ class Operations(Failures, kw_only=True):
     mtbf: str | None = goal_flag("TIME", "GPU-hours between failures, e.g. 50000h.")
     restart: str | None = goal_flag("TIME", "Time from a detected failure to the first step.")
     storage: str | None = goal_flag("RATE", "Bandwidth of checkpoint storage, e.g. '200 GB/s'.")
-    spares: int | None = goal_flag("N", "Standby nodes.", kind=int, minimum=0)
+    spares: int | None = goal_flag("N", "Standby nodes.", minimum=0)
 
 
 class Amount(Options, kw_only=True):
@@ -217,7 +208,7 @@ class Amount(Options, kw_only=True):
     samples: str | int | None = goal_flag(
         "N", "Samples to train on: documents, or whole sequences.", listed_after="tokens"
     )
-    epochs: float | None = goal_flag("N", "Passes over the samples.", kind=float, listed_after="samples")
+    epochs: float | None = goal_flag("N", "Passes over the samples.", listed_after="samples")
     price: str | float | Sequence[float] | None = goal_flag(
         "MONEY[,MONEY]", "Price of one GPU-hour; one per cluster.", listed_after="epochs"
     )
@@ -240,7 +231,6 @@ class Searching(Options, kw_only=True):
     time_limit: float | None = search_flag(
         "SECONDS",
         "Time limit of the search; then the gap proved so far is printed.",
-        kind=float,
         minimum=0.001,
         command_default=TIME_LIMIT,
         is_part_of_question=False,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import cast, get_args
+from typing import Any, TypeVar, cast, get_args
 
+from cost_models.base import Spec
 from cost_models.defaults import assumed_dropout, assumed_padding, complete_question, questions_by_precision
 from cost_models.documents import Document, printable
 from cost_models.errors import InputError, Problem
@@ -33,6 +34,7 @@ from meshwright.inputs.options import Request
 from meshwright.inputs.problems import Problems, not_one_of
 from planner.formats.trainers import require_own_stack, trainer_named
 
+T = TypeVar("T", bound=Spec)
 MOST_HOST_MEMORY = 1e15
 """Bytes beyond which somebody mistook the unit."""
 _WORTH_SAYING = 0.001
@@ -86,11 +88,11 @@ def questions_of(request: Request) -> tuple[tuple[Question, ...], tuple[str, ...
     Raises:
         InputError: an input is missing, or a file or a name is wrong; everything that is, at once.
     """
-    problems, words = Problems(), in_words(request.precision)
+    problems, words = Problems(), in_words(request.precision) or ""
     precisions = problems.read(read_precisions, words)
-    several = words is not None and "," in words
-    single = replace(request, precision=precisions[0] if precisions else None) if several else request
-    answer = problems.read(question_of, single)
+    if "," in words:
+        request = replace(request, precision=precisions[0] if precisions else None)
+    answer = problems.read(question_of, request)
     problems.require()
     question, assumptions = answer
     return (questions_by_precision(question, precisions) if precisions else (question,)), assumptions
@@ -136,12 +138,10 @@ def whole_cluster(request: Request) -> ClusterSpec | MixedCluster:
 
 def with_host_memory(cluster: ClusterSpec | MixedCluster, size: float | None) -> ClusterSpec | MixedCluster:
     """The cluster with as much memory in every host; as it is where none is given."""
-    if size is None:
-        return cluster
-    host = {"host_memory": size}
-    if isinstance(cluster, ClusterSpec):
-        return cluster.model_copy(update=host)
-    return cluster.model_copy(update={"pools": tuple(pool.model_copy(update=host) for pool in cluster.pools)})
+    update: dict[str, Any] = {} if size is None else {"host_memory": size}
+    if isinstance(cluster, MixedCluster):
+        update = {"pools": tuple(pool.model_copy(update=update) for pool in cluster.pools)}
+    return cluster.model_copy(update=update)
 
 
 def read_host_memory(text: str | None) -> float | None:
@@ -164,14 +164,15 @@ def read_precisions(text: str | None) -> tuple[Precision, ...]:
     Raises:
         InputError: names that are no precision.
     """
-    names = list(dict.fromkeys((text or "").split(",")))
+    names = cast("list[Precision]", list(dict.fromkeys((text or "").split(","))))
     if len(names) == 1:
         return ()
-    choices: tuple[Precision, ...] = get_args(Precision)
-    unknown = [name for name in names if name not in choices]
-    if problems := [Problem("--precision", not_one_of(name, choices)) for name in unknown]:
+    choices = get_args(Precision)
+    if problems := [
+        Problem("--precision", not_one_of(name, choices)) for name in names if name not in choices
+    ]:
         raise InputError("--precision names what is none", problems=problems)
-    return tuple(choices[choices.index(cast(Precision, name))] for name in names)
+    return tuple(names)
 
 
 def read_confidence(amount: float | str | None) -> float:
@@ -187,13 +188,13 @@ def read_confidence(amount: float | str | None) -> float:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         share = math.nan
-    lowest = least_chance(EVEN)
+    lowest, default = least_chance(EVEN), f"{100 * least_chance(EVEN):.3g}%"
     if not lowest <= share <= MOST_CONFIDENT:
-        raise InputError(
-            f"--confidence: `{text}` is not a probability from {100 * lowest:.3g}% to {MOST_CONFIDENT:.2%}",
-            hint=f"write it as `95%` or `0.95`; the default, {100 * lowest:.3g}%, is that of a peak which fills the"
-            " memory",
+        reason = f"`{text}` is not a probability from {default} to {MOST_CONFIDENT:.2%}"
+        hint = (
+            f"write it as `95%` or `0.95`; the default, {default}, is that of a peak which fills the memory"
         )
+        raise InputError(f"--confidence: {reason}", hint=hint)
     return share
 
 
@@ -245,22 +246,33 @@ def _training(request: Request, model: TransformerSpec | None) -> TrainingSpec:
         "state_dtype": request.state_dtype,
         "answers": request.answers,
     }
-    job = request.training
-    if isinstance(job, RecommenderTraining):
-        raise InputError("`training` is a recommender's, the model is a transformer")
-    if not isinstance(job, TrainingSpec):
-        return resolve_training(None if job is None else str(job), **amounts)
+    return job_of(request.training, TrainingSpec, resolve_training, amounts, "a transformer")
+
+
+def job_of(
+    job: object, kind: type[T], resolve: Callable[..., T], amounts: Mapping[str, object], noun: str
+) -> T:
+    """Training job from a file, a spec of this kind, or amounts alone; amounts that were given replace its fields.
+
+    Raises:
+        InputError: a file or an amount that cannot be read, or a spec of another kind than that of the model (`noun`).
+    """
+    if isinstance(job, Spec) and not isinstance(job, kind):
+        other = "a recommender" if isinstance(job, RecommenderTraining) else "a transformer"
+        raise InputError(f"`training` is {other}'s, the model is {noun}")
+    if not isinstance(job, kind):
+        return resolve(None if job is None else str(job), **amounts)
     fields = {name: amount for name, amount in amounts.items() if amount is not None}
-    return resolve_training(None, **(job.model_dump(exclude_unset=True) | fields)) if fields else job
+    return resolve(None, **(job.model_dump(exclude_unset=True) | fields)) if fields else job
 
 
 def _read_as(request: Request, training: TrainingSpec) -> Iterator[str]:
     """Say how amounts were read that are no plain numbers."""
-    batch, length = grouped(training.global_batch), grouped(training.sequence_length)
-    readings = {
-        "sequence": (request.sequence, f"{length} tokens"),
-        "global-batch": (request.global_batch, f"{batch} sequences of {length} tokens"),
-    }
-    for name, (amount, words) in readings.items():
+    tokens = f"{grouped(training.sequence_length)} tokens"
+    batch = f"{grouped(training.global_batch)} sequences of {tokens}"
+    for name, amount, words in (
+        ("sequence", request.sequence, tokens),
+        ("global-batch", request.global_batch, batch),
+    ):
         if isinstance(amount, str) and not amount.strip().replace(",", "").isdecimal():
             yield f"`--{name} {amount}` is {words}"

@@ -17,6 +17,11 @@ def fields_of(source: object, *names: str) -> dict[str, Any]:
     return {name: getattr(source, name) for name in names}
 
 
+def present(**fields: Any) -> dict[str, Any]:
+    """The fields that have a value: not None, false or empty. A number is a value."""
+    return {name: value for name, value in fields.items() if value or isinstance(value, float)}
+
+
 def frame_of(rows: Iterable[Any], columns: list[str] | None = None) -> pd.DataFrame:
     """Rows as a data frame; pandas is imported when there is one to make."""
     import pandas as pd

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from cost_models.axes.layout import AXES, Layout
 from cost_models.axes.offload.channels import host_windows
 from cost_models.axes.words import Number
-from cost_models.estimate import Breakdown, Estimate, PoolReplicas
+from cost_models.estimate import Breakdown, Estimate
 from cost_models.pipeline.pricing import crossing
 from cost_models.question import Question
 from cost_models.risk import least_chance
 from cost_models.specs.training import changes_of, sequences_of
-from meshwright.records import fields_of
+from meshwright.records import fields_of, present
 from planner.answers.optimum import Optimum
 
 if TYPE_CHECKING:
@@ -28,11 +28,12 @@ _TRUST = ("tier", "profile", "error", "runs", "elsewhere", "borrowed", "unseen_e
 def estimate_record(estimate: Estimate, question: Question | None = None) -> dict[str, Any]:
     """One estimate; seconds, bytes and shares, `memory` by pipeline rank, `pools` where the question has several."""
     pools = pool_records(question, estimate) if question is not None else []
+    windows = None if question is None else host_windows(question, estimate)
     return {
         "layout": str(estimate.layout),
         **fields_of(estimate, "step_seconds", "weighed_seconds", *_RATES),
         "tokens_per_second_per_gpu": estimate.tokens_per_second / estimate.layout.num_gpus,
-        **fields_of(estimate, *("answers_per_second",) * (estimate.answers_per_second is not None)),
+        **present(answers_per_second=estimate.answers_per_second),
         **fields_of(estimate, *_FITTING),
         "warnings": list(estimate.warnings),
         "parts": dict(estimate.time),
@@ -41,37 +42,27 @@ def estimate_record(estimate: Estimate, question: Question | None = None) -> dic
         "memory": [dict(rank) for rank in estimate.rank_memory],
         "trust": fields_of(estimate.trust, *_TRUST),
         **_host(estimate),
-        **_channels(question, estimate),
-        **({"pools": pools} if pools else {}),
-        **_crossing(question, estimate),
+        **present(
+            host_channels=windows and windows._asdict(), pools=pools, crossing=_crossing(question, estimate)
+        ),
     }
 
 
 def _host(estimate: Estimate) -> dict[str, Any]:
     """Bytes in the memory of each host and on its drive, with the limits; empty without offload."""
-    offload = estimate.layout.offload
-    fields: dict[str, Any] = {}
-    if estimate.host_bytes:
-        fields |= {"host_bytes": estimate.host_bytes, "host_limit": estimate.host_limit}
-    if offload.drive:
-        fields |= {"drive_bytes": estimate.drive_bytes, "drive_limit": estimate.drive_limit}
-    return fields
+    tiers = {"host": bool(estimate.host_bytes), "drive": bool(estimate.layout.offload.drive)}
+    used = [f"{tier}_{field}" for tier, is_used in tiers.items() if is_used for field in ("bytes", "limit")]
+    return fields_of(estimate, *used)
 
 
-def _channels(question: Question | None, estimate: Estimate) -> dict[str, Any]:
-    """Seconds of the channels to host memory in a step, and the overlap that would hide them."""
-    windows = None if question is None else host_windows(question, estimate)
-    return {} if windows is None else {"host_channels": windows._asdict()}
-
-
-def _crossing(question: Question | None, estimate: Estimate) -> dict[str, Any]:
+def _crossing(question: Question | None, estimate: Estimate) -> dict[str, Any] | None:
     """Axes that cross the farthest links, if a network has several levels."""
     traffic = None if question is None else crossing(question, estimate)
     if traffic is None:
-        return {}
-    axes = [{"axis": one.axis, "share": one.share, "gpu_bytes": one.gpu_bytes} for one in traffic.uses]
+        return None
+    axes = [fields_of(use, "axis", "share", "gpu_bytes") for use in traffic.uses]
     level = {"leaves": traffic.inside, "level": traffic.level.name, "bandwidth": traffic.level.bandwidth}
-    return {"crossing": level | {"axes": axes, "stay": list(traffic.stay)}}
+    return level | {"axes": axes, "stay": list(traffic.stay)}
 
 
 def estimate_row(estimate: Estimate) -> dict[str, Any]:
@@ -95,23 +86,22 @@ def optimum_record(
     optimum: Optimum, assumptions: Sequence[str] = (), notes: Sequence[str] = ()
 ) -> dict[str, Any]:
     """The JSON document of `plan`: plans best first, what they are best at, and why none is better."""
-    objective = optimum.objective
+    objective, question = optimum.objective, optimum.question
     return {
-        "question": question_record(optimum.question),
+        "question": question_record(question),
         "assumptions": list(assumptions),
         "notes": list(notes),
-        "plans": [estimate_record(estimate, optimum.question) for estimate in optimum.result.estimates],
+        "plans": [estimate_record(estimate, question) for estimate in optimum.result.estimates],
         "certificate": optimum.result.certificate.model_dump(mode="json"),
         "objective": {
             "name": objective.name,
-            "tokens": optimum.question.training.tokens,
+            "tokens": question.training.tokens,
             "price": objective.price,
             "deadline_seconds": objective.deadline,
             "gpus": list(optimum.sizes),
             "value": optimum.value,
             "unit": objective.measure.unit,
-            "bound": optimum.bound,
-            "gap": optimum.gap,
+            **fields_of(optimum, "bound", "gap"),
             "left_out": [{"gpus": gpus, "why": why} for gpus, why in optimum.left_out],
         },
     }
@@ -119,12 +109,10 @@ def optimum_record(
 
 def optimum_rows(optimum: Optimum) -> list[dict[str, Any]]:
     """Flat rows of an optimum's plans, with the objective's value if no column has it."""
-    if optimum.plain:
-        return [estimate_row(estimate) for estimate in optimum.result.estimates]
-    return [
-        {**estimate_row(estimate), "gpus": estimate.layout.num_gpus, "objective": optimum.value_of(estimate)}
-        for estimate in optimum.result.estimates
-    ]
+    rows = [estimate_row(estimate) for estimate in optimum.result.estimates]
+    for row, estimate in zip([] if optimum.plain else rows, optimum.result.estimates, strict=False):
+        row |= {"gpus": estimate.layout.num_gpus, "objective": optimum.value_of(estimate)}
+    return rows
 
 
 def question_record(question: Question) -> dict[str, Any]:
@@ -135,31 +123,26 @@ def question_record(question: Question) -> dict[str, Any]:
         documents = lengths.model_dump(mode="json", exclude={"documents"})
         documents["mean_tokens"] = sequences_of(lengths, training.sequence_length).mean
         documents["counted_share"] = training.tokens_counted / training.sequence_length
+    adapters = tuning and tuning.model_dump(mode="json") | {"task": tuning.task}
     pools = [{"name": pool.cluster.name, **_pool(pool)} for pool in (question.pools if mixed else ())]
     return {
         "model": question.model.name,
         "cluster": question.cluster.name,
         "gpu": None if mixed else question.cluster.gpu.name,
         "gpus": question.cluster.num_gpus,
-        "global_batch": question.training.global_batch,
-        "sequence_length": training.sequence_length,
-        **({} if training.target_length is None else {"target_length": training.target_length}),
-        **({} if training.images is None else {"images": training.images}),
-        **({} if not training.freeze else {"freeze": list(training.freeze)}),
-        "precision": question.training.precision,
+        **fields_of(training, "global_batch", "sequence_length"),
+        **present(**fields_of(training, "target_length", "images"), freeze=list(training.freeze)),
+        "precision": training.precision,
         "dropout": question.dropout,
-        "optimizer": question.training.optimizer,
-        **({"optimizer_in_backward": True} if training.optimizer_in_backward else {}),
-        **({} if tuning is None else {"tuning": tuning.model_dump(mode="json") | {"task": tuning.task}}),
-        **({} if training.reference is None else {"reference": training.reference}),
-        **({"reward": True} if training.reward else {}),
-        **({"lengths": documents} if documents else {}),
-        **({} if training.answers is None else {"answers": training.answers}),
-        "changed": list(changes_of(question.model, question.training)),
+        "optimizer": training.optimizer,
+        **present(optimizer_in_backward=training.optimizer_in_backward, tuning=adapters),
+        **present(reference=training.reference, reward=training.reward, lengths=documents),
+        **present(answers=training.answers),
+        "changed": list(changes_of(question.model, training)),
         "stack": question.stack.name,
         "confidence": least_chance(question.confidence),
         "profile": None if mixed else question.hardware.name,
-        **({"pools": pools} if mixed else {}),
+        **present(pools=pools),
     }
 
 
@@ -172,10 +155,21 @@ def pool_records(question: Question, estimate: Estimate) -> list[dict[str, Any]]
     if not question.has_pools:
         return []
     by_name = dict(zip(question.pool_names, question.pools, strict=True))
-    if estimate.replicas:
-        return [_replica_record(by_name[own.pool], own, estimate.layout) for own in estimate.replicas]
-    layout, records, first = estimate.layout, [], 0
-    for name, run in groupby(layout.pools):
+    layout, first = estimate.layout, 0
+    records = [
+        {
+            "pool": replicas.pool,
+            **_pool(by_name[replicas.pool]),
+            "replicas": len(replicas.microbatches),
+            "microbatches": list(replicas.microbatches),
+            "step_seconds": replicas.step_seconds,
+            "blocks": list(layout.layers),
+            "recompute": list(layout.stage_recompute),
+            **fields_of(replicas, "peak_bytes", "memory_limit"),
+        }
+        for replicas in estimate.replicas
+    ]
+    for name, run in groupby(() if records else layout.pools):
         ranks = range(first, first + len(list(run)))
         first = ranks.stop
         records.append(
@@ -193,22 +187,8 @@ def pool_records(question: Question, estimate: Estimate) -> list[dict[str, Any]]
 
 
 def _pool(pool: Question) -> dict[str, Any]:
+    """GPUs and profile of a pool."""
     return {"gpu": pool.cluster.gpu.name, "gpus": pool.cluster.num_gpus, "profile": pool.hardware.name}
-
-
-def _replica_record(pool: Question, replicas: PoolReplicas, layout: Layout) -> dict[str, Any]:
-    """Record of a pool with whole replicas: the microbatches of each replica, and the step time."""
-    return {
-        "pool": replicas.pool,
-        **_pool(pool),
-        "replicas": len(replicas.microbatches),
-        "microbatches": list(replicas.microbatches),
-        "step_seconds": replicas.step_seconds,
-        "blocks": list(layout.layers),
-        "recompute": list(layout.stage_recompute),
-        "peak_bytes": replicas.peak_bytes,
-        "memory_limit": replicas.memory_limit,
-    }
 
 
 def completed_record(completed: CompletedLayout | None) -> dict[str, Any]:

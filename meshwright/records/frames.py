@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ACCURACY_COLUMNS = ("label", "quantity", "predicted", "measured")
 _ACCURACY_HINT = (
-    "a table has the columns label,quantity,predicted,measured, in s and bytes; run reports end in .json"
+    f"a table has the columns {','.join(ACCURACY_COLUMNS)}, in s and bytes; run reports end in .json"
 )
 _SHORTEST, _LONGEST, _LARGEST = 1e-9, 1e9, 1e24
 """Seconds of a step, and anything else: beyond them a cell is a mistake."""

@@ -26,8 +26,6 @@ from meshwright.render.words import (
 
 _UNLIKELY = 0.01
 """Chance below which text says `< 1 %`, or `> 99 %` of the opposite."""
-
-
 _CAUSAL_APART = 0.03
 """Shares of the peak by which MFU and causal MFU differ where both are said."""
 
@@ -67,9 +65,8 @@ def step_words(seconds: float, expected: ExpectedStep | None) -> str:
 def estimate_facts(estimate: Estimate, expected: ExpectedStep | None, *, note: str = "") -> tuple[Fact, ...]:
     """Step, speed and memory of a layout; `more` is said of its memory."""
     gpus = estimate.layout.num_gpus
-    rate = (
-        f"{grouped(round(estimate.tokens_per_second / gpus))} tokens/s per GPU{answers_words(estimate, gpus)}"
-    )
+    rate = f"{grouped(round(estimate.tokens_per_second / gpus))} tokens/s per GPU"
+    rate += answers_words(estimate, gpus)
     speed = f"{mfu_words(estimate)}; {rate}; bound by {part_label(estimate.bound_by)}"
     memory = f"{format_bytes(estimate.peak_bytes)} of {format_bytes(estimate.allocatable_bytes)} per GPU"
     memory += f"; fits with probability {chance_text(estimate.fits_probability)}"
@@ -84,10 +81,9 @@ def estimate_text(estimate: Estimate, *, searched: bool = False) -> str:
     """Four sentences: layout, speed, time by part, memory by part; the split where it was `searched`; and warnings."""
     layout, per_gpu = estimate.layout, round(estimate.tokens_per_second / estimate.layout.num_gpus)
     rate = f"{format_count(estimate.tokens_per_second)} tokens/s ({format_count(per_gpu)} per GPU)"
-    fewest = min((min(pool.microbatches) for pool in estimate.replicas), default=estimate.microbatches)
-    number = f"{fewest} to " * (fewest != estimate.microbatches) + counted(
-        estimate.microbatches, "microbatch"
-    )
+    most = estimate.microbatches
+    fewest = min((min(pool.microbatches) for pool in estimate.replicas), default=most)
+    number = f"{fewest} to " * (fewest != most) + counted(most, "microbatch")
     speed = f"step {format_seconds(estimate.step_seconds)}, {utilisation_words(estimate)}, {rate}"
     lines = [wrapped(f"layout {layout}")]
     if searched and len(set(layout.layers)) > 1:
@@ -170,9 +166,7 @@ def host_sentences(question: Question, estimate: Estimate) -> tuple[str, ...]:
     if windows is None:
         return ()
     busy = f"link down {format_seconds(windows.down)}, up {format_seconds(windows.up)}"
-    waits = (
-        f"{format_seconds(windows.exposed)} are waited for" if windows.exposed else "nothing is waited for"
-    )
+    waits = f"{format_seconds(windows.exposed)} are" if windows.exposed else "nothing is"
     update = f"CPU update {format_seconds(windows.update)}"
     if windows.read or windows.write:
         update += f", drive read {format_seconds(windows.read)}, write {format_seconds(windows.write)}"
@@ -184,9 +178,9 @@ def host_sentences(question: Question, estimate: Estimate) -> tuple[str, ...]:
         binds = "Nothing on the host is a bottleneck."
     elif windows.binding in ("host memory", "drive", "device memory"):
         binds = f"Bottleneck of the tiers: {windows.binding}, which is full."
-    channels = f"host: {busy}, {update} a step; {hides}; {waits}"
+    channels = f"host: {busy}, {update} a step; {hides}; {waits} waited for"
     lines = channels, binds, _ring(windows, estimate.layout.ring), _update(windows)
-    return tuple(wrapped(line) for line in lines if line)
+    return tuple(map(wrapped, filter(None, lines)))
 
 
 def _ring(windows: HostWindows, ring: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -54,9 +54,10 @@ def optimum_proof_words(optimum: Optimum) -> str:
         extreme = "highest" if measure.highest else "lowest"
         prove = "are" if measure.unit == "GPUs" and round(optimum.value) != 1 else "is"
         return f"{best} {prove} proved the {extreme}{over}: {work}"
-    if optimum.gap >= 1:
-        return f"stopped at {best}{over} with nothing proved: {work}"
-    return f"stopped at {best}{over}, proved within {percent(optimum.gap)} of the optimum: {work}"
+    proved = " with nothing proved"
+    if optimum.gap < 1:
+        proved = f", proved within {percent(optimum.gap)} of the optimum"
+    return f"stopped at {best}{over}{proved}: {work}"
 
 
 def sizes_text(sizes: tuple[int, ...]) -> str:
@@ -78,51 +79,50 @@ def left_out_text(optimum: Optimum) -> str:
 
 def gpus_in_words(question: Question) -> str:
     """Words on a question's GPUs, as in "64 x h100-sxm", with every pool."""
-    pools = question.pools
-    return " + ".join(f"{grouped(pool.cluster.num_gpus)} x {pool.cluster.gpu.name}" for pool in pools)
+    clusters = [pool.cluster for pool in question.pools]
+    return " + ".join(f"{grouped(cluster.num_gpus)} x {cluster.gpu.name}" for cluster in clusters)
 
 
 def pools_table(question: Question, estimate: Estimate) -> Table:
     """A table of what each pool holds of the plan."""
     records = pool_records(question, estimate)
     unit = size_unit(max(record["memory_limit"] for record in records))
-    columns = {"pool": [record["pool"] for record in records]}
-    columns["GPUs"] = [str(record["gpus"]) for record in records]
+    texts: dict[str, tuple[str, Callable[[Any], str]]] = {"pool": ("pool", str), "GPUs": ("gpus", str)}
     if estimate.replicas:
-        columns |= {
-            "replicas": [str(record["replicas"]) for record in records],
-            "microbatches each": [_runs(record["microbatches"]) for record in records],
-            "step alone": [format_seconds(record["step_seconds"]) for record in records],
-        }
+        texts |= {"replicas": ("replicas", str), "microbatches each": ("microbatches", _runs)}
+        texts |= {"step alone": ("step_seconds", format_seconds)}
     else:
-        spans = [(record["ranks"][0], record["ranks"][-1]) for record in records]
-        columns |= {
-            "ranks": [str(first) if first == last else f"{first}-{last}" for first, last in spans],
-            "blocks each": [_runs(record["blocks"]) for record in records],
-            "recompute": [_runs(record["recompute"]) for record in records],
+        texts |= {
+            "ranks": ("ranks", _span),
+            "blocks each": ("blocks", _runs),
+            "recompute": ("recompute", _runs),
         }
+    columns = {header: [write(record[key]) for record in records] for header, (key, write) in texts.items()}
     peaks = [[in_unit(record[key], unit) for key in ("peak_bytes", "memory_limit")] for record in records]
     columns["peak mem"] = [f"{peak} of {limit} {unit[0]}" for peak, limit in peaks]
     return table_of(columns, names=("pool",), words=("microbatches each", "blocks each", "recompute"))
 
 
+def _span(ranks: Sequence[int]) -> str:
+    """ "0-3": the first and last of consecutive ranks."""
+    return str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}-{ranks[-1]}"
+
+
 def _runs(values: list[Any]) -> str:
     """[30, 28, 28] → "30, 28 x 2"; "28" where all are."""
     runs = [(value, len(list(run))) for value, run in groupby(values)]
-    if len(runs) == 1:
-        return str(runs[0][0])
-    return ", ".join(f"{value} x {count}" if count > 1 else str(value) for value, count in runs)
+    counts = [f" x {count}" if count > 1 and len(runs) > 1 else "" for _, count in runs]
+    return ", ".join(f"{value}{count}" for (value, _), count in zip(runs, counts, strict=True))
 
 
 def changes_sentence(question: Question) -> str:
     """Sentence that the model or the optimizer is not the usual one; empty if both are."""
-    model, changes = question.model, changes_of(question.model, question.training)
-    if not changes:
-        return ""
-    words = sentence_list([f"`{word}`" for word in changes])
-    if not model.changed:
-        return wrapped(f"changed: trained with {words} in place of AdamW; losses will differ")
-    return wrapped(f"changed: {model.name} with {words} is another model than that; losses will differ")
+    model = question.model
+    words = sentence_list([f"`{word}`" for word in changes_of(model, question.training)])
+    what = f"trained with {words} in place of AdamW"
+    if model.changed:
+        what = f"{model.name} with {words} is another model than that"
+    return wrapped(f"changed: {what}; losses will differ") if words else ""
 
 
 _REFERENCE_WORDS: Mapping[Reference | None, str] = {
@@ -134,23 +134,24 @@ _REFERENCE_WORDS: Mapping[Reference | None, str] = {
 
 def tuning_sentence(question: Question) -> str:
     """ "lora of rank 16 on `all-linear`: trains 41.9 M parameters ..."; empty where all are trained."""
-    training = question.training
+    training, model = question.training, question.model
     tuning, suffix = training.tuning, _REFERENCE_WORDS.get(training.reference, "")
     if training.freeze:
-        trained = format_count(float(unfrozen_parameters(question.model, training)))
-        total = format_count(float(total_parameters(question.model)))
+        counts = unfrozen_parameters(model, training), total_parameters(model)
+        trained, total = (format_count(float(count)) for count in counts)
         return wrapped(f"frozen: {', '.join(training.freeze)}; trains {trained} of {total} parameters")
     suffix += ", with one output in place of the vocabulary" * training.reward
     if tuning is None:
-        pairs = f"{'reward' if training.reward else 'dpo'}: pairs of sequences{suffix}"
-        return wrapped(pairs) if suffix else ""
-    trained = format_count(float(trained_parameters(question.model, tuning)))
-    on = sentence_list([f"`{one}`" for one in tuning.targets])
+        task = "reward" if training.reward else "dpo"
+        return wrapped(f"{task}: pairs of sequences{suffix}") if suffix else ""
+    trained = format_count(float(trained_parameters(model, tuning)))
     precision: str = tuning.base or training.wide_precision
     if copies := narrow_copies(question):
         size = f"{training.element_bytes + copies:.3g} bytes a parameter"
         precision += f" with copies in {training.precision}, {size}"
-    subject = f"{tuning.task} of rank {tuning.rank} on {on}"
+    subject = (
+        f"{tuning.task} of rank {tuning.rank} on {sentence_list([f'`{one}`' for one in tuning.targets])}"
+    )
     return wrapped(f"{subject}: trains {trained} parameters beside frozen matrices in {precision}{suffix}")
 
 
@@ -167,18 +168,15 @@ def documents_sentence(question: Question) -> str:
         "pad": f"{share}, all are computed",
         "bucket": "none is padded",
     }
-    mean = grouped(round(sequences_of(lengths, training.sequence_length).mean))
-    of, text = f"{mean} tokens on average", words[lengths.packing]
-    return wrapped(f"documents of {of}, {lengths} {grouped(length)}: {text}")
+    documents = f"documents of {grouped(round(sequences_of(lengths, length).mean))} tokens on average"
+    return wrapped(f"{documents}, {lengths} {grouped(length)}: {words[lengths.packing]}")
 
 
 def answers_sentence(question: Question) -> str:
     """ "the loss counts answers alone, 30 % of tokens; logits are computed of all"; empty where it counts all."""
-    answers = question.training.answers
-    if answers is None:
+    if (answers := question.training.answers) is None:
         return ""
-    of = "these alone" if question.scored_share < 1 else "all"
-    share = percent(answers)
+    of, share = "these alone" if question.scored_share < 1 else "all", percent(answers)
     return wrapped(f"the loss counts answers alone, {share} of tokens; logits are computed of {of}")
 
 
@@ -187,8 +185,8 @@ def changes_worth(question: Question, estimate: Estimate) -> dict[str, float]:
     seconds = {}
     for word in changes_of(question.model, question.training):
         model, training = undo_change(question.model, question.training, word)
-        unchanged = price(replace(question, model=model, training=training), estimate.layout)
-        seconds[word] = unchanged.step_seconds
+        same = replace(question, model=model, training=training)
+        seconds[word] = price(same, estimate.layout).step_seconds
     return seconds
 
 
@@ -206,14 +204,13 @@ def flops_counted(question: Question, tp: int) -> dict[str, float]:
 
     `tp` sets the padding of the vocabulary.
     """
-    model, training = question.model, question.training
+    model, training, tokens = question.model, question.training, question.training.tokens_per_step
     unwindowed = model.model_copy(update={"attention_window": None})
-    counts = {
-        "mfu": model_flops(model, training, tp),
-        "causal_mfu": causal_flops(model, training, tp),
-        "without_windows": model_flops(unwindowed, training, tp),
+    return {
+        "mfu": model_flops(model, training, tp) / tokens,
+        "causal_mfu": causal_flops(model, training, tp) / tokens,
+        "without_windows": model_flops(unwindowed, training, tp) / tokens,
     }
-    return {name: flops / training.tokens_per_step for name, flops in counts.items()}
 
 
 def count_sentence(question: Question, tp: int) -> str:

@@ -9,8 +9,8 @@ from cost_models.communication.topology import used_levels
 from cost_models.pipeline.pricing import Crossing, LinkUse
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.units import format_bandwidth, format_seconds, grouped
-from meshwright.records import frame_of
-from meshwright.render.tables import table
+from meshwright.records import fields_of, frame_of
+from meshwright.render.tables import table_of
 from meshwright.render.words import percent, sentence_list, wrapped
 
 if TYPE_CHECKING:
@@ -49,23 +49,19 @@ def crossing_sentence(crossing: Crossing | None) -> str:
 
 def links_table(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) -> str:
     """The levels as text, from the inside out."""
-    headers = ["level", "links", "a GPU", "latency", "GPUs"]
-    rows = [
-        [
-            level.name,
-            level.kind,
-            format_bandwidth(level.bandwidth),
-            format_seconds(level.latency),
-            grouped(min(level.gpus or cluster.num_gpus, cluster.num_gpus)),
-        ]
-        for level in used_levels(cluster)
-    ]
+    levels = used_levels(cluster)
+    columns: dict[str, list[str]] = {
+        "level": [level.name for level in levels],
+        "links": [level.kind for level in levels],
+        "a GPU": [format_bandwidth(level.bandwidth) for level in levels],
+        "latency": [format_seconds(level.latency) for level in levels],
+        "GPUs": [grouped(min(level.gpus or cluster.num_gpus, cluster.num_gpus)) for level in levels],
+    }
     if use is not None:
-        headers.append("busy")
-        for row in rows:
-            shares = [f"{one.axis} {share_text(one.share)}" for one in use if one.level.name == row[0]]
-            row.append(", ".join(shares) or "idle")
-    return str(table(headers, rows, names=headers[:2], words=headers[5:]))
+        shares = [(one.level.name, f"{one.axis} {share_text(one.share)}") for one in use]
+        busy = [[text for name, text in shares if name == level.name] for level in levels]
+        columns["busy"] = [", ".join(texts) or "idle" for texts in busy]
+    return str(table_of(columns, names=("level", "links"), words=("busy",)))
 
 
 def share_text(share: float) -> str:
@@ -80,19 +76,13 @@ def links_frame(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) -> p
     rows = []
     for level in used_levels(cluster):
         gpus = min(level.gpus or cluster.num_gpus, cluster.num_gpus)
-        row = {
-            "level": level.name,
-            "kind": level.kind,
-            "gpus": gpus,
-            "domains": -(-cluster.num_gpus // gpus),
-            "bandwidth": level.bandwidth,
-            "latency": level.latency,
-        }
-        uses = [one for one in use or () if one.level.name == level.name]
-        if use is None:
-            rows.append(row)
-        elif uses:
-            rows += [row | {"axis": one.axis, "gpu_bytes": one.gpu_bytes, "share": one.share} for one in uses]
-        else:
-            rows.append(row | {"axis": "", "gpu_bytes": 0.0, "share": 0.0})
+        row = {"level": level.name, "kind": level.kind, "gpus": gpus, "domains": -(-cluster.num_gpus // gpus)}
+        row |= fields_of(level, "bandwidth", "latency")
+        uses = [fields_of(one, *_USE) for one in use or () if one.level.name == level.name]
+        idle = [] if use is None else [dict(zip(_USE, ("", 0.0, 0.0), strict=True))]
+        rows += [row | one for one in uses or idle or [{}]]
     return frame_of(rows)
+
+
+_USE = ("axis", "gpu_bytes", "share")
+"""Columns of the traffic of one axis over a level of links."""

@@ -80,9 +80,9 @@ def on_other_devices(plan: Plan, device: str) -> str:
 
 def comparison_table(lines: Sequence[ComparedQuantity]) -> Table:
     """Predicted beside measured, and how far steps of a run are from one another where it has several."""
-    headers = ["", "predicted", "measured", "error", "noise"]
-    if all(line.noise is None for line in lines):
-        headers.pop()
+    headers = ["", "predicted", "measured", "error"] + ["noise"] * any(
+        line.noise is not None for line in lines
+    )
     return table(headers, [row[: len(headers)] for row in comparison_rows(lines)], words=("",))
 
 
@@ -96,13 +96,12 @@ def next_step(lines: Sequence[ComparedQuantity], report: Path) -> str:
 
 def routers_line(routers: Sequence[RouterReport]) -> str:
     """How unevenly the experts of the worst mixtures were loaded."""
-    busiest = max(routers, key=lambda router: router.largest_load)
-    idlest = min(routers, key=lambda router: router.smallest_load)
-    lowest = min(router.entropy for router in routers)
-    return (
-        f"load of experts: highest {busiest.largest_load:.1f} x the mean (block {busiest.layer}), lowest"
-        f" {idlest.smallest_load:.1f} x (block {idlest.layer}); entropy at least {lowest:.2f} of an even load's"
-    )
+    most = max(routers, key=lambda router: router.largest_load)
+    least = min(routers, key=lambda router: router.smallest_load)
+    highest = f"highest {most.largest_load:.1f} x the mean (block {most.layer})"
+    lowest = f"lowest {least.smallest_load:.1f} x (block {least.layer})"
+    entropy = min(router.entropy for router in routers)
+    return f"load of experts: {highest}, {lowest}; entropy at least {entropy:.2f} of an even load's"
 
 
 def built_table(ranks: Sequence[BuiltRank]) -> Table:
@@ -177,34 +176,26 @@ def achieved_text(kind: str, kernels: Sequence[Achieved]) -> tuple[str | Table, 
         reason = "with record_shapes=True a trace tells shapes" if kind == TABLES[0] else "none communicates"
         return (f"The traces tell no {kind}: {reason}",)
     rows = kernels[:_MAX_ROWS]
-    cells = _product if kind == TABLES[0] else _collective
     remainder = f"; {grouped(len(kernels) - len(rows))} more in --json" if len(kernels) > len(rows) else ""
     note = f"(expected: by the profile; times: as long as that; those first that lose most{remainder})"
-    headers = _HEADERS[kind]
-    return table(headers, [cells(one) for one in rows], words=headers[:1]), wrapped(note, indent=" ")
-
-
-_HEADERS = {
-    "products": ("rows x inner x columns", "count", "each", "expected", "times", "TFLOP/s"),
-    "collectives": ("axis, operation", "ranks", "size", "count", "each", "expected", "times", "rate"),
-}
-
-
-def _product(product: Achieved) -> tuple[str, ...]:
-    return (product.what, grouped(product.kernels), *_times(product), f"{product.rate / _TERA:.1f}")
-
-
-def _collective(collective: Achieved) -> tuple[str, ...]:
-    size = format_bytes(collective.message_bytes) if collective.message_bytes else "-"
-    rate = format_bandwidth(collective.rate) if collective.rate else "-"
-    label = f"{collective.axis} {collective.what.replace('_', '-')}"
-    return (label, grouped(collective.ranks), size, grouped(collective.kernels), *_times(collective), rate)
-
-
-def _times(row: Achieved) -> tuple[str, str, str]:
-    if not row.predicted:
-        return format_seconds(row.seconds), "-", "-"
-    return format_seconds(row.seconds), format_seconds(row.predicted), f"{row.seconds / row.predicted:.2f}"
+    times = {
+        "count": [grouped(one.kernels) for one in rows],
+        "each": [format_seconds(one.seconds) for one in rows],
+        "expected": [format_seconds(one.predicted) if one.predicted else "-" for one in rows],
+        "times": [f"{one.seconds / one.predicted:.2f}" if one.predicted else "-" for one in rows],
+    }
+    if kind == TABLES[0]:
+        columns = {"rows x inner x columns": [one.what for one in rows]} | times
+        columns["TFLOP/s"] = [f"{one.rate / _TERA:.1f}" for one in rows]
+    else:
+        columns = {
+            "axis, operation": [f"{one.axis} {one.what.replace('_', '-')}" for one in rows],
+            "ranks": [grouped(one.ranks) for one in rows],
+            "size": [format_bytes(one.message_bytes) if one.message_bytes else "-" for one in rows],
+            **times,
+            "rate": [format_bandwidth(one.rate) if one.rate else "-" for one in rows],
+        }
+    return table_of(columns, words=tuple(columns)[:1]), wrapped(note, indent=" ")
 
 
 MOST_CAUSES = 3
@@ -281,14 +272,9 @@ class Cause:
 
 def causes(parts: Sequence[ComparedQuantity], step_seconds: float) -> tuple[Cause, ...]:
     """The parts that explain most of the difference, the largest first; none where parts were not measured."""
-    all_causes = [
-        Cause(
-            part=quantity.quantity.removesuffix("_seconds"),
-            predicted=quantity.predicted,
-            measured=quantity.measured,
-            share=(quantity.measured - quantity.predicted) / step_seconds,
-        )
-        for quantity in parts
-    ]
-    large = [quantity for quantity in all_causes if abs(quantity.share) >= _SMALLEST]
-    return tuple(sorted(large, key=lambda quantity: -abs(quantity.share))[:MOST_CAUSES])
+    found = []
+    for one in parts:
+        share, part = (one.measured - one.predicted) / step_seconds, one.quantity.removesuffix("_seconds")
+        if abs(share) >= _SMALLEST:
+            found.append(Cause(part=part, predicted=one.predicted, measured=one.measured, share=share))
+    return tuple(sorted(found, key=lambda cause: -abs(cause.share))[:MOST_CAUSES])

@@ -106,11 +106,10 @@ def proof_words(certificate: Certificate, best_seconds: float) -> str:
         took = f" in {seconds}" if certificate.seconds else ""  # plan files hold no durations
         minimised = ""
         if certificate.minimised != "none":
-            over = counted(certificate.scenarios, "scenario")
-            mean = (
-                f"expected over {over}" if certificate.minimised == "neutral" else f"over the slowest {over}"
+            over = "expected over" if certificate.minimised == "neutral" else "over the slowest"
+            minimised = (
+                f", {over} {counted(certificate.scenarios, 'scenario')} ({format_seconds(best_seconds)})"
             )
-            minimised = f", {mean} ({format_seconds(best_seconds)})"
         return f"proved optimal under the cost model{minimised}{took}; {work}"
     bound = f"proved within {percent(certificate.gap)} of the optimum"
     proven = bound if certificate.gap < 1 else "nothing proved"

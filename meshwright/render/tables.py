@@ -48,10 +48,8 @@ class Column:
     def cell_lines(self, width: int) -> list[list[str]]:
         """Lines of every cell, the header first, each line `width` characters."""
         cells = [lines_of(cell, width, cut=True) if self.wraps else [cell] for cell in self.cells]
-        return [
-            [f"{line:<{width}}" if self.is_left else f"{line:>{width}}" for line in lines]
-            for lines in ([self.header], *cells)
-        ]
+        side = "<" if self.is_left else ">"
+        return [[f"{line:{side}{width}}" for line in lines] for lines in ([self.header], *cells)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

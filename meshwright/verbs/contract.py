@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 from cost_models.errors import InputError, Problem
 from cost_models.families import Family, family_of_plan_kind, load
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from planner.verify import Check
 
 O = TypeVar("O")  # noqa: E741
+A = TypeVar("A", bound="PlanAnswer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,10 @@ def refuse(headline: str, problems: Sequence[Problem], hint: str = "") -> None:
 
 
 class PlanAnswer(SavedAnswer):
-    """An answer that is kept as a plan file, and explained, compared and drawn as that plan."""
+    """An answer that is saved as a plan file, and explained, compared and drawn as that plan."""
+
+    usual_picture: ClassVar[str] = ""
+    """Kind of picture that `plot()` draws; empty: the kind must be given."""
 
     @property
     def more(self) -> str:
@@ -112,7 +116,7 @@ class PlanAnswer(SavedAnswer):
         where there is no such kind."""
         from meshwright.plots.pictures import draw_plan
 
-        return draw_plan(kind, self.plan, self.estimates, gpus)
+        return draw_plan(kind or self.usual_picture, self.plan, self.estimates, gpus)
 
     def save(self, path: str | Path) -> None:
         """Write the plan."""
@@ -132,7 +136,24 @@ class PlanAsked(Asked, Protocol):
         """Search within the budget, or price, and rank `top` plans. Raises InputError, InfeasibleError."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedQuestion(Generic[A]):
+    """A question read without errors, and the function that answers it within a budget."""
+
+    solve: Callable[[Budget], A]
+    assumptions: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def answer(self, budget: Budget | None = None, top: int | None = None) -> A:
+        """Answer of the question. Raises InputError, InfeasibleError."""
+        from planner.search.search import Budget
+
+        return self.solve(budget or Budget())
+
+
 P = TypeVar("P", bound="AnyPlan", contravariant=True)
+Choices: TypeAlias = "Sequence[str | Path | AnyPlan]"
+"""Plans, plan files and layouts that `compare` sets beside one plan."""
 
 
 class Running(Protocol):
@@ -211,7 +232,7 @@ class Verbs(Protocol[P]):
     def advise(self, plan: P, layout: str | None, budget: Budget) -> PlanAnswer:
         """Advise how to change a plan, or another layout run today in its place. Raises InputError."""
 
-    def compare(self, first: P, choices: Sequence[str | Path | AnyPlan], trainer: str | None) -> Answer:
+    def compare(self, first: P, choices: Choices, trainer: str | None) -> Answer:
         """Plans and layouts side by side, measured against the first. Raises InputError."""
 
     def verify(self, plan: P, budget: Budget) -> Iterable[Check]:

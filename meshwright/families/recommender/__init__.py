@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from meshwright.verbs.contract import Verbs
+from meshwright.verbs.contract import Choices, PreparedQuestion, Verbs
 
 if TYPE_CHECKING:
     from meshwright.families.recommender.advised import ShardingAdvised
     from meshwright.families.recommender.explained import ShardingExplained, ShardingNotChosen
-    from meshwright.families.recommender.planned import GivenSharding, ShardingQuestion, ShardingsCompared
+    from meshwright.families.recommender.planned import ShardingEstimated, ShardingQuestion, ShardingsCompared
     from meshwright.families.recommender.running import RecommenderRun
     from meshwright.pages.chapters import Chapter
     from meshwright.plots.drawing import Draw
     from meshwright.verbs.estimate import EstimateOptions
     from meshwright.verbs.plan import PlanOptions
     from meshwright.verbs.report.writing import PageRequest
-    from planner.plan import AnyPlan
     from planner.recommender.plan import RecommenderPlan
     from planner.search.search import Budget
     from planner.verify import Check
@@ -61,7 +59,7 @@ class RecommenderVerbs(Verbs["RecommenderPlan"]):
 
         return ask_again(plan)
 
-    def ask_estimate(self, options: EstimateOptions) -> GivenSharding:
+    def ask_estimate(self, options: EstimateOptions) -> PreparedQuestion[ShardingEstimated]:
         from meshwright.families.recommender.planned import ask_estimate
 
         return ask_estimate(options)
@@ -88,7 +86,7 @@ class RecommenderVerbs(Verbs["RecommenderPlan"]):
         return explain(plan)
 
     def chapters(self, plan: RecommenderPlan, request: PageRequest) -> Iterator[Chapter]:
-        from meshwright.families.recommender.pictures import chapters
+        from meshwright.families.recommender.explained import chapters
 
         return chapters(plan, request)
 
@@ -102,9 +100,7 @@ class RecommenderVerbs(Verbs["RecommenderPlan"]):
 
         return advise(plan, layout, budget)
 
-    def compare(
-        self, first: RecommenderPlan, choices: Sequence[str | Path | AnyPlan], trainer: str | None
-    ) -> ShardingsCompared:
+    def compare(self, first: RecommenderPlan, choices: Choices, trainer: str | None) -> ShardingsCompared:
         from meshwright.families.recommender.planned import compare
 
         return compare(first, choices)

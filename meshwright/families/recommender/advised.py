@@ -147,15 +147,16 @@ def advise(plan: RecommenderPlan, layout: str | None, budget: Budget) -> Shardin
 
 
 def _row(
-    words: str, trouble: str, own_estimate: RecommenderEstimate | None, estimate: RecommenderEstimate
+    change: str, trouble: str, alone: RecommenderEstimate | None, price: RecommenderEstimate
 ) -> dict[str, Any]:
+    """Row of a change: its price alone, and with all earlier changes."""
     return {
-        "change": words,
+        "change": change,
         "trouble": trouble,
-        "alone_step_seconds": own_estimate and own_estimate.step_seconds,
-        **fields_of(estimate, "step_seconds", "samples_per_second"),
-        "peak_bytes": float(estimate.device_bytes.max()),
-        "fits": estimate.fits,
+        "alone_step_seconds": alone and alone.step_seconds,
+        **fields_of(price, "step_seconds", "samples_per_second"),
+        "peak_bytes": float(price.device_bytes.max()),
+        "fits": price.fits,
     }
 
 

@@ -14,18 +14,20 @@ from meshwright.families.recommender.text import (
     binding_table,
     estimate_record,
     gpus_table,
-    memory_text,
     precise,
     proof_text,
     question_record,
     question_text,
     stages_table,
-    step_text,
+    step_and_memory_text,
 )
+from meshwright.pages.chapters import Chapter
+from meshwright.plots.pictures import pictures_of
 from meshwright.records import fields_of
 from meshwright.render.tables import Table
 from meshwright.render.words import change, drift_note, percent, sentence_list, spaced, wrapped
 from meshwright.terminal.answers import Answer
+from meshwright.verbs.report.writing import PageRequest, pictures
 from planner.recommender.advice import Alternative, BindingStage, alternative, binding_stages
 from planner.recommender.plan import RecommenderPlan, ShardingPrediction
 from planner.recommender.problem import limited
@@ -74,25 +76,20 @@ class ShardingExplained(Answer):
 
     def view(self) -> tuple[str | Table, ...]:
         question, priced, proof = self.plan.question, self.estimate, self.plan.certificate
-        head = question_text(question, priced), f"{step_text(question, priced)}\n{memory_text(priced)}"
-        tables = stages_table(priced), gpus_table(priced), wrapped(self._longest)
+        bottleneck = "Bottleneck: the dense network; no table ends a stage."
+        if bound := [stage for stage in self.stages if stage.tables]:
+            worst = max(bound, key=lambda stage: stage.seconds)
+            first = worst.tables[0]
+            name, without = self.plan.model.table_names[first.table], first.without_seconds
+            bottleneck = (
+                f"Bottleneck: {name} (`{first.placement.option}`) with {precise(first.seconds)} of"
+                f" {worst.stage} on GPU {worst.gpu}; without it the step would take"
+                f" {precise(without)} ({change(priced.step_seconds, without)})."
+            )
+        head = question_text(question, priced), step_and_memory_text(priced)
+        tables = stages_table(priced), gpus_table(priced), wrapped(bottleneck)
         end = [] if proof is None else [proof_text(proof, seconds=False)]
         return spaced(*head, *tables, binding_table(question, self.stages), *end)
-
-    @property
-    def _longest(self) -> str:
-        """The stage that takes most, and the table that makes it do so."""
-        bound = [stage for stage in self.stages if stage.tables]
-        if not bound:
-            return "Bottleneck: the dense network; no table ends a stage."
-        worst = max(bound, key=lambda stage: stage.seconds)
-        first, names = worst.tables[0], self.plan.model.table_names
-        without = first.without_seconds
-        return (
-            f"Bottleneck: {names[first.table]} (`{first.placement.option}`) with {precise(first.seconds)} of"
-            f" {worst.stage} on GPU {worst.gpu}; without it the step would take"
-            f" {precise(without)} ({change(self.estimate.step_seconds, without)})."
-        )
 
 
 def explain(plan: RecommenderPlan) -> ShardingExplained:
@@ -101,6 +98,15 @@ def explain(plan: RecommenderPlan) -> ShardingExplained:
     prices = limited(covered_options(plan.question, limits, plan.sharding), limits)
     priced, stages = estimate(plan.question, plan.sharding), binding_stages(prices, plan.sharding)
     return ShardingExplained(plan=plan, estimate=priced, stages=stages)
+
+
+_PICTURES = (("Stages of a step", "time"), ("Memory", "memory"), ("Where tables lie", "sharding"))
+
+
+def chapters(plan: RecommenderPlan, request: PageRequest) -> Iterator[Chapter]:
+    """Chapters of a page on the plan, in their order."""
+    yield Chapter(title="The answer, and what binds it", blocks=explain(plan).text)
+    yield from pictures(plan, request, _PICTURES, pictures_of(RecommenderPlan))
 
 
 def figures(plan: RecommenderPlan) -> dict[str, Any]:
@@ -135,8 +141,8 @@ def verify(plan: RecommenderPlan, budget: Budget) -> Iterator[Check]:
 
 SECONDS = 10.0
 """Time limit of the search that places all other tables anew."""
-_SEEN = 5e-4
-"""Share of the step time. Stages that differ by less are not told."""
+_VISIBLE_SHARE = 5e-4
+"""Share of the step time from which the difference of a stage is printed."""
 
 
 class ShardingNotChosen(Answer):
@@ -164,9 +170,9 @@ class ShardingNotChosen(Answer):
 
     def document(self) -> dict[str, Any]:
         anew = None
-        if self.replanned is not None:
-            proof = self.replanned.certificate
-            anew = {"layout": str(self.replanned.sharding), "step_seconds": proof.value, "gap": proof.gap}
+        if (found := self.replanned) is not None:
+            proof = found.certificate
+            anew = {"layout": str(found.sharding), "step_seconds": proof.value, "gap": proof.gap}
         return {
             "question": question_record(self.plan.question),
             "asked": self.layout,
@@ -179,9 +185,9 @@ class ShardingNotChosen(Answer):
         }
 
     def view(self) -> Iterator[str | Table]:
-        return map(wrapped, self._lines())
+        return map(wrapped, self._sentences())
 
-    def _lines(self) -> Iterator[str]:
+    def _sentences(self) -> Iterator[str]:
         names, tables, planned = self.plan.model.table_names, self.answer.tables, self.plan.sharding.tables
         if self.otherwise is None or self.answer.sharding is None:
             yield f"`{self.layout}` cannot be: {self.answer.refused}"
@@ -196,7 +202,12 @@ class ShardingNotChosen(Answer):
         step, then = self.today.step_seconds, self.otherwise.step_seconds
         stages = _stages_beside(self.today, self.otherwise)
         yield f"With this change alone: step {precise(then)}, {_change(step, then)}{stages}"
-        yield self._memory(self.otherwise)
+        priced, fullest = self.otherwise, format_bytes(float(self.otherwise.device_bytes.max()))
+        words = f"{fullest} of {format_bytes(priced.device_memory)} on GPU {priced.fullest}"
+        if priced.host_bytes.max() > 0:
+            words += f", {format_bytes(float(priced.host_bytes.max()))} of {format_bytes(priced.host_memory)} of a host"
+        today = format_bytes(float(self.today.device_bytes.max()))
+        yield f"It fits: {words}" if priced.fits else f"It does not fit: {words}; the plan has {today}"
         if self.answer.forbidden:
             yield f"It is left out: {self.answer.forbidden}"
         if self.replanned is not None:
@@ -207,22 +218,15 @@ class ShardingNotChosen(Answer):
                 return
             yield f"With the other tables re-planned: step {precise(anew)}, {_change(step, anew)} ({proof})"
 
-    def _memory(self, priced: RecommenderEstimate) -> str:
-        full, limit = float(priced.device_bytes.max()), priced.device_memory
-        words = f"{format_bytes(full)} of {format_bytes(limit)} on GPU {priced.fullest}"
-        if priced.host_bytes.max() > 0:
-            words += f", {format_bytes(float(priced.host_bytes.max()))} of {format_bytes(priced.host_memory)} of a host"
-        if priced.fits:
-            return f"It fits: {words}"
-        return f"It does not fit: {words}; the plan has {format_bytes(float(self.today.device_bytes.max()))}"
-
 
 def _stages_beside(today: RecommenderEstimate, otherwise: RecommenderEstimate) -> str:
     """Sentence on the time that a change saves and costs by stage, and the GPU that ends the costliest stage."""
     step = today.step_seconds
     excess = {name: otherwise.stages[name] - seconds for name, seconds in today.stages.items()}
-    saves = [f"{precise(-value)} of {name}" for name, value in excess.items() if value < -_SEEN * step]
-    pays = [f"{precise(value)} of {name}" for name, value in excess.items() if value > _SEEN * step]
+    saves = [
+        f"{precise(-value)} of {name}" for name, value in excess.items() if value < -_VISIBLE_SHARE * step
+    ]
+    pays = [f"{precise(value)} of {name}" for name, value in excess.items() if value > _VISIBLE_SHARE * step]
     words = [f"saves {sentence_list(saves)}"] * bool(saves) + [f"pays {sentence_list(pays)}"] * bool(pays)
     if not words:
         return ""

@@ -16,22 +16,19 @@ from cost_models.flags import part_of
 from cost_models.memory.device import is_own_host
 from cost_models.recommender.prices import RecommenderEstimate, estimate
 from cost_models.recommender.question import RecommenderQuestion, complete_recommender
-from cost_models.specs.cluster import ClusterSpec, MixedCluster
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.sharding import Sharding, parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
-from cost_models.specs.training import TrainingSpec
 from cost_models.units import counted, format_bytes, format_count, parse_bytes
 from meshwright.families.recommender.text import (
     estimate_record,
     gpus_table,
-    memory_text,
     precise,
     question_record,
     question_text,
     sharding_facts,
     stages_table,
-    step_text,
+    step_and_memory_text,
     table_rows,
     where_table,
 )
@@ -40,10 +37,10 @@ from meshwright.inputs.options import Limits, Request
 from meshwright.inputs.plans import any_plan_of, is_plan
 from meshwright.inputs.problems import Problems, read_flag
 from meshwright.records import fields_of
-from meshwright.render.tables import Table, table
-from meshwright.render.words import change_words, facts_text, percent, spaced, wrapped
+from meshwright.render.tables import Table, table, table_of
+from meshwright.render.words import UNIT_TEXTS, change_words, facts_text, percent, spaced, wrapped
 from meshwright.terminal.answers import Answer
-from meshwright.verbs.contract import PlanAnswer
+from meshwright.verbs.contract import PlanAnswer, PreparedQuestion
 from meshwright.verbs.estimate import EstimateOptions
 from meshwright.verbs.export import ImportOptions
 from meshwright.verbs.plan import PlanOptions
@@ -57,12 +54,13 @@ from planner.recommender.search import ENOUGH, PROVEN, ShardingCertificate, plan
 from planner.search.search import Budget
 
 if TYPE_CHECKING:
-    from meshwright.plots.drawing import Drawing
+    pass
 
 
 class ShardingEstimated(PlanAnswer):
     """A question and the price of a sharding that was given."""
 
+    usual_picture = "sharding"
     question: RecommenderQuestion
     estimate: RecommenderEstimate
     sharding: Sharding
@@ -70,12 +68,12 @@ class ShardingEstimated(PlanAnswer):
 
     @property
     def plan(self) -> RecommenderPlan:
-        """The sharding as a plan that was given, not searched for."""
+        """Plan of a given sharding, without a proof."""
         return make_recommender_plan(self.question, self.sharding)
 
     @property
     def fits(self) -> bool:
-        """Whether GPUs and hosts hold it."""
+        """Whether the sharding fits in the memory of GPUs and hosts."""
         return self.estimate.fits
 
     def csv_rows(self) -> list[dict[str, Any]]:
@@ -94,14 +92,7 @@ class ShardingEstimated(PlanAnswer):
     def view(self) -> tuple[str | Table, ...]:
         question, priced = self.question, self.estimate
         tables = where_table(question, self.sharding), stages_table(priced), gpus_table(priced)
-        end = f"{step_text(question, priced)}\n{memory_text(priced)}"
-        return spaced(question_text(question, priced), *tables, end)
-
-    def plot(self, kind: str = "sharding", *, gpus: Sequence[int] | None = None) -> Drawing:
-        """Draw `time`, `memory` or `sharding`, as a picture with its data. Raises UnknownNameError for another kind."""
-        from meshwright.plots.pictures import draw_plan
-
-        return draw_plan(kind, self.plan)
+        return spaced(question_text(question, priced), *tables, step_and_memory_text(priced))
 
 
 class ShardingPlanned(ShardingEstimated):
@@ -148,22 +139,16 @@ class ShardingsCompared(Answer):
         ]
 
     def document(self) -> dict[str, Any]:
-        plans = [(question_record(one.question), str(one.sharding), one.estimate) for one in self.priced]
-        return {
-            "plans": [
-                {"question": question, "layout": layout, "estimate": estimate_record(priced)}
-                for question, layout, priced in plans
-            ]
-        }
+        documents = [one.document() for one in self.priced]
+        return {"plans": [{key: one[key] for key in ("question", "layout", "estimate")} for one in documents]}
 
     def view(self) -> tuple[str | Table, ...]:
-        formats = {"seconds": precise, "bytes": format_bytes, "share": percent, "samples/s": format_count}
-        cells = []
-        for name, values, unit in self._lines:
-            if any(values):
-                write = formats[unit]
-                changed = change_words(write, unit, values[0], values[-1])
-                cells.append((name, *map(write, values), changed))
+        texts = UNIT_TEXTS | {"seconds": precise, "samples/s": format_count}
+        cells = [
+            (name, *map(texts[unit], values), change_words(texts[unit], unit, values[0], values[-1]))
+            for name, values, unit in self._lines
+            if any(values)
+        ]
         headers = ("", *map(str, range(1, len(self.priced) + 1)), "change")
         of = [(one.question.model.name, one.question.cluster) for one in self.priced]
         plans = [f"{nth}: {name} on {on.num_gpus} x {on.gpu.name}" for nth, (name, on) in enumerate(of, 1)]
@@ -203,8 +188,8 @@ def priced_sharding(
     question: RecommenderQuestion, sharding: Sharding, assumptions: tuple[str, ...] = ()
 ) -> ShardingEstimated:
     """The price of a sharding. Raises InputError where it names GPUs or nodes that are not there."""
-    priced = estimate(question, sharding)
-    return ShardingEstimated(question=question, estimate=priced, sharding=sharding, assumptions=assumptions)
+    price = estimate(question, sharding)
+    return ShardingEstimated(question=question, estimate=price, sharding=sharding, assumptions=assumptions)
 
 
 MOST_PROBLEMS = 5
@@ -213,7 +198,7 @@ MOST_PROBLEMS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingQuestion:
-    """A question that was read whole: what is left is to search."""
+    """Question on the best sharding, read without errors."""
 
     question: RecommenderQuestion
     limits: ShardingLimits
@@ -243,21 +228,21 @@ class ShardingQuestion:
 
 
 def ask(options: PlanOptions) -> ShardingQuestion:
-    """Read everything that `plan` is given.
+    """Read the options of `plan`.
 
     Raises:
         InputError: something is missing or wrong; everything that is, at once.
     """
     problems = Problems()
-    gpus = problems.read(_one_count, options.gpus)
-    model = Problems().read(recommender_of, options.model)  # what is wrong with it, `question_of` says
+    gpus = problems.read(_number_of_gpus, options.gpus)
+    model = Problems().read(recommender_of, options.model)  # `question_of` reports its problems
     request = options if model is None else replace(options, model=model)
-    question = problems.read(question_of, request, gpus or None)
+    question = problems.read(question_of, request, gpus)
     limits = problems.read(_limits, options)
     objective = problems.read(_objective, options.objective)
-    words = None if model is None or limits is None else problems.read(limits.read, model)
-    if question is not None and words is not None:
-        problems.read(_require_tiers, question, words)
+    restrictions = None if model is None or limits is None else problems.read(limits.read, model)
+    if question is not None and restrictions is not None:
+        problems.read(_require_tiers, question, restrictions)
     problems.require()
     assumed = tuple(_assumed(options, question))
     return ShardingQuestion(question=question, limits=limits, objective=objective, assumptions=assumed)
@@ -270,30 +255,15 @@ def ask_again(plan: RecommenderPlan) -> ShardingQuestion:
     return ShardingQuestion(question=plan.question, limits=plan.restrictions, objective=objective)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GivenSharding:
-    """A question and a sharding that were read: what is left is to price it."""
-
-    question: RecommenderQuestion
-    sharding: Sharding
-    assumptions: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-
-    def answer(self, budget: Budget | None = None, top: int | None = None) -> ShardingEstimated:
-        """Price the sharding. Raises InputError where it names GPUs or nodes that are not there."""
-        return priced_sharding(self.question, self.sharding, self.assumptions)
-
-
-def ask_estimate(options: EstimateOptions) -> GivenSharding:
-    """Read everything that `estimate` is given.
+def ask_estimate(options: EstimateOptions) -> PreparedQuestion[ShardingEstimated]:
+    """Read the options of `estimate`.
 
     Raises:
         InputError: something is missing or wrong; everything that is, at once.
     """
     question = question_of(options, questions.single_count(options.gpus))
-    sharding = sharding_of(question, options.layout)
-    assumptions = tuple(_assumed(options, question))
-    return GivenSharding(question=question, sharding=sharding, assumptions=assumptions)
+    given = question, sharding_of(question, options.layout), tuple(_assumed(options, question))
+    return PreparedQuestion(solve=lambda budget: priced_sharding(*given), assumptions=given[-1])
 
 
 def sharding_of(question: RecommenderQuestion, text: str) -> Sharding:
@@ -320,21 +290,14 @@ def question_of(request: Request, gpus: int | None) -> RecommenderQuestion:
     problems.read(lambda: catalog.load_stack(request.stack) if request.stack else None)
     problems.read(questions.require_profile, request.profile)
     problems.require()
-    _require_even_batch(training.global_batch, cluster)
+    batch, gpus = training.global_batch, cluster.num_gpus
+    if extra := batch % gpus:
+        near = [str(size) for size in (batch - extra, batch - extra + gpus) if size]
+        reason = f"{batch} samples are not the same number on each of {counted(gpus, 'GPU')}"
+        hint = f"{' and '.join(near)} {'are' if len(near) > 1 else 'is'}"
+        raise InputError(f"--global-batch: {reason}", hint=hint)
     sized = questions.with_host_memory(cluster, host_memory)
     return complete_recommender(model, sized, training, stack=request.stack, profile=request.profile)
-
-
-def _require_even_batch(batch: int, cluster: ClusterSpec | MixedCluster) -> None:
-    """Raise InputError if the global batch does not split evenly over the GPUs."""
-    gpus = cluster.num_gpus
-    if batch % gpus:
-        lower = batch - batch % gpus
-        near = [str(one) for one in (lower, lower + gpus) if one]
-        raise InputError(
-            f"--global-batch: {batch} samples are not the same number on each of {counted(gpus, 'GPU')}",
-            hint=f"{' and '.join(near)} {'are' if len(near) > 1 else 'is'}",
-        )
 
 
 def recommender_of(model: object) -> RecommenderSpec:
@@ -345,35 +308,30 @@ def recommender_of(model: object) -> RecommenderSpec:
 
 
 def _training(request: Request) -> RecommenderTraining:
-    """The job, with the amounts that were given beside it."""
+    """Training job of the request, with amounts of single flags in place of its fields."""
     amounts = {"global_batch": request.global_batch, "precision": questions.in_words(request.precision)}
-    job = request.training
-    if isinstance(job, TrainingSpec):
-        raise InputError("`training` is a transformer's, the model is a recommender")
-    if isinstance(job, RecommenderTraining):
-        fields = {name: value for name, value in amounts.items() if value is not None}
-        return resolve_recommender_training(None, **(job.model_dump(exclude_unset=True) | fields))
-    return resolve_recommender_training(None if job is None else str(job), **amounts)
+    resolve, noun = resolve_recommender_training, "a recommender"
+    return questions.job_of(request.training, RecommenderTraining, resolve, amounts, noun)
 
 
-def _one_count(gpus: object) -> int:
-    """Number of GPUs; 0 if no number was given."""
+def _number_of_gpus(gpus: object) -> int | None:
+    """Number of GPUs above zero; None if none was given. Raises InputError."""
     text = "" if gpus is None else str(gpus).strip()
     if text and not (text.isdecimal() and text.strip("0")):
         reason = f"`{printable(text)}` is not one number of GPUs"
         raise InputError(f"--gpus: {reason}", hint="tables are sharded over one")
-    return int(text or 0)
+    return int(text) if text else None
 
 
 def _objective(word: str | None) -> Objective:
-    name = "step" if word in (None, "time") else word
-    for objective in OBJECTIVES:
-        if name == objective:
-            return objective
+    """Objective of a search; `time` is the step. Raises UnknownNameError."""
+    if (name := "step" if word in (None, "time") else word) in OBJECTIVES:
+        return OBJECTIVES[OBJECTIVES.index(name)]
     raise UnknownNameError("objective", str(word), OBJECTIVES, hint=f"there are {', '.join(OBJECTIVES)}")
 
 
 def _limits(limits: Limits) -> ShardingLimits:
+    """Restrictions of the request. Raises InputError."""
     size = read_flag("--max-memory", limits.max_memory, parse_bytes)
     words = fields_of(limits, "fix", "together", "forbid", "allow")
     return ShardingLimits.model_validate(words | {"max_memory": None if size is None else f"{size!r} B"})
@@ -381,18 +339,16 @@ def _limits(limits: Limits) -> ShardingLimits:
 
 def _require_tiers(question: RecommenderQuestion, restrictions: ShardingRestrictions) -> None:
     """Refuse tables in host memory where devices have no other, and splits that no rule allows."""
-    on_host = next((said for said in restrictions.fixed if said.option.tier == "host"), None)
-    if on_host is not None and is_own_host(question.cluster):
-        raise InputError(
-            f"`--fix table:{on_host.first}={on_host.option}` on `{question.cluster.name}`: its devices' memory is the"
-            " host's",
-            hint=f"fix it as `{replace(on_host.option, tier='device', cached=0.0)}`",
-        )
+    for fixed in restrictions.fixed:
+        if fixed.option.tier == "host" and is_own_host(question.cluster):
+            place = f"`--fix table:{fixed.first}={fixed.option}` on `{question.cluster.name}`"
+            hint = f"fix it as `{replace(fixed.option, tier='device', cached=0.0)}`"
+            raise InputError(f"{place}: its devices' memory is the host's", hint=hint)
     problems = [
-        Problem(f"--fix table:{table}={said.option}", reason)
-        for said in restrictions.fixed
-        for table in range(said.first, said.last + 1)
-        if (reason := refusal(question, table, said.option))
+        Problem(f"--fix table:{table}={fixed.option}", reason)
+        for fixed in restrictions.fixed
+        for table in range(fixed.first, fixed.last + 1)
+        if (reason := refusal(question, table, fixed.option))
     ]
     if problems:
         raise InputError("tables cannot be held so", problems=problems[:MOST_PROBLEMS])
@@ -401,8 +357,8 @@ def _require_tiers(question: RecommenderQuestion, restrictions: ShardingRestrict
 def _assumed(request: Request, question: RecommenderQuestion) -> Iterator[str]:
     """Sentences on values that prices depend on and nobody gave."""
     if request.training is None:
-        training = question.training
-        yield f"tables in {training.table_dtype}, updated by {training.optimizer}; --training says otherwise"
+        tables = f"tables in {question.training.table_dtype}, updated by {question.training.optimizer}"
+        yield f"{tables}; --training says otherwise"
     if is_own_host(question.cluster):
         return
     if not question.cluster.host_memory:
@@ -424,8 +380,13 @@ class Imported(PlanAnswer):
 
     @property
     def gain(self) -> float:
-        """Share of today's step that the best one saves; not below zero."""
+        """Share of today's step that the best sharding saves; not below zero."""
         return max(0.0, 1 - self.best.estimate.step_seconds / self.today.estimate.step_seconds)
+
+    @property
+    def plan(self) -> RecommenderPlan:
+        """Plan of the sharding that runs today."""
+        return self.today.plan
 
     def document(self) -> dict[str, Any]:
         """Fields of `estimate`, with the best sharding beside them."""
@@ -436,50 +397,22 @@ class Imported(PlanAnswer):
         return self.today.rows
 
     def view(self) -> tuple[str | Table, ...]:
-        return *self.today.text, "", self._comparison(), "", wrapped(self._finding())
-
-    def _comparison(self) -> Table:
-        rows = []
-        for name, priced in (("today", self.today), ("best", self.best)):
-            fullest = float(priced.estimate.device_bytes.max())
-            stages = priced.estimate.stages
-            longest = max(stages, key=lambda stage: stages[stage])
-            rows.append((name, precise(priced.estimate.step_seconds), format_bytes(fullest), longest))
-        headers = ("which", "step", "fullest GPU", "longest stage")
-        return table(headers, rows, names=("which", "longest stage"))
-
-    def _finding(self) -> str:
-        step = precise(self.best.estimate.step_seconds)
+        prices = {"today": self.today.estimate, "best": self.best.estimate}
+        columns = {
+            "which": list(prices),
+            "step": [precise(one.step_seconds) for one in prices.values()],
+            "fullest GPU": [format_bytes(float(one.device_bytes.max())) for one in prices.values()],
+            "longest stage": [max(one.stages, key=one.stages.__getitem__) for one in prices.values()],
+        }
         gap = self.best.certificate.gap
         proof = "which is proved" if gap <= PROVEN else f"proved within {percent(gap)}"
+        slower = f"{percent(1 / (1 - self.gain) - 1)} slower than the best, {columns['step'][1]}"
+        finding = f"What runs today is {slower} ({proof})"
         if self.gain <= PROVEN:
             none = "No sharding is" if gap <= PROVEN else "No sharding was found that is"
-            return f"{none} faster than what runs today ({proof})"
-        return f"What runs today is {percent(1 / (1 - self.gain) - 1)} slower than the best, {step} ({proof})"
-
-    @property
-    def plan(self) -> RecommenderPlan:
-        """Plan with the sharding that runs today."""
-        return self.today.plan
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportQuestion:
-    """A sharding of another trainer's file, and the question for the best one: what is left is to search."""
-
-    imported: GivenSharding
-    best: ShardingQuestion
-    notes: tuple[str, ...] = ()
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """Sentences on values that prices depend on and nobody gave."""
-        return self.imported.assumptions
-
-    def answer(self, budget: Budget | None = None, top: int | None = None) -> Imported:
-        """Price the sharding, and search for the best."""
-        today = self.imported.answer()
-        return Imported(today=today, planned=no_slower(self.best.answer(budget), today))
+            finding = f"{none} faster than what runs today ({proof})"
+        comparison = table_of(columns, names=("which", "longest stage"))
+        return *self.today.text, "", comparison, "", wrapped(finding)
 
 
 def no_slower(best: ShardingPlanned, today: ShardingEstimated) -> ShardingPlanned:
@@ -492,7 +425,7 @@ def no_slower(best: ShardingPlanned, today: ShardingEstimated) -> ShardingPlanne
     return replace(best, estimate=today.estimate, sharding=today.sharding, certificate=proof)
 
 
-def ask_import(options: ImportOptions) -> ImportQuestion:
+def ask_import(options: ImportOptions) -> PreparedQuestion[Imported]:
     """Read a sharding plan of TorchRec. Raises InputError: the file, or what is said beside it, is wrong."""
     if options.also is not None or options.ignore:
         flag = "--also" if options.also is not None else "--ignore"
@@ -507,5 +440,12 @@ def ask_import(options: ImportOptions) -> ImportQuestion:
         text = f"`{options.source}` is for {world} GPUs, --gpus says {options.gpus}"
         raise InputError(text, hint="leave out --gpus")
     request = replace(options, model=model, gpus=world)
-    imported = ask_estimate(part_of(request, EstimateOptions, layout=str(sharding)))
-    return ImportQuestion(imported=imported, best=ask(part_of(request, PlanOptions)))
+    given = ask_estimate(part_of(request, EstimateOptions, layout=str(sharding)))
+    search = ask(part_of(request, PlanOptions))
+
+    def solve(budget: Budget) -> Imported:
+        """Price the sharding, and search for the best."""
+        today = given.answer()
+        return Imported(today=today, planned=no_slower(search.answer(budget), today))
+
+    return PreparedQuestion(solve=solve, assumptions=given.assumptions)

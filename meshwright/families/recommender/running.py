@@ -15,7 +15,7 @@ from executor.requirements import require_torch
 from meshwright.records.runs import ComparedQuantity
 from meshwright.records.shardings import while_
 from meshwright.render.measured import error_text
-from meshwright.render.tables import Table, table
+from meshwright.render.tables import Table, table, table_of
 from meshwright.render.words import percent, wrapped
 from meshwright.terminal.answers import Answer
 from meshwright.verbs.contract import Running
@@ -102,30 +102,34 @@ class RecommenderRan(AnyRan[RecommenderReport]):
             auc = f"area under the curve {report.auc:.3f} on samples it was not trained on"
             yield wrapped(f"{loss}; {auc}")
         yield ""
-        lines = []
-        for row in self.rows:
-            quantity, *values = row.values()
-            lines.append([quantity, *(_worded(quantity, value) for value in values)])
-        yield table(["", "predicted", "measured"], lines, words=("",))
+        rows = [tuple(row.values()) for row in self.rows]
+        lines = [(name, *(_value_text(name, value) for value in values)) for name, *values in rows]
+        yield table(("", "predicted", "measured"), lines, words=("",))
         if report.stage_seconds and len(report.ranks) > 1:
             yield "Gradients of the dense network travel beside the backward exchange and update."
-        lookups = sum(one.lookups for one in report.ranks)
+        sums = [sum(getattr(one, name) for one in report.ranks) for name in _CACHE_FIELDS]
+        lookups, hits, up, down = sums
         if lookups:
-            hits = sum(one.hits for one in report.ranks)
-            up, down = (sum(getattr(one, way) for one in report.ranks) for way in ("up_bytes", "down_bytes"))
             yield wrapped(
                 f"Tables in host memory: {percent(hits / lookups)} of their rows were found on the device; a step"
                 f" brought {format_bytes(up)} up and {format_bytes(down)} down"
             )
 
 
-def _worded(quantity: str, value: float) -> str:
+_CACHE_FIELDS = ("lookups", "hits", "up_bytes", "down_bytes")
+
+
+def _value_text(quantity: str, value: float) -> str:
+    """A quantity of a run or of an emulation in its unit: bytes, or seconds."""
     if quantity.startswith("bytes sent"):
         return f"{grouped(int(value))} B"
-    return format_bytes(value) if quantity.endswith("memory") else format_seconds(value)
+    in_memory = quantity == "rest" or quantity.endswith("memory")
+    return format_bytes(value) if in_memory else format_seconds(value)
 
 
 _HEADERS = ("rank", "slices", "rows", "tables", "as planned", "states", "as planned", "on its host")
+_SIZES = ("table_bytes", "predicted_table_bytes", "state_bytes", "predicted_state_bytes", "host_bytes")
+"""Fields of a built rank that are the last columns of the table."""
 
 
 class ShardsBuilt(Answer):
@@ -149,17 +153,18 @@ class ShardsBuilt(Answer):
             f"{plan.model.name} on {counted(plan.num_ranks, 'rank')}: built without devices; {selection}, beside"
             f" {grouped(dense)} parameters of the dense network each"
         )
-        return wrapped(words), "", table(_HEADERS, [_cells(one) for one in self.ranks])
+        cells = [
+            (
+                str(one.rank),
+                str(one.slices),
+                grouped(one.rows),
+                *(format_bytes(getattr(one, name)) for name in _SIZES),
+            )
+            for one in self.ranks
+        ]
+        return wrapped(words), "", table(_HEADERS, cells)
 
 
-def _cells(shards: BuiltShards) -> tuple[str, ...]:
-    tables = shards.table_bytes, shards.predicted_table_bytes
-    states = shards.state_bytes, shards.predicted_state_bytes
-    sizes = map(format_bytes, (*tables, *states, shards.host_bytes))
-    return str(shards.rank), str(shards.slices), grouped(shards.rows), *sizes
-
-
-_COMPUTE = "compute"
 _EMULATED = ("quantity", "plan", "predicted", "emulated")
 
 
@@ -181,7 +186,7 @@ class ShardEmulated(AnyEmulated["ShardEmulation"]):
         rows += [one for one in parts if any(one[1:])]
         if report.on_planned_device:
             cost, compute = report.predicted_seconds, report.compute_seconds.items()
-            rows += [(f"{stage}, {_COMPUTE}", cost[stage], cost[stage], took) for stage, took in compute]
+            rows += [(f"{stage}, compute", cost[stage], cost[stage], took) for stage, took in compute]
         if report.step_seconds is not None:
             step = report.predicted.step_seconds
             rows.append(("step", step, step, report.step_seconds))
@@ -189,18 +194,19 @@ class ShardEmulated(AnyEmulated["ShardEmulation"]):
 
     def view(self) -> Iterator[str | Table]:
         report: ShardEmulation = self.report
-        plan = self.plan
+        plan, rows = self.plan, self.rows
         yield wrapped(f"{report.model}: rank {report.rank} of {report.ranks} alone on {report.device}")
         yield ""
-        otherwise = report.runs_otherwise
-        columns = _EMULATED[1:] if otherwise else _EMULATED[2:]
-        lines = [
-            [row["quantity"], *(_amount(row["quantity"], row[one]) for one in columns), _error(row)]
-            for row in self.rows
-        ]
-        heads = ["plan", "as run", "emulated"] if otherwise else ["predicted", "emulated"]
-        yield table(["", *heads, "error"], lines, words=("",))
-        if otherwise:
+        compared = [ComparedQuantity(row["quantity"], row["predicted"], row["emulated"]) for row in rows]
+        heads = {"plan": "plan", "predicted": "as run", "emulated": "emulated"}
+        if not report.runs_otherwise:
+            heads = {"predicted": "predicted", "emulated": "emulated"}
+        columns = {"": [row["quantity"] for row in rows]}
+        columns |= {
+            head: [_value_text(row["quantity"], row[key]) for row in rows] for key, head in heads.items()
+        }
+        yield table_of(columns | {"error": list(map(error_text, compared))}, words=("",))
+        if report.runs_otherwise:
             yield wrapped(
                 f"The plan is for stack {plan.stack.name} on {plan.gpu.name}. What was followed is this executor on"
                 f" {report.device}, which keeps other tensors: `as run` is the model's price of these, and the error"
@@ -210,12 +216,3 @@ class ShardEmulated(AnyEmulated["ShardEmulation"]):
             yield wrapped(f"Predicted to be fullest{when}.")
         if not report.on_planned_device:
             yield "Compute is left out: the plan is for another kind of device."
-
-
-def _amount(quantity: str, value: float) -> str:
-    timed = quantity == "step" or quantity.endswith(_COMPUTE)
-    return format_seconds(value) if timed else format_bytes(value)
-
-
-def _error(row: dict[str, Any]) -> str:
-    return error_text(ComparedQuantity(row["quantity"], row["predicted"], row["emulated"]))

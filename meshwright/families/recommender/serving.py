@@ -19,7 +19,6 @@ from cost_models.recommender.accesses import POLICIES
 from cost_models.recommender.serving import Served as PredictedService
 from cost_models.recommender.serving import ServingQuestion
 from cost_models.specs.cluster import MixedCluster
-from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
 from cost_models.specs.recommender.training import ELEMENT_BYTES
 from cost_models.units import (
@@ -99,11 +98,10 @@ class ServedRecommender(SavedAnswer):
     def batches(self) -> list[dict[str, float]]:
         """A row for each batch."""
         service, weights = self.service, self.plan.question.tables.weights
+        parts = ("launch_seconds", "cache_seconds", "host_seconds", "drive_seconds", "host_rows")
         columns = {
             "latency_seconds": service.seconds,
-            **fields_of(
-                service, "launch_seconds", "cache_seconds", "host_seconds", "drive_seconds", "host_rows"
-            ),
+            **fields_of(service, *parts),
             "hits": [weights @ hits for hits in service.hits],
             "samples_per_second": service.samples_per_second,
         }
@@ -343,7 +341,7 @@ def serve(options: ServeOptions) -> CacheServed:
         drive=options.drive,
         weights=options.weights,
     )
-    question = _question_for(plan.question, run.device, options.profile).model_copy(update={"batches": sizes})
+    question = _on_device(plan.question, run.device, options).model_copy(update={"batches": sizes})
     return CacheServed(plan=plan.model_copy(update={"question": question}), scale=options.scale, run=run)
 
 
@@ -359,12 +357,9 @@ def _require_meant(options: ServeOptions) -> None:
         raise InputError("that cannot be served", problems=problems)
 
 
-def _question_for(
-    question: ServingQuestion, device: str, profile: str | HardwareProfile | None
-) -> ServingQuestion:
-    """The question on what answers it with our own lookups: one core of this machine, with the tiers as they are, where
-    the plan is for GPUs and there is none."""
-    planned = question.cluster
+def _on_device(question: ServingQuestion, device: str, options: ServeOptions) -> ServingQuestion:
+    """The question, priced for the device that serves: for a plan on GPUs served by a CPU one core of this machine."""
+    planned, profile = question.cluster, options.profile
     if profile is None and (planned.gpu.kind == "cpu" or (question.measured and device != "cpu")):
         return question
     if device == "cpu" and planned.gpu.kind != "cpu":

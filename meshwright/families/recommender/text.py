@@ -10,7 +10,7 @@ import numpy as np
 from cost_models.memory.device import is_own_host
 from cost_models.recommender.prices import RecommenderEstimate
 from cost_models.recommender.question import RecommenderQuestion
-from cost_models.specs.recommender.sharding import Sharding, TablePlacement
+from cost_models.specs.recommender.sharding import Sharding
 from cost_models.units import counted, format_bytes, format_count, grouped
 from meshwright.records import fields_of
 from meshwright.records.shardings import while_
@@ -79,17 +79,18 @@ def estimate_record(priced: RecommenderEstimate) -> dict[str, Any]:
 def table_rows(question: RecommenderQuestion, sharding: Sharding) -> list[dict[str, Any]]:
     """A row for each table: its size, how it is held and where."""
     model = question.model
-    rows = zip(model.table_names, model.class_of_table, sharding.tables, strict=True)
+    kinds = [model.classes[place] for place in model.class_of_table]
+    rows = zip(model.table_names, kinds, sharding.tables, strict=True)
     return [
         {
             "table": number,
             "name": name,
-            **fields_of(model.classes[place], "rows", "width", "pooling"),
-            "bytes": _table_bytes(question, number),
+            **fields_of(kind, "rows", "width", "pooling"),
+            "bytes": kind.rows * kind.width * question.training.table_bytes,
             "held_as": str(placed.option),
             "at": list(placed.at),
         }
-        for number, (name, place, placed) in enumerate(rows)
+        for number, (name, kind, placed) in enumerate(rows)
     ]
 
 
@@ -108,7 +109,7 @@ def precise(seconds: float) -> str:
 
 
 def question_text(question: RecommenderQuestion, priced: RecommenderEstimate) -> str:
-    """Sentences on the question, and on how far the prices may be believed."""
+    """Sentences on the question, and on the error of its prices."""
     model, cluster, training = question.model, question.cluster, question.training
     nodes = f" ({counted(cluster.nodes, 'node')})" if cluster.nodes > 1 else ""
     size = model.embedding_parameters * training.table_bytes
@@ -128,9 +129,11 @@ def question_text(question: RecommenderQuestion, priced: RecommenderEstimate) ->
     return "\n".join([wrapped(words), wrapped(trust)])
 
 
-def step_text(question: RecommenderQuestion, priced: RecommenderEstimate) -> str:
-    """Sentence on the step time, the samples per second, and the busiest GPU."""
-    return wrapped(f"step {precise(priced.step_seconds)}, {_speed_words(priced)}; {_busy_words(priced)}")
+def step_and_memory_text(priced: RecommenderEstimate) -> str:
+    """Sentences on the step time, the samples per second and the busiest GPU, and on memory of the fullest GPU and
+    host."""
+    step = wrapped(f"step {precise(priced.step_seconds)}, {_speed_words(priced)}; {_busy_words(priced)}")
+    return f"{step}\n{wrapped(f'memory {_memory_words(priced)}')}"
 
 
 def _speed_words(priced: RecommenderEstimate) -> str:
@@ -163,38 +166,28 @@ def sharding_facts(
 def where_table(question: RecommenderQuestion, sharding: Sharding) -> Table:
     """Table with a row for each way to hold tables, the largest first: its tables, bytes and GPUs."""
     groups, names = _groups(question, sharding), question.model.table_names
+
+    def places(numbers: Sequence[int]) -> str:
+        shown = [(names[number], sharding.tables[number].at) for number in numbers[:_MAX_TABLES]]
+        words = ", ".join(f"{name}@{'/'.join(map(str, at))}" if at else name for name, at in shown)
+        return words + f" and {len(numbers) - _MAX_TABLES} more" * (len(numbers) > _MAX_TABLES)
+
     columns = {
         "held as": list(groups),
         "tables": [str(len(tables)) for tables, _ in groups.values()],
         "size": [format_bytes(size) for _, size in groups.values()],
-        "which @ GPU": [_tables_at(tables, names, sharding.tables) for tables, _ in groups.values()],
+        "which @ GPU": [places(tables) for tables, _ in groups.values()],
     }
     return table_of(columns, words=("which @ GPU",), names=("held as",))
 
 
 def _groups(question: RecommenderQuestion, sharding: Sharding) -> dict[str, tuple[list[int], float]]:
     """Numbers of the tables that are held alike, and their bytes; the largest first."""
-    groups: dict[str, list[int]] = {}
-    for number, shard in enumerate(sharding.tables):
-        groups.setdefault(str(shard.option), []).append(number)
-    sizes = [_table_bytes(question, number) for number in range(len(sharding.tables))]
-    sized = {option: (own, sum(sizes[number] for number in own)) for option, own in groups.items()}
-    return dict(sorted(sized.items(), key=lambda group: -group[1][1]))
-
-
-def _table_bytes(question: RecommenderQuestion, number: int) -> float:
-    model = question.model
-    table = model.classes[model.class_of_table[number]]
-    return table.rows * table.width * question.training.table_bytes
-
-
-def _tables_at(numbers: Sequence[int], names: Sequence[str], tables: Sequence[TablePlacement]) -> str:
-    words = []
-    for number in numbers[:_MAX_TABLES]:
-        at = "/".join(map(str, tables[number].at))
-        words.append(f"{names[number]}@{at}" if at else names[number])
-    remainder = len(numbers) - _MAX_TABLES
-    return ", ".join(words) + (f" and {remainder} more" if remainder > 0 else "")
+    groups: dict[str, tuple[list[int], float]] = {}
+    for row in table_rows(question, sharding):
+        numbers, size = groups.get(row["held_as"], ([], 0.0))
+        groups[row["held_as"]] = [*numbers, row["table"]], size + row["bytes"]
+    return dict(sorted(groups.items(), key=lambda group: -group[1][1]))
 
 
 def stages_table(priced: RecommenderEstimate) -> Table:
@@ -216,9 +209,9 @@ def gpus_table(priced: RecommenderEstimate) -> Table:
     """Table of each GPU's seconds and bytes."""
     unit, times = size_unit(float(priced.device_bytes.max())), time_unit(priced.step_seconds)
     used = {name: size for name, size in priced.device_parts.items() if size.max() > 0}
-    top = sorted(used, key=lambda name: -float(used[name].max()))[:_MOST_PARTS]
-    tail = priced.device_bytes - sum(used[name] for name in top)
-    cells = [*((name, used[name]) for name in top), *([("rest", tail)] if len(used) > len(top) else [])]
+    parts = dict(sorted(used.items(), key=lambda part: -float(part[1].max()))[:_MOST_PARTS])
+    if len(used) > len(parts):
+        parts["rest"] = priced.device_bytes - sum(parts.values())
     sizes, gpus = priced.device_bytes, list(range(len(priced.device_bytes)))
     if len(gpus) > _MOST_GPUS:
         gpus = sorted({int(sizes.argmax()), int(sizes.argmin()), *priced.busiest})
@@ -227,16 +220,13 @@ def gpus_table(priced: RecommenderEstimate) -> Table:
         "tables' work": [f"{in_unit(float(priced.loads[gpu].sum()), times)} {times[0]}" for gpu in gpus],
         "memory": [f"{in_unit(float(sizes[gpu]), unit)} {unit[0]}" for gpu in gpus],
     }
-    parts = {part_label(name): [in_unit(float(size[gpu]), unit) for gpu in gpus] for name, size in cells}
-    return table_of(columns | parts)
-
-
-def memory_text(priced: RecommenderEstimate) -> str:
-    """The fullest GPU and host, and whether they hold it."""
-    return wrapped(f"memory {_memory_words(priced)}")
+    for name, size in parts.items():
+        columns[part_label(name)] = [in_unit(float(size[gpu]), unit) for gpu in gpus]
+    return table_of(columns)
 
 
 def _memory_words(priced: RecommenderEstimate) -> str:
+    """Bytes on the fullest GPU and host, and whether the sharding fits."""
     size = f"{format_bytes(float(priced.device_bytes.max()))} of {format_bytes(priced.device_memory)}"
     words = f"{size} on GPU {priced.fullest}{while_(priced.fullest_moment[priced.fullest])}"
     if priced.host_bytes.max() > 0:
@@ -271,12 +261,11 @@ def binding_table(question: RecommenderQuestion, stages: Sequence[BindingStage])
     for stage in stages:
         if stage.gpu is None:
             rows.append((stage.stage, "-", "what runs beside the tables", "", "", "", ""))
-        first = (stage.stage, str(stage.gpu))
-        for part in stage.tables:
+        for number, part in enumerate(stage.tables):
+            head = ("", "") if number else (stage.stage, str(stage.gpu))
             otherwise = "-" if part.otherwise is None else str(part.otherwise.option)
             then = "-" if part.otherwise_seconds is None else precise(part.otherwise_seconds)
-            cells = names[part.table], str(part.placement.option), precise(part.seconds)
-            rows.append((*first, *cells, otherwise, then))
-            first = ("", "")
+            cells = names[part.table], str(part.placement.option), precise(part.seconds), otherwise, then
+            rows.append((*head, *cells))
     headers = ("stage", "GPU", "table", "held as", "takes", "else", "step then")
     return table(headers, rows, names=("stage", "table", "held as", "else"), words=("stage", "table"))

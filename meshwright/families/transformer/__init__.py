@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from meshwright.inputs.options import TUNING
-from meshwright.verbs.contract import Verbs
-from planner.plan import AnyPlan, Plan
+from meshwright.verbs.contract import Choices, Verbs
+from planner.plan import Plan
 
 if TYPE_CHECKING:
     from meshwright.families.transformer.advise import Advised
@@ -25,32 +24,27 @@ if TYPE_CHECKING:
     from planner.search.search import Budget
     from planner.verify import Check
 
-_JOB = frozenset(
-    {"gpus", "global_batch", "sequence", "precision", "dropout", "training", "stack", "profile"}
-    | {"optimizer", "optimizer_in_backward", "state_dtype"}
-) | frozenset(TUNING)
+_SHOWN_JOB = frozenset({"gpus", "global_batch", "sequence", "precision", "training", "stack", "profile"})
+_JOB = _SHOWN_JOB | {"dropout", "optimizer", "optimizer_in_backward", "state_dtype", *TUNING}
 _FITTING = frozenset({"confidence", "host_memory", "trainer"})
+_RATE = frozenset({"clip", "rate_decay", "rate_warm_up"})
 _LIMITS = frozenset({"fix", "forbid", "allow", "max_memory"})
-_GOAL = frozenset(
-    {"objective", "tokens", "samples", "epochs", "price", "deadline", "operations", "pick", "risk", "solver"}
-)
-_NONE: frozenset[str] = frozenset()
+_AMOUNT = frozenset({"tokens", "samples", "epochs", "price"})
+_GOAL = _AMOUNT | {"objective", "deadline", "operations", "pick", "risk", "solver"}
 
 OPTIONS: Mapping[str, frozenset[str]] = {
     "plan": _JOB | _FITTING | _LIMITS | _GOAL | {"clusters", "largest", "longest", "by"},
-    "estimate": _JOB | _FITTING | {"tokens", "samples", "epochs", "price"},
+    "estimate": _JOB | _FITTING | _AMOUNT,
     "compare": frozenset({"trainer"}),
     "reshard": frozenset({"states"}),
     "explain": frozenset({"why_not"}),
     "advise": frozenset({"layout"}),
     "verify": frozenset({"solver"}),
     "report": frozenset({"tokens", "operations", "price", "start"}),
-    "explore": (_JOB - {"dropout", "optimizer", "optimizer_in_backward", "state_dtype", *TUNING})
-    | frozenset({"trainer", "fix", "forbid", "allow", "tokens", "operations"}),
-    "run": frozenset({"compile", "clip", "rate_decay", "rate_warm_up", "trace", "profiler", "dry_run"})
-    | {"weights", "save_weights"},
+    "explore": _SHOWN_JOB | {"trainer", "fix", "forbid", "allow", "tokens", "operations"},
+    "run": _RATE | {"compile", "trace", "profiler", "dry_run", "weights", "save_weights"},
     "emulate": frozenset({"rank", "fake", "steps"}),
-    "measure": _NONE,
+    "measure": frozenset(),
 }
 
 
@@ -121,7 +115,7 @@ class TransformerVerbs(Verbs[Plan]):
 
         return advise(plan, layout, budget)
 
-    def compare(self, first: Plan, choices: Sequence[str | Path | AnyPlan], trainer: str | None) -> Compared:
+    def compare(self, first: Plan, choices: Choices, trainer: str | None) -> Compared:
         from meshwright.families.transformer.compare import compare
 
         return compare(first, choices, trainer)

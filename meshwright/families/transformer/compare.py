@@ -175,12 +175,12 @@ class Compared(Answer):
         if self.differs:
             work = ", and their steps do different work: parts are shares of their own step."
             words = f"They answer different questions{':' if same_work(self.questions) else work}"
-            plans = [str(number) for number in range(1, len(self.plans) + 1)]
+            headers = ["", *(str(number) for number in range(1, len(self.plans) + 1))]
             rows = [(difference.what, *difference.values) for difference in self.differs]
-            differing += ["", wrapped(words), table(["", *plans], rows, words=["", *plans])]
-        against = [wrapped(plan.words) for plan in self.against]
-        verdicts = ["", *against] if against else []
-        return *heads, *read, *differing, *verdicts, "", comparison_table(self.lines)
+            differing += ["", wrapped(words), table(headers, rows, words=headers)]
+        verdicts = [wrapped(plan.words) for plan in self.against]
+        blank = [""] * bool(verdicts)
+        return *heads, *read, *differing, *blank, *verdicts, "", comparison_table(self.lines)
 
 
 def compare(first: Plan, choices: Sequence[str | Path | AnyPlan], trainer: str | None) -> Compared:
@@ -211,12 +211,11 @@ def comparison_table(lines: Sequence[Line]) -> Table:
     """Parts are indented under their totals; `change` sets the last plan against the first: shares in points,
     everything else relative; a part is measured against the plan's own part."""
     headers = ["", *[str(number + 1) for number in range(len(lines[0].values))], "change"]
-    step, *tail = lines
     rows = []
     for line in (
-        step,
-        *sorted(tail, key=lambda line: line.group != "time"),
-    ):  # then what follows, then memory
+        lines[0],
+        *sorted(lines[1:], key=lambda line: line.group != "time"),
+    ):  # the parts after the step
         is_part = line.group == "time" or (line.group == "memory" and line.name not in _TOTALS)
         write, (start, *_, final) = UNIT_TEXTS[line.unit], line.values
         cells = [write(value) if value else "-" for value in line.values]

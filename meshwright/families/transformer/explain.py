@@ -56,8 +56,7 @@ class Explained(Answer):
     def document(self) -> dict[str, Any]:
         explanation, estimate = self.explanation, self.explanation.estimate
         bound, rival = explanation.binding, explanation.rival
-        recommended = self.plan.recommendation
-        runner_up = None
+        recommended, runner_up = self.plan.recommendation, None
         if rival is not None:
             parts = dict(difference(estimate.time, rival.time))
             runner_up = {"plan": estimate_record(rival), "difference_seconds": parts}
@@ -68,11 +67,8 @@ class Explained(Answer):
             "loss": self.loss and asdict(self.loss),
             "flops_per_token": flops_counted(self.question, estimate.layout.tp),
             "recommendation": recommended and recommended.model_dump(mode="json"),
-            "bottleneck": {
-                "resource": bound.resource,
-                "change": bound.change,
-                "faster_plan": bound.faster and estimate_record(bound.faster),
-            },
+            "bottleneck": fields_of(bound, "resource", "change")
+            | {"faster_plan": bound.faster and estimate_record(bound.faster)},
             "ties": [str(tie.layout) for tie in explanation.ties],
             "runner_up": runner_up,
             "what_if": [
@@ -109,8 +105,8 @@ class Explained(Answer):
             count_sentence(question, estimate.layout.tp),
             crossing_sentence(crossing(question, estimate)),
         ]
-        lines.append(recommended_in_plan(self.plan))
-        return "\n".join(filter(None, [*lines, *expected_lines(question, estimate.layout, self.expected)]))
+        lines += [recommended_in_plan(self.plan), *expected_lines(question, estimate.layout, self.expected)]
+        return "\n".join(filter(None, lines))
 
 
 class NotChosen(Answer):

@@ -27,6 +27,7 @@ from meshwright.render.ranked import question_header
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, sentence_list, spaced, wrapped
 from meshwright.terminal.answers import Requested, SavedAnswer
+from meshwright.verbs.contract import option_word
 from meshwright.verbs.plan import LargestOptions
 from planner.answers.feasibility import LargestSize, largest_sizes
 from planner.answers.optimum import PROVEN
@@ -223,11 +224,8 @@ def ask(options: LargestOptions) -> LargestQuestion:
     Raises:
         InputError: something is missing or wrong; everything that is, at once.
     """
-    if problems := [
-        Problem(noun, "missing")
-        for noun, value in (("FAMILY", options.model), ("CLUSTER", options.cluster))
-        if not value
-    ]:
+    nouns = {"FAMILY": options.model, "CLUSTER": options.cluster}
+    if problems := [Problem(noun, "missing") for noun, value in nouns.items() if not value]:
         raise InputError("nothing to look for", problems=problems, hint=_EXAMPLE)
     reading, by = Problems(), printable(options.by or "depth")
     reason = f"is none of {', '.join(f'`{word}`' for word in WAYS)}"
@@ -243,16 +241,20 @@ def ask(options: LargestOptions) -> LargestQuestion:
     # to read the rest of what is wrong
     base = catalog.load_model("llama2-7b") if family is None else family.base
     if cluster is not None:
-        request, assumed = _with_job(options, base, count or cluster.num_gpus, way or "depth")
-        answer = reading.read(question_of, replace(request, model=base, gpus=count or None))
+        job = _usual_job(options, base.max_positions, count or cluster.num_gpus)
+        answer = reading.read(question_of, replace(options, model=base, gpus=count or None, **job))
     reading.require()
     question, assumptions = answer
+    if flags := [
+        f"{option_word(name)} {job[name]}" for name in job if (name, way) != ("sequence", "sequence")
+    ]:
+        assumptions = (f"`{' '.join(flags)}`", *assumptions)
     if "offload" in options.forbid:
         question = replace(question, stack=question.stack.model_copy(update={"residencies": ()}))
     elif question.cluster.gpu.kind != "cpu":
         restrictions = replace(restrictions, allowed=restrictions.allowed | {"offload"})
-    limits, notes = confident(restrictions, question), (*assumed, *assumptions)
-    return LargestQuestion(family=family, question=question, restrictions=limits, assumptions=notes)
+    limits = confident(restrictions, question)
+    return LargestQuestion(family=family, question=question, restrictions=limits, assumptions=assumptions)
 
 
 def _family(name: str | TransformerSpec | RecommenderSpec | Document, way: By) -> Family:
@@ -274,18 +276,8 @@ def _family(name: str | TransformerSpec | RecommenderSpec | Document, way: By) -
     return Family(name=model.name, base=model, by=way)
 
 
-def _with_job(
-    options: LargestOptions, base: TransformerSpec, gpus: int, way: By
-) -> tuple[LargestOptions, tuple[str, ...]]:
-    """The inputs with a training job where none is said, and what was assumed."""
-    if options.training is not None:
-        return options, ()
-    flags = []
-    if options.global_batch is None:
-        options = replace(options, global_batch=USUAL_BATCH * max(gpus, 1))
-        flags.append(f"--global-batch {options.global_batch}")
-    if options.sequence is None:
-        options = replace(options, sequence=min(USUAL_SEQUENCE, base.max_positions))
-        if way != "sequence":
-            flags.append(f"--sequence {options.sequence}")
-    return options, (f"`{' '.join(flags)}`",) if flags else ()
+def _usual_job(options: LargestOptions, longest: int, gpus: int) -> dict[str, Any]:
+    """Batch and sequence length (at most `longest`) of the usual job, unless the request gives a job or them."""
+    job = {"global_batch": USUAL_BATCH * max(gpus, 1), "sequence": min(USUAL_SEQUENCE, longest)}
+    has_job = options.training is not None
+    return {} if has_job else {name: value for name, value in job.items() if getattr(options, name) is None}

@@ -21,6 +21,7 @@ from meshwright.inputs.goals import (
     restrictions_of,
     risk_of,
     tokens_of,
+    with_tokens,
 )
 from meshwright.inputs.options import Goal, Request
 from meshwright.inputs.problems import Problems, read_flag
@@ -65,12 +66,12 @@ class PlanQuestion:
 
     @property
     def plain(self) -> bool:
-        """Whether just the fastest step on the question's own GPUs is asked for."""
+        """Whether the objective is the step time on the question's own GPUs, in its own precision."""
         return self.objective == Objective() and not self.sizes and not self.precisions
 
     @property
     def compares(self) -> bool:
-        """Whether simpler layouts are to be compared with the fastest."""
+        """Whether simpler layouts are compared with the fastest."""
         return self.pick == "recommended" and self.plain
 
     @property
@@ -93,18 +94,19 @@ class PlanQuestion:
 
         budget, advice = budget or Budget(), None
         budget.proof = self.proof
-        with with_remedies(self.question, self.restrictions, sizes=self.sizes, whole_nodes=self.whole_nodes):
+        question, limits = self.question, self.restrictions
+        with with_remedies(question, limits, sizes=self.sizes, whole_nodes=self.whole_nodes):
             optimum = optimise(
-                self.question,
+                question,
                 self.objective,
                 sizes=self.sizes,
                 precisions=self.precisions,
                 top=top or self.top,
-                restrictions=self.restrictions,
+                restrictions=limits,
                 budget=budget,
             )
         if self.compares:
-            advice = recommend(self.question, optimum.result, self.restrictions, budget)
+            advice = recommend(question, optimum.result, limits, budget)
         optimum = replace(optimum, result=replace(optimum.result, searches=()))
         return Planned(request=self, optimum=optimum, recommendation=advice, ranks=top is not None)
 
@@ -173,17 +175,23 @@ def ask(options: PlanOptions) -> PlanQuestion | ClustersQuestion:
 
 def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
     """The question that a plan file answers, within its restrictions."""
-    from planner.answers.optimum import answered_question
+    from planner.answers.optimum import answered_question, offers_of
 
     advice, objective = plan.recommendation, plan.objective
     question = replace(answered_question(plan), risk=plan.risk if advice is None else advice.risk)
-    if several := clusters_of_plan(plan):
-        return several
+    terms, precisions = Objective(), tuple[Precision, ...]()
+    if objective is not None:
+        terms, precisions = objective.terms, objective.precisions
+        if offers := offers_of(plan):
+            terms, limits = replace(terms, price=None), plan.restrictions.read
+            return ClustersQuestion(
+                offers=offers, objective=terms, precisions=precisions, restrictions=limits
+            )
     return PlanQuestion(
         question=question,
-        objective=Objective() if objective is None else objective.terms,
+        objective=terms,
         sizes=() if objective is None else objective.gpus,
-        precisions=() if objective is None else objective.precisions,
+        precisions=precisions,
         restrictions=plan.user_restrictions,
         top=TOP if advice is None else advice.top,
         pick="fastest" if advice is None else "recommended",
@@ -192,21 +200,18 @@ def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
 
 def _ask_one(options: PlanOptions) -> PlanQuestion:
     """Read the question on one cluster, its objective, and the numbers of GPUs to choose from."""
-    problems, gpus, single, sizes = Problems(), options.gpus, single_count(options.gpus), tuple[int, ...]()
+    problems, single, sizes = Problems(), single_count(options.gpus), tuple[int, ...]()
     aim = problems.read(objective_of, options)
     answer = problems.read(questions_of, replace(options, gpus=single))
-    if answer is not None and gpus is not None and single is None:
-        sizes = problems.read(sizes_of, options, in_words(gpus) or "", answer[0][0])
-    if aim is not None and aim[0].name == "gpus" and answer is not None and not sizes:
-        sizes = problems.read(sizes_up_to, options, single, answer[0][0])
+    if answer is not None and (single is None and options.gpus is not None):
+        sizes = problems.read(_sizes_of, options, answer[0][0])
+    if answer is not None and aim is not None and aim[0].name == "gpus" and not sizes:
+        sizes = problems.read(_sizes_up_to, options, single, answer[0][0])
     problems.require()
-    questions, assumptions = answer
-    question, (objective, amount) = questions[0], aim
-    tokens, counted_words = tokens_of(options, amount, question)
-    if tokens is not None:
-        question = replace(question, training=question.training.model_copy(update={"tokens": tokens}))
+    (questions, assumptions), (objective, amount) = answer, aim
+    question, words = with_tokens(questions[0], *tokens_of(options, amount, questions[0]))
     objective.require_complete(question)
-    if sizes:  # nodes are whole in the question, whatever part of one is chosen
+    if sizes:  # the question has full nodes even where the chosen size uses part of one
         question = replace(question, cluster=whole_nodes(options))
     return PlanQuestion(
         question=question,
@@ -214,20 +219,20 @@ def _ask_one(options: PlanOptions) -> PlanQuestion:
         sizes=sizes,
         precisions=tuple(one.training.precision for one in questions) if len(questions) > 1 else (),
         restrictions=Restrictions(),
-        assumptions=(*assumptions, *counted_words),
+        assumptions=(*assumptions, *words),
         whole_nodes=whole_cluster(options),
     )
 
 
-def sizes_of(request: Request, gpus: str, question: Question) -> tuple[int, ...]:
-    """The numbers of GPUs that a choice names. Raises InputError: it cannot be read, or names more than there are."""
+def _sizes_of(request: Request, question: Question) -> tuple[int, ...]:
+    """Numbers of GPUs to choose from. Raises InputError: they cannot be read, or the cluster has fewer."""
     whole_nodes(request)
-    sizes = parse_sizes(gpus, question)
-    cluster_of(request.cluster, max(sizes))  # a cluster of a file ends where the file says
+    sizes = parse_sizes(in_words(request.gpus) or "", question)
+    cluster_of(request.cluster, max(sizes))  # a cluster file limits them
     return sizes
 
 
-def sizes_up_to(request: Request, limit: int | None, question: Question) -> tuple[int, ...]:
+def _sizes_up_to(request: Request, limit: int | None, question: Question) -> tuple[int, ...]:
     """Doublings from one node to the given number of GPUs."""
     nodes = whole_nodes(request)
     if limit is None:
@@ -245,21 +250,6 @@ def whole_nodes(request: Request) -> ClusterSpec:
     return cluster
 
 
-def clusters_of_plan(plan: Plan) -> ClustersQuestion | None:
-    """The question that a plan chosen from several clusters answers; None where it had no choice."""
-    from planner.answers.optimum import offers_of
-
-    offers, objective = offers_of(plan), plan.objective
-    if not offers or objective is None:
-        return None
-    return ClustersQuestion(
-        offers=offers,
-        objective=replace(objective.terms, price=None),
-        precisions=objective.precisions,
-        restrictions=plan.restrictions.read,
-    )
-
-
 def _ask_clusters(options: PlanOptions) -> ClustersQuestion:
     """Read the question on each cluster, with prices in the same order.
 
@@ -274,23 +264,21 @@ def _ask_clusters(options: PlanOptions) -> ClustersQuestion:
     if twice := sorted({name for name in clusters if isinstance(name, str) and clusters.count(name) > 1}):
         problems.errors.append(InputError(f"`{twice[0]}` is named twice", hint="each cluster has one price"))
     prices = problems.read(_prices_of, options, len(clusters))
-    # each offer has its own price
-    aimed = replace(
-        options, objective=options.objective or ("cost" if options.price is not None else "time"), price=None
-    )
-    aim = problems.read(objective_of, aimed)
+    name = options.objective or ("cost" if options.price is not None else "time")
+    aim = problems.read(
+        objective_of, replace(options, objective=name, price=None)
+    )  # each offer has its price
     if readable := [name for name, cluster in zip(clusters, loaded, strict=True) if cluster is not None]:
-        # what is wrong with the rest of the question is told once
+        # problems of the rest of the question, once for all clusters
         problems.read(questions_of, replace(options, gpus=None, cluster=readable[0]))
     problems.require()
     answers = [questions_of(replace(options, gpus=None, cluster=cluster)) for cluster in clusters]
-    (questions, assumptions), objective = answers[0], aim[0]
-    tokens, counted_words = tokens_of(options, aim[1], questions[0])
+    (questions, assumptions), (objective, amount) = answers[0], aim
+    tokens, words = tokens_of(options, amount, questions[0])
     _require_alike([each[0] for each, _ in answers])
     offers = []
     for ((question, *_), _), cluster, price in zip(answers, clusters, prices, strict=True):
-        training = question.training.model_copy(update={"tokens": tokens or question.training.tokens})
-        trained = replace(question, training=training)
+        trained, _ = with_tokens(question, tokens)
         sizes = problems.read(_sizes_on, cluster, gpus, trained, objective)
         offers.append(Offer(question=trained, sizes=sizes, price=price))
     problems.require()
@@ -305,7 +293,7 @@ def _ask_clusters(options: PlanOptions) -> ClustersQuestion:
         objective=objective,
         precisions=tuple(one.training.precision for one in questions) if len(questions) > 1 else (),
         restrictions=Restrictions(),
-        assumptions=(*assumptions, *counted_words),
+        assumptions=(*assumptions, *words),
     )
 
 
@@ -332,13 +320,14 @@ def _prices_of(goal: Goal, clusters: int) -> tuple[float | None, ...]:
 def _sizes_on(
     cluster: str | ClusterSpec, gpus: str | None, question: Question, objective: Objective
 ) -> tuple[int, ...]:
-    """Read the numbers of GPUs, and keep those that this cluster can have; one from a file states its nodes."""
+    """Read the numbers of GPUs that this cluster can have; a cluster file states its nodes."""
     per_node = question.cluster.gpus_per_node
     if gpus is None:
         return (question.cluster.num_gpus,)
-    single, sizes = gpus.strip().isdecimal(), []
-    text = f"{min(per_node, int(gpus))}..{gpus}" if single and objective.name == "gpus" else gpus
-    for size in parse_sizes(text, question, skip_impossible=True):
+    sizes = []
+    if gpus.strip().isdecimal() and objective.name == "gpus":
+        gpus = f"{min(per_node, int(gpus))}..{gpus}"
+    for size in parse_sizes(gpus, question, skip_impossible=True):
         with suppress(InputError):
             if isinstance(cluster, ClusterSpec) or resolve_cluster(cluster, size):
                 sizes.append(size)

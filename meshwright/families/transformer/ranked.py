@@ -179,10 +179,9 @@ class Ranked(Requested, PlanAnswer):
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences on effects that the answer leaves out, on any of the clusters."""
-        questions = [offer.question for offer in self.ranking.offers]
-        return tuple(
-            dict.fromkeys(note for one in questions for note in notes_of(one, self.request.restrictions))
-        )
+        limits = self.request.restrictions
+        notes = [note for offer in self.ranking.offers for note in notes_of(offer.question, limits)]
+        return tuple(dict.fromkeys(notes))
 
     @property
     def plan(self) -> Plan:
@@ -197,16 +196,13 @@ class Ranked(Requested, PlanAnswer):
 
     def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each cluster and number of GPUs, best first."""
-        frontier = self.ranking.frontier
+        ranking = self.ranking
         return [
-            {
-                **_cluster_record(one),
-                "frontier": one in frontier,
-                "objective": one.optimum.value,
-                **_proof(self.ranking, one),
-                **estimate_row(one.optimum.result.best),
-            }
-            for one in self.ranking.answers
+            _cluster_record(one)
+            | {"frontier": one in ranking.frontier, "objective": one.optimum.value}
+            | _proof(ranking, one)
+            | estimate_row(one.optimum.result.best)
+            for one in ranking.answers
         ]
 
     def plot(self, kind: str = "frontier", *, gpus: Sequence[int] | None = None) -> Drawing:
@@ -232,15 +228,10 @@ class Ranked(Requested, PlanAnswer):
         """Text that `meshwright plan` prints: cluster and layout to train with, the runner-up, and the ranking if asked
         for."""
         head = offers_header(self.ranking), "", facts_text(ranking_facts(self.ranking))
-        return (
-            head
-            if self.top is None
-            else (
-                *head,
-                "",
-                table_of(answer_columns(self.ranking, self.top), words=("layout",), names=("cluster",)),
-            )
-        )
+        if self.top is None:
+            return head
+        columns = answer_columns(self.ranking, self.top)
+        return *head, "", table_of(columns, words=("layout",), names=("cluster",))
 
     def remarks(self, *, interrupted: bool = False) -> list[str]:
         """Remarks below the answer: effects left out, rows not shown, clusters without an answer or not proved."""
@@ -249,9 +240,8 @@ class Ranked(Requested, PlanAnswer):
             of = len(left_out) + len(self.ranking.answers)
             remarks.append(f"note: no answer on {len(left_out)} of {of} clusters and numbers of GPUs")
         else:
-            remarks += [
-                f"note: no answer on {counted(n, 'GPU')} of {cluster}: {why}" for cluster, n, why in left_out
-            ]
+            places = [(f"{counted(gpus, 'GPU')} of {cluster}", why) for cluster, gpus, why in left_out]
+            remarks += [f"note: no answer on {place}: {why}" for place, why in places]
         if self.ranking.gap > PROVEN and not interrupted:
             remarks.append(NOT_PROVED)
         return remarks
@@ -267,8 +257,7 @@ class Ranked(Requested, PlanAnswer):
         return f"meshwright explain {path}, meshwright plot frontier {path}"
 
     def document(self) -> dict[str, Any]:
-        ranking, frontier = self.ranking, self.ranking.frontier
-        objective, left_out = ranking.objective, ("cluster", "gpus", "why")
+        ranking, best, names = self.ranking, self.best.optimum, ("cluster", "gpus", "why")
         return {
             "clusters": [
                 {**question_record(one.question), "gpus": list(one.sizes), "price": one.price}
@@ -280,7 +269,7 @@ class Ranked(Requested, PlanAnswer):
                 {
                     **_cluster_record(one),
                     "training": (training := training_of(one)) and training.record(),
-                    "frontier": one in frontier,
+                    "frontier": one in ranking.frontier,
                     **estimate_record(one.optimum.result.best),
                     "value": one.optimum.value,
                     **_proof(ranking, one),
@@ -289,13 +278,13 @@ class Ranked(Requested, PlanAnswer):
                 for one in ranking.answers
             ],
             "objective": {
-                "name": objective.name,
-                "tokens": self.best.optimum.question.training.tokens,
-                "deadline_seconds": objective.deadline,
-                "value": self.best.optimum.value,
-                "unit": objective.measure.unit,
+                "name": ranking.objective.name,
+                "tokens": best.question.training.tokens,
+                "deadline_seconds": ranking.objective.deadline,
+                "value": best.value,
+                "unit": ranking.objective.measure.unit,
                 **fields_of(ranking, "bound", "gap"),
-                "left_out": [dict(zip(left_out, one, strict=True)) for one in ranking.left_out],
+                "left_out": [dict(zip(names, one, strict=True)) for one in ranking.left_out],
             },
         }
 
@@ -308,6 +297,5 @@ def _cluster_record(answer: OfferAnswer) -> dict[str, Any]:
 
 def _proof(ranking: Ranking, answer: OfferAnswer) -> dict[str, Any]:
     """Record of one answer's proof: its bound, its gap, and the places in the ranking that both allow."""
-    first, last = ranking.places(answer)
-    optimum = answer.optimum
-    return {"bound": optimum.bound, "gap": optimum.gap, "first_place": first, "last_place": last}
+    places = dict(zip(("first_place", "last_place"), ranking.places(answer), strict=True))
+    return fields_of(answer.optimum, "bound", "gap") | places

@@ -172,10 +172,9 @@ def emulation_text(report: EmulationReport, plan: Plan) -> Iterator[str | Table]
     columns = {"": [measured.quantity_label(line.quantity) for line in lines]}
     if report.runs_otherwise:
         columns["plan"] = [write(one.quantity, planned.get(one.quantity, one.predicted)) for one in lines]
+    predicted = "as run" if report.runs_otherwise else "predicted"
     columns |= {
-        "as run" if report.runs_otherwise else "predicted": [
-            write(one.quantity, one.predicted) for one in lines
-        ],
+        predicted: [write(one.quantity, one.predicted) for one in lines],
         "emulated": [write(line.quantity, line.measured) for line in lines],
         "error": list(map(measured.error_text, lines)),
     }
@@ -188,16 +187,14 @@ def emulation_text(report: EmulationReport, plan: Plan) -> Iterator[str | Table]
             " is against it."
         )
     if not report.on_a_device:
-        yield wrapped(
-            "Without a device, memory that kernels and libraries allocate for themselves is not counted."
-        )
+        kernels = "memory that kernels and libraries allocate for themselves is not counted."
+        yield wrapped(f"Without a device, {kernels}")
         if report.layout.tp > 1:
             tried = "3 to 13 % of the peak where it was tried."
             yield wrapped(f"Under tp, activations being gathered count differently than on a device: {tried}")
     elif not report.on_planned_device:
-        yield wrapped(
-            "Compute on another kind of device than the plan's says nothing of it, so none is shown."
-        )
+        reason = "says nothing of it, so none is shown."
+        yield wrapped(f"Compute on another kind of device than the plan's {reason}")
 
 
 _HINT = (
@@ -370,10 +367,8 @@ def _of_traces(traced: Sequence[RankTrace], steps: TypicalSteps | None) -> list[
     if steps is not None and steps.lines:
         middle = median(line.seconds for line in steps.lines)
         if abs(slowest / middle - 1) > _FAR_FROM_THE_LOG:
-            traced_step = (
-                f"A traced step took {format_seconds(slowest)}, one of the log {format_seconds(middle)}"
-            )
-            notes.append(f"{traced_step}: parts are shares of the traced one")
+            times = f"{format_seconds(slowest)}, one of the log {format_seconds(middle)}"
+            notes.append(f"A traced step took {times}: parts are shares of the traced one")
     worst = min(traced, key=lambda run: run.covered)
     if worst.covered < 1 - _LEAST_LOST:
         names = sentence_list([f"`{printable(name, limit=40)}`" for name in list(worst.unknown)[:3]])

@@ -125,9 +125,8 @@ def _with_file(request: ImportOptions, kind: str, place: str) -> dict[str, Any]:
             text = f"`{printable(str(name))}`, which `{request.source}` names, is not there"
             raise InputError(text, hint="put it beside that file")
         inner = _document(files[0], "deepspeed")
-    keys = [
-        key for key in request.ignore if any(f"{path}.".startswith(f"{key}.") for path, _ in by_path(inner))
-    ]
+    paths = [f"{path}." for path, _ in by_path(inner)]
+    keys = [key for key in request.ignore if any(path.startswith(f"{key}.") for path in paths)]
     base = {key: value for key, value in document.items() if key != place}
     return without(base, [key for key in request.ignore if key not in keys]) | {place: without(inner, keys)}
 

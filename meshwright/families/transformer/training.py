@@ -93,26 +93,17 @@ class TrainingRun:
 def training_run(
     question: Question, objective: Objective, picked: Estimate, expected: ExpectedStep | None
 ) -> TrainingRun | None:
-    """The training run of a layout; None where nobody says on how many tokens."""
+    """Training run of a layout; None without a number of tokens. Ends follow from the expected step, and from failures
+    where the objective counts them; there are none if failures leave no time for such steps."""
     if question.training.tokens is None:
         return None
-    return TrainingRun(
-        question=question,
-        objective=objective,
-        layout=picked.layout,
-        step_seconds=picked.step_seconds,
-        ends=() if expected is None else _ends(question, objective, expected, picked.layout),
-    )
-
-
-def _ends(
-    question: Question, objective: Objective, expected: ExpectedStep, layout: Layout
-) -> tuple[float, ...]:
-    """Ends of the job. Without failures these follow from the step; empty if failures leave no time for such steps."""
-    if objective.operations is None:
+    ends: tuple[float, ...] = ()
+    if expected is not None and objective.operations is None:
         steps = training_steps(question)
-        return steps * expected.low, steps * expected.seconds, steps * expected.high
-    with suppress(InfeasibleError):
-        outlook = forecast(job_of(question, expected.seconds, layout), objective.operations)
-        return ends_of(outlook, expected.likely_steps)
-    return ()
+        ends = steps * expected.low, steps * expected.seconds, steps * expected.high
+    elif expected is not None and objective.operations is not None:
+        with suppress(InfeasibleError):
+            outlook = forecast(job_of(question, expected.seconds, picked.layout), objective.operations)
+            ends = ends_of(outlook, expected.likely_steps)
+    layout, seconds = picked.layout, picked.step_seconds
+    return TrainingRun(question=question, objective=objective, layout=layout, step_seconds=seconds, ends=ends)
