@@ -1,5 +1,5 @@
-"""Type aliases of numpy arrays by element type (`Array` for floats, `Ints`, `Bools`), reductions over
-such arrays, and groups of rows. Aliases say nothing of the shape, which docstrings give."""
+"""Type aliases of numpy arrays by element type (`Array` for floats, `Ints`, `Bools`), reductions over such
+arrays, and grouping of items. Shapes are given in docstrings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAD_TO_DEVIATION = 1.4826
 
 
 def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Key → the items that have it, keys and items in order of first appearance."""
+    """Group items by `key`: the list of items with each key, by key, in order of first appearance."""
     groups: dict[K, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -29,8 +29,8 @@ def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 def least_allowed(values: Array, allowed: Bools) -> Array:
-    """Minimum of values (..., P) over the P recompute policies that the mask `allowed` (P,) selects, as
-    (...). Infinite if none is selected.
+    """Minimum (...) of values (..., P) over the P recompute policies that the mask `allowed` (P,) selects;
+    infinite if it selects none.
 
     Policies are selected before they are compared, as numpy's reduction along a short last axis takes twenty times as
     long.
@@ -39,11 +39,11 @@ def least_allowed(values: Array, allowed: Bools) -> Array:
 
 
 def multiplied(*columns: Ints) -> Array:
-    """Elementwise product of integer columns (N,) as floats, (N,), so that absurdly large parallel degrees do
+    """Elementwise product (N,) of integer columns (N,), as floats, so that absurdly large parallel degrees do
     not overflow."""
     return np.asarray(np.prod(np.stack(columns).astype(np.float64), axis=0))
 
 
 def indivisible(total: float | Array, *degrees: Ints) -> Bools:
-    """Whether `total` is not a multiple of the product of a layout's parallel degrees `degrees`, (N,)."""
+    """Whether `total` is not a multiple of the product of the parallel degrees `degrees`, (N,)."""
     return np.asarray(np.fmod(total, multiplied(*degrees)) != 0)

@@ -1,5 +1,4 @@
-"""Base classes and field types of all specs, which users write in files. Specs are immutable, strictly typed,
-and without unknown fields."""
+"""Base classes and field types of all specs (immutable, strictly typed inputs that users write in files)."""
 
 from __future__ import annotations
 
@@ -50,6 +49,7 @@ else:
         as errors in files."""
 
         def __call__(cls, *args: Any, **fields: Any) -> Any:
+            """Construct the spec; raise InputError instead of pydantic's ValidationError."""
             try:
                 return super().__call__(*args, **fields)
             except ValidationError as error:
@@ -62,8 +62,7 @@ else:
 
 
 class _LateSignature:
-    """Descriptor for `__signature__` that completes a spec class and builds its signature on first use. Until
-    then the pydantic model of the class is incomplete and has none."""
+    """Descriptor for `__signature__` that builds a spec class's pydantic model and signature on first use."""
 
     def __get__(self, value: Any, spec: type[Any]) -> Any:
         if value is not None:
@@ -96,17 +95,18 @@ class CheckedSpec(Spec):
     """Base class of specs with checks across several fields, which subclasses list in `contradictions`."""
 
     def contradictions(self) -> Mapping[str, object]:
-        """Checks across the spec's fields, as error sentence → whether it applies; the first that applies is
-        raised."""
+        """Error sentences of all checks across the spec's fields, each with a value that is true if it
+        applies; the first that applies is raised."""
         raise NotImplementedError
 
     @property
     def contradiction(self) -> str:
-        """The first error sentence that applies; empty if the fields agree."""
+        """Error sentence of the first failed check; empty if the fields agree."""
         return next((sentence for sentence, wrong in self.contradictions().items() if wrong), "")
 
     @model_validator(mode="after")
     def _fields_agree(self) -> Self:
+        """Raise ValueError with the error sentence of the first failed check."""
         if self.contradiction:
             raise ValueError(self.contradiction)
         return self

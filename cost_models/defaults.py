@@ -34,7 +34,7 @@ DIES: dict[str, tuple[str, ...]] = {
     "h100-sxm": ("h200", "h100-nvl", "h100-pcie", "h800", "h20", "gh200"),
     "b200": ("gb200", "b300", "gb300"),
 }
-"""Name of a GPU with hardware profiles → names of the other GPUs with the same silicon die. These are assumed
+"""Names of the GPUs with the same silicon die as a GPU with hardware profiles, by the latter's name. They are assumed
 to reach the same fractions of their peaks."""
 
 
@@ -51,8 +51,8 @@ def complete_question(
     stack: str | StackSpec | None = None,
     profile: str | HardwareProfile | None = None,
 ) -> Question:
-    """Create a question (all inputs that determine prices), with the stack and hardware profile filled in
-    where the user gives none. The default stack is the project's executor on CPUs and the local machine, and
+    """Create a question (all inputs that determine prices), with the stack and hardware profile filled in if
+    the user gives none. The default stack is the project's executor on CPUs and the local machine, and
     Megatron Core on clusters.
 
     The profile is the given one, the cluster's own, or the catalogue's nearest (`nearest_profile`). If it
@@ -94,9 +94,9 @@ def complete_question(
 def resolve_stack(
     cluster: ClusterSpec, stack: str | StackSpec | None, profile: str | HardwareProfile | None, *, usual: str
 ) -> tuple[StackSpec, HardwareProfile]:
-    """Return the software stack and its hardware profile. Without a stack of the user's it is this project's
-    executor on CPUs and the local machine, else the stack named `usual`. Without a profile of the user's or the
-    cluster's it is the nearest in the catalogue. Raises UnknownNameError."""
+    """Software stack and hardware profile to use. The default stack is this project's executor on CPUs and
+    the local machine, else the stack named `usual`. The default profile is the cluster's, else the nearest in
+    the catalogue. Raises UnknownNameError."""
     if not isinstance(stack, StackSpec):
         on_this_machine = cluster.gpu.kind == "cpu" or cluster.name == LOCAL
         stack = catalog.load_stack(stack or (OWN_STACK if on_this_machine else usual))
@@ -105,15 +105,14 @@ def resolve_stack(
 
 
 def assumed_dropout(training: TrainingSpec, question: Question) -> tuple[str, ...]:
-    """Note for the user on the dropout assumed for a training job that gives none; empty if the assumed
-    dropout is zero."""
+    """Note to the user about the dropout that is assumed because the training job gives none; empty if it is
+    zero."""
     text = f"dropout {question.dropout:g}, as is usual with software stack `{question.stack.name}`; say 0 for none"
     return (text,) if training.dropout is None and question.dropout else ()
 
 
 def assumed_padding(model: TransformerSpec, question: Question) -> tuple[str, ...]:
-    """Note for the user on the number of entries to which the stack is assumed to pad the vocabulary; empty
-    without padding."""
+    """Note to the user about the size to which the stack pads the vocabulary; empty without padding."""
     multiple = question.model.vocab_multiple
     padding = -model.vocab_size % multiple
     padded = f"`{question.stack.name}` pads the vocabulary of {model.vocab_size:,} to a multiple of {multiple} x tp"
@@ -122,19 +121,20 @@ def assumed_padding(model: TransformerSpec, question: Question) -> tuple[str, ..
 
 
 def questions_by_precision(question: Question, precisions: Sequence[Precision]) -> tuple[Question, ...]:
-    """Copy the question once for each training precision, in the given order. Raises InputError: the GPU has
-    no matrix rate in one of them."""
+    """Copies of the question, one for each training precision, in the given order. Raises InputError if the
+    GPU has no matrix rate in one of them."""
     for pool, precision in product(question.pools, precisions):
         require_rate(pool.cluster.gpu, precision)
     return tuple(question.updated("training", precision=precision) for precision in precisions)
 
 
 def _suits(profile: HardwareProfile, gpu: GpuSpec) -> bool:
+    """Whether a hardware profile was measured on the GPU, or is marked as usable for it."""
     return gpu.name in (profile.gpu, *profile.also_for)
 
 
 def _peak_distance(profile: HardwareProfile, gpu: GpuSpec) -> float:
-    """Distance between a profile's GPU and `gpu` by peak FLOP/s, |ln(ratio)|. It is 0 if the catalogue lacks
+    """Distance |ln(ratio)| between the peak FLOP/s of a profile's GPU and of `gpu`; 0 if the catalogue lacks
     the profile's GPU."""
     if profile.gpu not in catalog.names("gpus"):
         return 0.0
@@ -145,8 +145,8 @@ def _peak_distance(profile: HardwareProfile, gpu: GpuSpec) -> float:
 def nearest_profile(
     gpu: GpuSpec, stack: str, known: Iterable[HardwareProfile] | None = None, *, family: str | None = None
 ) -> HardwareProfile:
-    """Choose the hardware profile that best predicts a GPU under a stack, from the profiles `known` or, if
-    None, the catalogue.
+    """Choose the hardware profile that best predicts a GPU under a stack, from `known` or, if None, the
+    catalogue.
 
     In this order: this GPU and stack, its die and this stack, both with the stack's family, this GPU with any
     stack, its die with any stack, this stack on another GPU (shares are shares of what a GPU sustains) or its
@@ -170,7 +170,7 @@ def nearest_profile(
 
 
 def measured_cluster(profile: HardwareProfile, base: ClusterSpec) -> ClusterSpec:
-    """Copy of the cluster with the peak FLOP/s, bandwidth and links that the hardware profile measured.
+    """Copy of a cluster with the peak FLOP/s, bandwidth and links that the hardware profile measured.
 
     A link has the rate of the largest message between two devices, and the latency of the smallest. The peak
     of a CPU is then the best fp32 product measured with all processes running, so MFU is relative to it; the

@@ -1,4 +1,5 @@
-"""Runs of canonical tables as questions with layouts, and the published runs that the project ships.
+"""Conversion of rows of canonical run tables into questions with layouts, and the published runs that the
+project ships.
 
 Reading a table reports every problem of every cell. Nothing in `data/published/` was measured by this project.
 """
@@ -34,16 +35,16 @@ from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import counted
 
 MAX_ACTIONS = 10_000_000
-"""Largest stages × microbatches of a step that are laid out action by action."""
+"""Maximum number of stages × microbatches of a step that is scheduled action by action."""
 
 
 Profile = str | HardwareProfile | None
-"""Hardware profile, its name or file; None: the catalogue's nearest."""
+"""Hardware profile, its name or its file; None: the catalogue's nearest profile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Published run that can be predicted, with its row, question and layout."""
+    """Published run that can be predicted: its row, question and layout."""
 
     row: Row
     question: Question
@@ -51,7 +52,7 @@ class Case:
 
 
 def case_or_reason(row: Row, *, stack: str | None = None, profile: Profile = None) -> Case | str:
-    """Case of a row as from `read_case`, or the reason why it cannot be predicted."""
+    """Case of a row as `read_case` returns it, or the reason why the row cannot be predicted."""
     try:
         return read_case(row, stack=stack, profile=profile)
     except InputError as error:
@@ -60,7 +61,8 @@ def case_or_reason(row: Row, *, stack: str | None = None, profile: Profile = Non
 
 
 def read_case(row: Row, *, stack: str | None = None, profile: Profile = None) -> Case:
-    """Case of a row: its model, cluster, job and stack as a question, with its layout; `stack` replaces the row's.
+    """Convert a row into a case: its model, cluster, job and stack as a question, and its layout; `stack`
+    replaces the row's stack.
 
     Raises:
         InputError: the row is skipped, or with all cells that name or set nothing that can be priced.
@@ -102,25 +104,26 @@ def read_case(row: Row, *, stack: str | None = None, profile: Profile = None) ->
 
 
 def _model_base(row: Row) -> TransformerSpec | dict[str, Any]:
-    """Catalogue's model of the row's name; where the catalogue has none, and columns a shape, the name alone.
-    Raises UnknownNameError."""
+    """Catalogue model that a row names; if the catalogue has none and columns state a shape, a dictionary
+    with the name only. Raises UnknownNameError."""
     if any(column.startswith("model.") for column in row.values) and row.model not in catalog.names("models"):
         return {"name": row.model}
     return catalog.load_model(row.model)
 
 
 _PCIE = LinkSpec.model_validate({"kind": "pcie", "bandwidth": "32 GB/s", "latency": "5 us"})
-"""Link between a GPU and its host, at the bandwidth of most."""
+"""Link between a GPU and its host, with the most frequent bandwidth."""
 _USUAL_BOX = 8
 
 
 def host_link(gpu: GpuSpec) -> LinkSpec:
-    """PCIe link between the GPUs of a node, for cards that have nothing faster."""
+    """PCIe link between the GPUs of a node, for GPUs without a faster link."""
     return _PCIE.model_copy(update={"bandwidth": gpu.host_bandwidth or _PCIE.bandwidth})
 
 
 def cluster_named(name: str) -> ClusterSpec:
-    """Catalogue's cluster, with an adapter for each GPU; by a GPU's name nodes of eight that are joined by PCIe."""
+    """Cluster of the catalogue with one adapter per GPU; a GPU's name means nodes of eight GPUs joined by
+    PCIe."""
     if name in catalog.names("gpus"):
         gpu = catalog.load_gpu(name)
         links = Links(intra_node=host_link(gpu))
@@ -129,15 +132,15 @@ def cluster_named(name: str) -> ClusterSpec:
 
 
 def cluster_fields(row: Row, num_gpus: int) -> dict[str, Any]:
-    """Fields of the row's cluster, with as many nodes as `num_gpus` GPUs need."""
+    """Fields of the cluster that a row names, with as many nodes as `num_gpus` GPUs need."""
     cluster = cluster_named(row.cluster)
     per_node = min(row.gpus_per_node or cluster.gpus_per_node, num_gpus)
     return cluster.model_dump(mode="json") | {"gpus_per_node": per_node, "nodes": -(-num_gpus // per_node)}
 
 
 def read_rows(path: Path, *, check: bool = True) -> tuple[Row, ...]:
-    """Read the runs of a canonical table; rows without an id are numbered, the file's name replaces a missing source.
-    Without `check`, cells that set fields of specs are not looked at.
+    """Read the runs of a canonical table; rows without an id are numbered, and the file's name replaces a
+    missing source.
 
     Raises:
         InputError: the file cannot be read, or is no canonical table: every column and every cell that is none.
@@ -181,13 +184,13 @@ def read_rows(path: Path, *, check: bool = True) -> tuple[Row, ...]:
 
 @cache
 def shipped_rows() -> tuple[Row, ...]:
-    """Rows of all shipped tables of published runs, in the order of table names and of lines."""
+    """Rows of all shipped tables of published runs, in the order of table names and lines; cached."""
     return tuple(row for table in data_files("published", ".csv") for row in read_rows(table, check=False))
 
 
 @cache
 def timed_cases() -> tuple[Case, ...]:
-    """Shipped runs that have a step time and can be predicted, as cases."""
+    """Cases of the shipped runs that have a step time and can be predicted; cached."""
     timed = (row for row in shipped_rows() if row.step_seconds is not None)
     return tuple(case for row in timed if isinstance(case := case_or_reason(row), Case))
 
@@ -198,18 +201,18 @@ class SourceNote(Spec):
     title: str
     """Name of the source in plots."""
     measured: str
-    """Who measured what, and on which hardware."""
+    """Description of the measurements: author, quantity, hardware."""
     unknown: str
     """Facts that were not printed, or read at second hand: possible causes of residuals."""
 
 
 @cache
 def source_notes() -> Mapping[str, SourceNote]:
-    """Note on each source of the shipped run tables, by source id."""
+    """Note on each source of the shipped run tables, by source id; cached."""
     return {name: SourceNote(**note) for name, note in read_data("published/sources").items()}
 
 
 def source_title(source: str) -> str:
-    """Title of a shipped source; for any other source, its name in the table."""
+    """Title of a shipped source; for other sources, their name in the table."""
     note = source_notes().get(source)
     return printable(source, 32) if note is None else note.title

@@ -1,4 +1,5 @@
-"""Conversion of tables of other columns to canonical ones: blank cells are filled as authors would, and noted.
+"""Conversion of run tables with other columns to canonical tables: blank cells are filled with what authors
+usually run, and each assumption is noted.
 
 The model follows from the row's shape or, where that is incomplete, from its name. A row with an impossible value is
 skipped, with the reason.
@@ -66,13 +67,13 @@ LARGEST_COUNTS = {
     "num_gpus": 10_000_000, "tp": 100_000, "pp": 10_000, "vp": 10_000, "cp": 100_000, "ep": 100_000, "dp": 10_000_000,
     "hybrid_shard": 10_000_000, "micro_batch": 1_000_000, "global_batch": 100_000_000, "grad_accum": 10_000_000,
 }  # fmt: skip
-"""Column of whole numbers → largest plausible value, far above anything that was trained."""
+"""Largest plausible value of each column of whole numbers, far above anything that was trained."""
 _BLANK = re.compile(r"|[-–—?.]|0+\.?0*|-1|n/?an?|none|null|nil|unknown|unspecified|default|auto|off|false|no")
 """Pattern of cells without a value; 0 and -1 switch an axis off."""
 
 
 def check_counts(row: PrintedRow) -> None:
-    """Raise InputError unless each column of whole numbers holds a plausible one or is blank.
+    """Raise InputError unless each column of whole numbers contains a plausible number or is blank.
 
     A `global_batch` may be a fraction of 1 or more (tokens over sequence length), `hybrid_shard` a word.
 
@@ -91,15 +92,15 @@ def check_counts(row: PrintedRow) -> None:
 
 
 _VOCABULARY = 50304
-"""Vocabulary of rows that name none: GPT-2's, as trainers pad it."""
+"""Vocabulary size of rows that state none: GPT-2's, as trainers pad it."""
 _LONGEST_NAME = 80
 _GATED = re.compile(r"llama|mi[sx]tral|qwen|gemma|deepseek|olmo|internlm")
-"""Families of models whose MLP has three matrices."""
+"""Pattern of model families whose MLP is gated (three matrices)."""
 
 
 def model_of(row: PrintedRow, stack: StackSpec, notes: Notes) -> TransformerSpec:
     """Model that a row trained, from the shape in the row or the catalogue's model of that name. Raises
-    InputError: the row has neither a shape nor a name the catalogue knows."""
+    InputError if the row has neither a shape nor a name that the catalogue knows."""
     layers, hidden = row.count("layers"), row.count("hidden")
     catalogued = _by_name(row.text("model_name"))
     if layers is None or hidden is None:
@@ -158,11 +159,11 @@ def model_of(row: PrintedRow, stack: StackSpec, notes: Notes) -> TransformerSpec
 _BIASES = ("attention_bias", "attention_output_bias", "mlp_bias", "router_bias")
 _WINDOWS = ("attention_sinks", "attention_window", "window_kind", "window_pattern")
 _UNTABLED = ("latent_attention", "shared_expert_ffn_hidden_size", "qk_norm", *_BIASES, *_WINDOWS)
-"""Fields of a model that tables have no column for: taken from the catalogue's model of that name and width."""
+"""Model fields without a column in tables, taken from the catalogue's model of the same name and width."""
 
 
 def _with_missing_cells(row: PrintedRow, catalogued: TransformerSpec, notes: Notes) -> PrintedRow:
-    """Copy of the row with blank shape cells filled from the catalogue's model of that name and size."""
+    """Copy of a row in which blank shape cells are filled from the catalogue's model of that name and size."""
     model, kind = catalogued, "swiglu" if catalogued.gated_mlp else catalogued.activation
     shape = {"ffn_hidden": model.ffn_hidden_size, "ffn_kind": kind, "vocab": model.vocab_size}
     shape["tied_embeddings"] = int(model.tied_embeddings)
@@ -178,7 +179,7 @@ def _with_missing_cells(row: PrintedRow, catalogued: TransformerSpec, notes: Not
 
 
 def _by_name(name: str) -> TransformerSpec | None:
-    """Catalogue model called `name` in any spelling; None where the catalogue has none."""
+    """Catalogue model that a row's name means, in any spelling; None if the catalogue has none."""
     for spelling, replacement in spellings()["model_names"]:
         name = re.sub(spelling, replacement, name.lower())
     letters = _letters(name)
@@ -187,19 +188,20 @@ def _by_name(name: str) -> TransformerSpec | None:
 
 
 def _letters(name: str) -> str:
-    """Lower-case letters and digits of a model's name, a key in which `Llama 3.1 8B` and `llama-3.1-8b` agree."""
+    """Lower-case letters and digits of a model's name, which are the same for `Llama 3.1 8B` and
+    `llama-3.1-8b`."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 _USUAL_GPUS = 128
-"""GPUs assumed for a row that does not say: only a share of the optimizer's states depends on it."""
+"""Number of GPUs assumed for a row that states none: only a share of the optimizer states depends on it."""
 _USUAL_BUBBLE = 0.05
-"""Share of a step that recipes leave idle where they choose the number of chunks (Llama 3, section 3.3.2)."""
+"""Idle share of a step at which recipes stop adding model chunks (Llama 3, section 3.3.2)."""
 
 
 def degrees_of(row: PrintedRow, notes: Notes) -> Layout:
-    """Parallel degrees of a row, not validated yet, with 1 for axes left blank and data parallelism over the
-    remaining GPUs.
+    """Parallel degrees of a row, not validated yet: 1 for blank axes, and data parallelism over the remaining
+    GPUs.
 
     Where neither GPUs nor dp are stated, dp is the largest degree that divides the batch's microbatches within
     128 GPUs.
@@ -225,8 +227,8 @@ def degrees_of(row: PrintedRow, notes: Notes) -> Layout:
 
 
 def chunks_of(row: PrintedRow, blocks: int, stack: StackSpec, degrees: Layout, notes: Notes) -> int:
-    """Model chunks a pipeline rank as the row says; where blank, as few as keep the pipeline busy, if the
-    stack interleaves. They divide a rank's blocks evenly, or its blocks, embedding and head.
+    """Model chunks per pipeline rank as the row states; if blank and the stack interleaves, the fewest that
+    keep the pipeline busy. They divide a rank's blocks evenly, or its blocks, embedding and head.
 
     Microbatches follow from the row's accumulation or batch; where both are blank, they are the stages.
     """
@@ -245,11 +247,11 @@ def chunks_of(row: PrintedRow, blocks: int, stack: StackSpec, degrees: Layout, n
 
 
 _HARDLY_SLOWER = 1.05
-"""Ratio of step times that the model does not tell apart."""
+"""Ratio of step times that the cost model cannot distinguish."""
 
 
 def printed_case(row: PrintedRow, *, stack: str | None = None) -> Case:
-    """Case of a printed row, with the assumptions made; `stack` replaces that of the row.
+    """Case of a row as its author printed it, with the assumptions made; `stack` replaces the row's stack.
 
     Raises:
         InputError: with the reason why the row cannot be predicted.
@@ -287,7 +289,8 @@ def printed_case(row: PrintedRow, *, stack: str | None = None) -> Case:
 
 
 def _global_batch(row: PrintedRow, degrees: Layout, notes: Notes) -> int:
-    """Sequences a step, as printed in the row or from microbatch, accumulation and data parallelism."""
+    """Sequences per step, as printed in the row or as the product of microbatch, accumulation and data
+    parallelism."""
     printed, micro = row.number("global_batch"), row.count("micro_batch")
     if printed is not None and printed >= 1:
         if (batch := round(printed)) != printed:
@@ -299,7 +302,7 @@ def _global_batch(row: PrintedRow, degrees: Layout, notes: Notes) -> int:
 
 
 def _layout(row: PrintedRow, question: Question, degrees: Layout, notes: Notes) -> Layout:
-    """Layout of the row, with blocks placed as the stack does and a blank microbatch tuned."""
+    """Layout of a row, with blocks placed on stages as the stack does, and a blank microbatch size tuned."""
     micro, stack = _micro_batch(row, question, degrees, notes), question.stack
     stages, blocks, batch = degrees.num_stages, question.model.num_layers, question.training.global_batch
     if stages > blocks + 2 * stack.ends_count_as_blocks:
@@ -322,7 +325,7 @@ def _layout(row: PrintedRow, question: Question, degrees: Layout, notes: Notes) 
 
 
 def _blocks_on_stages(question: Question, stages: int, notes: Notes) -> tuple[int, ...]:
-    """Number of transformer blocks of each pipeline stage, as the software stack places them."""
+    """Number of transformer blocks on each pipeline stage, as the software stack places them by default."""
     model, placement = question.model, question.stack.places_blocks
     if placement == "by-compute" and stages > 1:
         block = sum(one.flops for one in block_operators(model))
@@ -338,8 +341,8 @@ def _blocks_on_stages(question: Question, stages: int, notes: Notes) -> tuple[in
 
 
 def _with_tuned_microbatch(question: Question, layout: Layout) -> Layout:
-    """Layout with the smallest microbatch that fits and is at most 5 % slower than the fastest, as an author
-    would tune it; with one sequence where none fits."""
+    """Layout with the smallest microbatch size that fits and is at most 5 % slower than the fastest, as an
+    author would choose it; one sequence if none fits."""
     samples = question.training.global_batch // layout.dp  # sequences a microbatch that authors try: 1 to 8
     counts = {size: samples // size for size in (1, 2, 4, 8) if samples % size == 0}
     whole = [size for size, count in counts.items() if layout.vpp == 1 or count % layout.pp == 0]
@@ -350,8 +353,8 @@ def _with_tuned_microbatch(question: Question, layout: Layout) -> Layout:
 
 
 def _expert_tensor(row: PrintedRow, degrees: Layout) -> int | None:
-    """Expert tensor-parallel degree by the row's notes or recipes, or 1 where ep does not divide dp · cp;
-    None means as tp."""
+    """Tensor-parallel degree of experts that a row's notes or its trainer's recipes state, or 1 if ep does
+    not divide dp · cp; None: the same as tp."""
     match = re.search(r"(?:ETP|expert-tensor-parallel-size)=(\d{1,4})\b", row.text("notes"))
     stated = int(match[1]) if match else int(degrees.ep > 1 and degrees.tp > 1 and keeps_experts_whole(row))
     if stated and degrees.tp * degrees.data_ranks % (degrees.ep * stated) == 0:
@@ -364,7 +367,7 @@ def _expert_tensor(row: PrintedRow, degrees: Layout) -> int | None:
 
 
 def _shard_group(row: PrintedRow, degrees: Layout, per_node: int, notes: Notes) -> int | None:
-    """Ranks that share one copy of the states that ZeRO shards; None for all replicas."""
+    """Number of ranks over which ZeRO shards one copy of the states; None for all replicas."""
     size, replicas, hybrid = row.count("hybrid_shard"), degrees.data_ranks, row.flag("hybrid_shard")
     words = row.words("hybrid_shard") if hybrid is not None else row.words("hybrid_shard", "zero_stage")
     if degrees.zero and size in (None, 1) and (hybrid or names_hybrid(words)):
@@ -379,7 +382,7 @@ def _shard_group(row: PrintedRow, degrees: Layout, per_node: int, notes: Notes) 
 
 
 def _micro_batch(row: PrintedRow, question: Question, degrees: Layout, notes: Notes) -> int | None:
-    """Sequences a microbatch by the row, or by its accumulation; None where both are blank."""
+    """Sequences per microbatch as printed, or computed from the row's accumulation; None if both are blank."""
     micro, batch = row.count("micro_batch"), question.training.global_batch
     if micro is None:
         # early releases ran one microbatch a stage in each step
@@ -399,18 +402,18 @@ def _micro_batch(row: PrintedRow, question: Question, degrees: Layout, notes: No
 
 _SHORTENED = {path: column for column, path in SHORT_NAMES.items()}
 _SWEEP = ("model_name", "seq_len", "num_gpus", "global_batch", "gpu", "precision")
-"""Columns in which the rows of one sweep agree."""
+"""Columns with equal cells in all rows of a sweep."""
 _TEXTS = {name: name for name in ("row_id", "source_id", "source_cite", "task", "run_date", "flags", "notes")}
 _TEXTS |= {"trainer": "framework", "model": "model_name"}
-"""Canonical column → printed column with its text."""
+"""Printed column with the text of each canonical column."""
 _FIGURES = {"step_seconds": "step_time_best_s", "peak_gb": "peak_memory_gb", "mfu": "mfu"}
 _FIGURES |= {"tokens_per_second_per_gpu": "tokens_per_s_per_gpu", "tflops_per_gpu": "tflops_per_gpu"}
-"""Canonical column → printed column with its positive number."""
+"""Printed column with the positive number of each canonical column."""
 
 
 def convert_table(path: Path, *, stack: str | None = None) -> list[Cells]:
-    """Rows of a table as rows of a canonical one, cells by column; a row that cannot be predicted is skipped with its
-    reason. `stack` replaces the software of all rows. A canonical table stays as it is.
+    """Convert a table of runs into rows of a canonical table, cells by column; a row that cannot be predicted
+    gets the reason in `skipped`. `stack` replaces the software of all rows. A canonical table is unchanged.
 
     Raises:
         InputError: the file cannot be read, or is no table of runs.
@@ -430,7 +433,7 @@ def convert_table(path: Path, *, stack: str | None = None) -> list[Cells]:
 
 
 def ordered_rows(rows: Sequence[Cells]) -> list[Cells]:
-    """Rows of a table with every column that one of them fills, in the usual order."""
+    """Rows of a table in which every column that any row fills is present, in the usual order of columns."""
     written = dict.fromkeys(column for cells in rows for column in cells)
     ordered = [column for column in COLUMNS if column in written]
     ordered += sorted(column for column in written if column not in COLUMNS)
@@ -438,7 +441,7 @@ def ordered_rows(rows: Sequence[Cells]) -> list[Cells]:
 
 
 def canonical_cells(row: PrintedRow, *, stack: str | None = None) -> Cells:
-    """Cells of a canonical row, those that are not blank by column: the case of a printed row and its measurements."""
+    """Non-blank cells of a canonical row, by column: the case of a printed row and its measurements."""
     memory, ran_out = row.words("memory_kind"), row.flag("oom")
     cells: dict[str, Any] = {column: row.text(printed) for column, printed in _TEXTS.items()}
     cells |= {column: row.positive(printed) for column, printed in _FIGURES.items()}
@@ -455,7 +458,8 @@ def canonical_cells(row: PrintedRow, *, stack: str | None = None) -> Cells:
 
 
 def _case_cells(row: PrintedRow, measured: Cells, case: Case, stack: str | None) -> Cells:
-    """Cells of the case of a printed row. Raises InputError where no canonical row holds it."""
+    """Cells, by column, that describe the case of a printed row. Raises InputError if no canonical row can
+    describe it. Raises InputError where no canonical row holds it."""
     question, layout = case.question, case.layout
     cells = {
         "model": row.text("model_name") or question.model.name,
@@ -488,7 +492,7 @@ def _case_cells(row: PrintedRow, measured: Cells, case: Case, stack: str | None)
 
 
 def _changes(path: str, before: Any, after: Any) -> Cells:
-    """Cells by column that set the fields below `path` in which `after` differs from `before`."""
+    """Cells, by column, that set the fields below `path` in which `after` differs from `before`."""
     if before == after:
         return {}
     if isinstance(before, dict) and isinstance(after, dict):
@@ -498,7 +502,7 @@ def _changes(path: str, before: Any, after: Any) -> Cells:
 
 
 def _cell(value: Any) -> str:
-    """Text of a cell that reads as `value`."""
+    """Text of a table cell that is read back as `value`."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return str(int(value))
     return value if isinstance(value, str) and value and scalar(value) == value else json.dumps(value)

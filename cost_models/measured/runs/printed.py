@@ -1,5 +1,5 @@
-"""Cells of tables of runs as their authors printed them: the GPU, node and network of a row, its software stack and
-policies.
+"""Interpretation of the cells of run tables as authors print them: GPU, node and network of a row, its
+software stack and policies.
 
 The stack follows from the framework's name, the kernels and the ZeRO stage. Policies (precision, recomputation, ZeRO
 stage, shard group, offload) are numbers, or the names trainers use; a row may also state how fast its host updates
@@ -42,31 +42,31 @@ Notes = list[str]
 
 _FLAGS = dict.fromkeys(["1", "true", "yes", "y", "on"], True)
 _FLAGS |= dict.fromkeys(["0", "false", "no", "n", "off"], False)
-"""Words of cells that say yes or no, and what they mean."""
+"""Truth values of the words that cells contain for yes and no."""
 
 
 def with_note(value: T, words: str, notes: Notes) -> T:
-    """Return `value`, an assumption of which the `words` go into the notes."""
+    """Return `value` and add `words`, which describe it as an assumption, to `notes`."""
     notes.append(words)
     return value
 
 
 @dataclass(frozen=True, slots=True)
 class PrintedRow:
-    """Published run as a row of a table, with its cells by column name."""
+    """Published run as a row of a table, with the text of its cells by column name."""
 
     cells: Mapping[str, str]
 
     def text(self, column: str) -> str:
-        """Text of the cell in `column` without surrounding blanks; empty where the cell is missing."""
+        """Text of the cell in `column` without surrounding blanks; empty if the cell is missing."""
         return (self.cells.get(column) or "").strip()
 
     def words(self, *columns: str) -> str:
-        """Text of the cells in `columns` in small letters, with `; ` between cells."""
+        """Text of the cells in `columns` in lower case, with `; ` between cells."""
         return "; ".join(map(self.text, columns)).lower()
 
     def number(self, column: str) -> float | None:
-        """Finite number in the cell of `column`; None where the cell holds none."""
+        """Finite number in the cell in `column`; None if the cell has none."""
         try:
             value = float(self.text(column).replace(",", ""))
         except ValueError:
@@ -74,34 +74,36 @@ class PrintedRow:
         return value if math.isfinite(value) else None
 
     def positive(self, column: str) -> float | None:
-        """Finite number above zero in the cell of `column`; None where the cell holds none."""
+        """Finite number above zero in the cell in `column`; None if the cell has none."""
         value = self.number(column)
         return value if value is not None and value > 0 else None
 
     def count(self, column: str) -> int | None:
-        """Positive whole number in the cell of `column` (`8.0` counts as 8); None where the cell holds none."""
+        """Positive whole number in the cell in `column` (`8.0` counts as 8); None if the cell has none."""
         value = self.positive(column)
         return int(value) if value is not None and value.is_integer() else None
 
     def count_or(self, column: str, default: int, words: str, notes: Notes) -> int:
-        """Whole number in the cell of `column`; where it holds none, `default`, noted in `words` with a `{}` for it."""
+        """Positive whole number in the cell in `column`; if the cell has none, `default`, with `words` (`{}`
+        is replaced by the number) added to `notes`."""
         if (count := self.count(column)) is None:
             notes.append(words.format(count := default))
         return count
 
     def flag(self, column: str) -> bool | None:
-        """True or False for a cell of `column` that says yes or no; None where it says neither."""
+        """Truth value of the yes or no in the cell in `column`; None if the cell says neither."""
         return _FLAGS.get(self.words(column).removesuffix(".0"))
 
 
 def spellings() -> dict[str, Any]:
-    """Patterns of words in cells with their meanings, by kind (`gpus`, `precisions`, ...), from
+    """Patterns of cell texts with their meanings, by kind (`gpus`, `precisions`, ...), from
     `data/published/spellings.yaml`."""
     return read_data("published/spellings")
 
 
 def meaning(kind: str, words: str) -> Any:
-    """Meaning of the first pattern of a kind (`gpus`, `precisions`, ...) that is found in `words`, or None."""
+    """Meaning of the first pattern of a kind (`gpus`, `precisions`, ...) that occurs in `words`; None if no
+    pattern does."""
     return next((meant for pattern, meant in spellings()[kind] if re.search(pattern, words)), None)
 
 
@@ -112,13 +114,13 @@ _SCALES = {"g": 1e9, "t": 1e12}
 _REPORTED = 79.1 / 80
 """GiB that the runtime reports for each GB of an H100's label."""
 _SAME_LABEL = 0.07
-"""Difference between label and catalogue within which a cell names the catalogue's own board."""
+"""Relative difference in memory up to which a cell means the catalogue's own board."""
 _BOARDS = (0.5, 1.6)
-"""Range of a board's memory relative to the catalogue's GPU; beyond, a cell counts several GPUs."""
+"""Range of a board's memory relative to the catalogue's GPU; outside it, a cell counts several GPUs."""
 
 
 def board_of_cell(gpu: GpuSpec, words: str, notes: Notes) -> GpuSpec:
-    """GPU specification with the memory, power limit and bandwidth that the words of a row's GPU cell state."""
+    """Copy of a GPU spec with the memory, power limit and bandwidth that the text of a row's GPU cell states."""
     label, limit, rate = (pattern.search(words) for pattern in (_MEMORY, _WATTS, _BANDWIDTH))
     memory = int(label[1]) * _REPORTED * GIB if label else gpu.memory
     ratio, printed = memory / gpu.memory, dict[str, Any]()
@@ -141,24 +143,24 @@ _GENERATION = re.compile(r"(?i)((?P<rails>\d+)\s*[x×]\s*)?[hnx]dr[- ]?(?P<rate>
 _OMNI_PATH = re.compile(r"(?P<rails>\d+)\s*[x×]\s*omni", re.IGNORECASE)
 _NVLINK, _BYTES = r"nv(?:link|switch)", r"\d+(?:\.\d+)?\s*[GT]B/s"
 _BUS = re.compile(rf"(?i){_NVLINK}[^,;+]*?{_BYTES}|{_BYTES}[^,;+]*?{_NVLINK}")
-"""Words for the links inside a node."""
+"""Pattern of the links inside a node."""
 _ADAPTER = r"connectx|\bcx-?\d|infiniband|\bib\b|roce|ethernet|\bhca|\bnics?\b|[hnex]dr|efa|slingshot|omni"
-"""Words for an adapter of the network, which may itself be said to sit on PCIe."""
+"""Pattern of a network adapter, which a text may describe as connected by PCIe."""
 _OTHER_USE = r"manage|mgmt|\bbmc\b|out[- ]of[- ]band|storage|front[- ]?end|in[- ]band"
 _NO_NETWORK = re.compile(rf"(?is){_OTHER_USE}|^(?!.*(?:{_ADAPTER})).*pcie")
-"""Words for networks that training does not use, and for the host's bus where no adapter is named."""
+"""Pattern of networks that training does not use, and of the host's bus if no adapter is named."""
 _PER_GPU = re.compile(r"(per|a|/)\s*(gpu|device|chip|accelerator|gcd)|per-gpu", re.IGNORECASE)
 _ONE_ADAPTER = re.compile(r"ethernet|gbe\b|\btcp", re.IGNORECASE)
 _ONE_ADAPTER_BITS, _OMNI_PATH_BITS = 101e9, 100e9
 _ADAPTER_BITS = 401e9
-"""Bits/s of the fastest adapter in the tables: a higher figure is a whole node's."""
+"""Rate of the fastest adapter in the tables in bits/s: a higher rate must be for an entire node."""
 
 
 def network_bits(words: str, per_node: int) -> float | None:
-    """Network bandwidth of a node divided by its GPUs, in bits/s; None where the words state none.
+    """Network bandwidth per GPU in bits/s that a text states; None if it states none.
 
-    A rate that one adapter can have is a GPU's, unless the words say node or it is the instance's (EFA) or the only
-    one of its box (Ethernet up to 100 Gb/s).
+    A rate that one adapter can have counts per GPU, unless the text says that it is for the node, for the instance
+    (EFA), or for the node's only adapter (Ethernet up to 100 Gb/s).
     """
     if match := _OMNI_PATH.search(words):
         return int(match["rails"]) * _OMNI_PATH_BITS / per_node
@@ -178,22 +180,21 @@ def network_bits(words: str, per_node: int) -> float | None:
 
 
 def _bits(match: re.Match[str]) -> float:
-    """Bits/s of a matched rate, with `GB` and `Gbyte` read as bytes and `Gb`, `Gbit`, `GbE` and a bare `G` as
-    bits."""
+    """Rate in bits/s of a match: `GB` and `Gbyte` are bytes; `Gb`, `Gbit`, `GbE` and `G` alone are bits."""
     in_bytes = re.fullmatch(r"B|(?i:bytes?)", match["unit"] or "")
     return float(match["rate"]) * _SCALES[match["scale"].lower()] * (8 if in_bytes else 1)
 
 
 _BOX = re.compile(r"\s*([1-9]|1[0-6])\s*[x×]\s*[a-z]", re.IGNORECASE)
-"""Number of a node's GPUs before their name: `8 x H100 SXM5`."""
+"""Pattern of the number of a node's GPUs before their name: `8 x H100 SXM5`."""
 _UNNAMED_NETWORK = LinkSpec.model_validate({"kind": "infiniband", "bandwidth": "100 Gb/s", "latency": "5 us"})
-"""Network between boxes that the catalogue has without one: an EDR adapter a GPU."""
+"""Network between nodes that have none in the catalogue: one EDR adapter per GPU."""
 _LARGEST_BOX = 16
 """Largest number of GPUs in a machine; a catalogue node with more is a rack."""
 
 
 def cluster_of(row: PrintedRow, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
-    """Catalogue cluster of the GPU, with the row's node size and network where given."""
+    """Catalogue cluster of a row's GPU, with the node size and network that the row states."""
     words = row.text("interconnect")
     cluster = _catalogue_cluster(gpu, words)
     stated, box = row.count("gpus_per_node"), _BOX.match(row.text("gpu"))
@@ -222,8 +223,8 @@ def cluster_of(row: PrintedRow, gpu: str, num_gpus: int, notes: Notes) -> Cluste
 
 
 def _allocated(num_gpus: int, rack: int, notes: Notes) -> int:
-    """GPUs that a job of several racks uses in each, all of them, or a power of two (64 of 72) where only that
-    divides the job.
+    """Number of GPUs in each rack that a job of several racks uses: all, or the largest power of two (64 of
+    72) if only that divides the job.
 
     Megatron Bridge's recipes give HybridEP 64 ranks of an NVLink domain of 72 (perf_recipes, `NVLINK_DOMAIN_SIZE`).
     """
@@ -234,8 +235,8 @@ def _allocated(num_gpus: int, rack: int, notes: Notes) -> int:
 
 
 def _catalogue_cluster(gpu: str, words: str) -> ClusterSpec:
-    """Catalogue cluster of the GPU with the network named in `words`; where none is named, InfiniBand if
-    there is one."""
+    """Catalogue cluster of a GPU with the network that the text `words` names; if it names none, with
+    InfiniBand if there is such a cluster."""
     specs = map(catalog.load_cluster, (name for name in catalog.names("clusters") if name != LOCAL))
     # a row names a node and a network, no levels
     candidates = [spec for spec in specs if spec.gpu.name == gpu and isinstance(spec.links, Links)]
@@ -247,16 +248,16 @@ def _catalogue_cluster(gpu: str, words: str) -> ClusterSpec:
 
 
 _UPDATE_UNIT = 1e-9
-"""Seconds of a parameter at which the rate that a log implies is computed."""
+"""Seconds per parameter for which the host update is priced, to scale it to the time in a log."""
 
 NOTHING = re.compile(r"[-–—]|n/?a|no|not?[ -]used|none|null|nil|false|off|0+(\.0)?|disabled?|without.*|w/o.*")
-"""Words of tables for something that was not used."""
+"""Pattern of cells that say that something was not used."""
 _LACKING: dict[Precision, tuple[Precision, ...]] = {"tf32": ("fp32",), "fp4": ("fp8", "bf16")}
-"""Precision that a GPU may lack → those that stand for it, the first that it has; of others bf16, else fp16."""
+"""Replacements, in order, of a precision that a GPU lacks; of other precisions bf16, else fp16."""
 
 
 def precision_of(row: PrintedRow, cluster: ClusterSpec, notes: Notes) -> Precision:
-    """Precision of matrix products in a row; bf16 where blank or unknown, a replacement where the GPU lacks it."""
+    """Precision of matrix products in a row: bf16 if blank or unknown, a replacement if the GPU lacks it."""
     words, peak = row.words("precision"), cluster.gpu.peak
     stated: Precision | None = meaning("precisions", words)
     if stated is None:
@@ -272,8 +273,8 @@ def precision_of(row: PrintedRow, cluster: ClusterSpec, notes: Notes) -> Precisi
 
 
 def recompute_of(row: PrintedRow, stack: StackSpec, notes: Notes) -> Recompute:
-    """Recompute policy (`none`, `selective` or `full`) of a row; where blank, that of its recipe or of the
-    stack's users."""
+    """Recompute policy (`none`, `selective` or `full`) of a row; if blank, the policy of its recipe or the
+    stack's default."""
     words = row.words("recompute")
     if modules := _recipe_modules(row):
         notes.append(f"recompute {modules}, as its recipe does (blank)")
@@ -291,12 +292,12 @@ def recompute_of(row: PrintedRow, stack: StackSpec, notes: Notes) -> Recompute:
 
 
 _RECIPE = ("framework", "model_name", "gpu", "precision")
-"""Columns by which the recipe of a row is known."""
+"""Columns that identify the recipe of a row."""
 
 
 def modules_of(row: PrintedRow) -> tuple[SelectiveDrops, ...]:
-    """Modules of a block that Megatron recomputed (`--recompute-modules`), where the row names only known
-    ones; else empty."""
+    """Modules of a block that Megatron recomputed (`--recompute-modules`) according to a row; empty if the
+    row names none or an unknown one."""
     match = re.search(r"recompute(?:[- _]modules)?[ =:\[]+([a-z_, ]+)", row.words("recompute", "notes"))
     names = re.findall(r"[a-z_]+", match[1] if match else _recipe_modules(row))
     known: Mapping[str, SelectiveDrops] = spellings()["recompute_modules"]
@@ -305,13 +306,13 @@ def modules_of(row: PrintedRow) -> tuple[SelectiveDrops, ...]:
 
 
 def _recipe_modules(row: PrintedRow) -> str:
-    """Names of modules that the trainer's recipe recomputes, where the table leaves recomputation blank; else
-    empty."""
+    """Names of the modules that the trainer's recipe recomputes, if the row's recompute cell is blank;
+    otherwise empty."""
     return "" if row.text("recompute") else str(meaning("recipe_modules", row.words(*_RECIPE)) or "")
 
 
 def zero_of(row: PrintedRow, stack: StackSpec, replicas: int, notes: Notes) -> int:
-    """ZeRO stage of a row with `replicas` data-parallel ranks; where blank, the usual stage of the stack."""
+    """ZeRO stage of a row with `replicas` data-parallel ranks; if blank, the stack's default."""
     stated, usual = meaning("zero_stages", row.words("zero_stage")), stack.usual_zero_stage
     if replicas == 1:
         return 0
@@ -326,7 +327,7 @@ def zero_of(row: PrintedRow, stack: StackSpec, replicas: int, notes: Notes) -> i
 
 
 def names_hybrid(words: str) -> bool:
-    """Whether the words mean hybrid sharding, in groups that replicate one another."""
+    """Whether a text means hybrid sharding, in groups that replicate each other's shards."""
     return re.search(r"hybrid|hsdp|intra[-_ ]?node|per[-_ ]?node", words.lower()) is not None
 
 
@@ -334,7 +335,8 @@ _STATES_OFFLOADED = "optimizer states in host memory, updated by the CPU"
 
 
 def offload_of(row: PrintedRow, stack: StackSpec, blocks: int, notes: Notes) -> tuple[Offload, int]:
-    """Offload to host memory in a row's model of `blocks` blocks, and buffers of the ring for streamed blocks."""
+    """Offload to host memory that a row states, for a model of `blocks` blocks, and the number of buffers for
+    streamed blocks."""
     words = row.words("offload")
     if not words or NOTHING.fullmatch(words):
         return NOWHERE, USUAL_RING
@@ -359,7 +361,8 @@ def offload_of(row: PrintedRow, stack: StackSpec, blocks: int, notes: Notes) -> 
 
 
 def with_host_update(row: PrintedRow, question: Question, layout: Layout, notes: Notes) -> Question:
-    """Question with the host's seconds per parameter update from the row's log; unchanged where the row has none."""
+    """Question with the host's seconds per parameter update set so that the update takes the time in the
+    row's log; unchanged if the row has none."""
     stated = row.positive("cpu_update_s")
     slow = question.updated("hardware", host_update_seconds=_UPDATE_UNIT)
     by_unit = channel_seconds(slow, LayoutColumns.of([layout])).update[0] / _UPDATE_UNIT if stated else 0
@@ -370,17 +373,17 @@ def with_host_update(row: PrintedRow, question: Question, layout: Layout, notes:
 
 
 def is_suspect(row: PrintedRow) -> bool:
-    """Whether the transcriber flagged the row's time as noisy, suspect, or bound by something the row does
-    not say."""
+    """Whether the transcriber flagged a row's time as noisy, suspect, or limited by something that the row
+    does not state."""
     return re.search(r"noisy|suspect|inconsistent|regression|_bound\b", row.words("flags")) is not None
 
 
 _WHERE_SPLIT = re.compile(r"[^;,]*when tp\*pp ?> ?1[^;,]*", re.IGNORECASE)
-"""Pattern of a remark that holds only where the model is split, such as `bf16 moments when tp*pp>1`."""
+"""Pattern of a remark that applies only if the model is split, such as `bf16 moments when tp*pp>1`."""
 
 
 def _remarks(row: PrintedRow) -> list[str]:
-    """Words that stand alone between separators in a row's notes and assumed fields, without leading dashes."""
+    """Phrases between separators in a row's notes and assumed fields, without leading dashes."""
     text = f"{row.text('notes')};{row.text('assumed_fields')}"
     if (row.count("tp") or 1) * (row.count("pp") or 1) == 1:
         text = _WHERE_SPLIT.sub("", text)
@@ -388,7 +391,8 @@ def _remarks(row: PrintedRow) -> list[str]:
 
 
 def _facts(kind: str, remarks: Iterable[str]) -> dict[str, Any]:
-    """Fields → values of all patterns of a kind that are found in the remarks; of several values the last counts."""
+    """Field values of all patterns of a kind that occur in the remarks, by field; of several values the last
+    is used."""
     facts: dict[str, Any] = {}
     for remark in remarks:
         for pattern, fields in spellings()[kind]:
@@ -400,7 +404,7 @@ _DROPOUT = re.compile(r"dropout(?: default)?[ =](0(?:\.\d+)?)")
 
 
 def training_changes(row: PrintedRow) -> dict[str, Any]:
-    """Fields of `TrainingSpec` → values that the row's notes set (dropout, optimizer, bf16 moments)."""
+    """Values of `TrainingSpec` fields that a row's notes set (dropout, optimizer, bf16 moments), by field."""
     remarks, dropout = _remarks(row), row.number("dropout")
     for match in filter(None, map(_DROPOUT.match, remarks)):
         dropout = float(match[1])
@@ -409,42 +413,42 @@ def training_changes(row: PrintedRow) -> dict[str, Any]:
 
 
 def keeps_experts_whole(row: PrintedRow) -> bool:
-    """Whether the recipes for the row's trainer do not split experts over tensor ranks. All of Megatron
-    Bridge's set `expert_tensor_parallel_size` to 1, and so does Megatron Core's guide for experts that DeepEP
-    exchanges."""
+    """Whether recipes of a row's trainer do not split experts over tensor-parallel ranks. Megatron Bridge's
+    recipes set `expert_tensor_parallel_size` to 1, and so does Megatron Core's guide for experts with DeepEP.
+    """
     return "bridge" in row.words("framework") or expert_changes(row).get("expert_dispatch") == "tokens"
 
 
 def expert_changes(row: PrintedRow) -> dict[str, Any]:
-    """Fields of `StackSpec` → values that an MoE row's framework, kernels and notes imply; empty for dense models."""
+    """Values of `StackSpec` fields that an MoE row's framework, kernels and notes imply, by field; empty for
+    dense models."""
     if (row.count("moe_experts") or 1) == 1:
         return {}
     return _facts("expert_facts", [f"{row.words(*_RECIPE)} | {row.words('other_kernels', 'notes')}"])
 
 
 def further_tokens(row: PrintedRow) -> int:
-    """Multi-token-prediction depth (0 or 1) of the model in a table row, from its name, else from the known
-    recipe."""
+    """Number of multi-token-prediction modules (0 or 1) of a row's model, from its name or known recipe."""
     return int(meaning("further_tokens", row.words(*_RECIPE)))
 
 
 _NATIVE = re.compile(r"torch|native")
-"""Words of tables for attention that a trainer writes in PyTorch's own operators."""
+"""Pattern of attention that consists of PyTorch operators."""
 
 _RECENT_GPUS = re.compile(r"h100|h200|h800|h20\b|gh200|hopper|b[23]00|mi3\d\d|(fp|float)-?8")
 """Pattern of GPUs, and of a type, later than 2021: an undated Megatron on them is a Megatron Core."""
 _LLAMA_LIKE = re.compile(r"glu|silu|llama|mistral|mixtral|qwen|deepseek")
-"""Pattern of models later than flash kernels."""
+"""Pattern of models published after flash kernels."""
 _WITHOUT_FLASH = re.compile(r"v100|volta|\bt4\b|p100|2080|titan")
-"""GPUs older than FlashAttention 2 supports."""
+"""Pattern of GPUs that FlashAttention 2 does not support."""
 _FLASH_YEAR = 2022
 _UNFUSED_UNTIL = "2025-10"
 """Last month in which no attention kernel of the `lts` container's Transformer Engine added up in a fixed order."""
 
 
 def stack_of(row: PrintedRow, forced: str | None, notes: Notes) -> StackSpec:
-    """Stack named by `forced`, or the catalogue's for the row's framework and date, with the kernels that the
-    row names."""
+    """Software stack `forced`, or the catalogue's stack for a row's framework and date, with the kernels that
+    the row names."""
     stack = catalog.load_stack(forced or _release_of(_stack_name(row, notes), row))
     facts = _facts("stack_facts", _remarks(row))
     changes: dict[str, object] = {"attention": _kernel(row, stack, facts, notes)}
@@ -462,7 +466,8 @@ def stack_of(row: PrintedRow, forced: str | None, notes: Notes) -> StackSpec:
 
 
 def _release_of(family: str, row: PrintedRow) -> str:
-    """Stack of the earliest release of `family` whose last month is no earlier than the row's date; else `family`."""
+    """Name of the earliest release of a stack family whose last month is not before the row's date; otherwise
+    `family`."""
     year = _year(row)
     month = month_of(row) or (f"{year}-12" if year else "undated")
     stacks = [one for one in map(catalog.load_stack, catalog.names("stacks")) if one.family == family]
@@ -471,8 +476,8 @@ def _release_of(family: str, row: PrintedRow) -> str:
 
 
 def _stack_name(row: PrintedRow, notes: Notes) -> str:
-    """Catalogue name of the stack for the row's framework; for an unknown one, `fsdp`, or a Megatron if the
-    model is split."""
+    """Catalogue name of the stack for a row's framework; for an unknown framework `fsdp`, or a Megatron
+    release if the model is split."""
     words = row.words("framework")
     family: str | None = meaning("frameworks", words)
     if family is None:
@@ -489,8 +494,8 @@ def _stack_name(row: PrintedRow, notes: Notes) -> str:
 
 
 def _kernel(row: PrintedRow, stack: StackSpec, facts: Mapping[str, Any], notes: Notes) -> AttentionKernel:
-    """Attention kernel that the row names; where it names no known one, the stack's default. `facts` are those of the
-    row's notes.
+    """Attention kernel that a row names; if it names no known kernel, the stack's default. `facts` are from
+    the row's notes.
 
     GPUs before Ampere and years before 2022 have no flash kernel.
     """
@@ -516,11 +521,11 @@ def _kernel(row: PrintedRow, stack: StackSpec, facts: Mapping[str, Any], notes: 
 
 
 def month_of(row: PrintedRow) -> str | None:
-    """Month (as `2024-07`) in the row's framework or date; None where neither has one."""
+    """Month (such as `2024-07`) in a row's framework or date; None if neither has one."""
     dated = re.search(r"20\d\d-(?:0[1-9]|1[0-2])", row.words("framework", "run_date"))
     return dated[0] if dated else None
 
 
 def _year(row: PrintedRow) -> int:
-    """Latest year in the row's date or framework; 0 where neither has one."""
+    """Latest year in a row's date or framework; 0 if neither has one."""
     return max(map(int, re.findall(r"\b(20[12]\d)\b", row.words("run_date", "framework"))), default=0)

@@ -1,4 +1,4 @@
-"""Canonical tables of training runs: a line for each run, in the words of Meshwright's own specs.
+"""Reading of canonical tables of training runs: one line per run, in the terms of the project's specs.
 
 A table is CSV as spreadsheets write it. A column is a field of `Row`, or sets a field of the run's model, cluster,
 training job, stack or hardware profile by its path, as `model.num_layers` or `stack.attention`; the usual ones have
@@ -32,11 +32,11 @@ from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import MB
 
 MAX_BYTES = int(256 * MB)
-"""Largest table that is read, in bytes: a million rows."""
+"""Maximum size of a table in bytes, enough for a million rows."""
 
 
 def read_table(path: Path) -> str:
-    """Read the text of a CSV file in UTF-8 with or without a byte-order mark, UTF-16 with one, else Latin-1.
+    """Read the text of a CSV file in UTF-8, UTF-16 with a byte-order mark, or else Latin-1.
 
     Raises:
         InputError: the file cannot be read, or is no text.
@@ -57,14 +57,14 @@ def read_table(path: Path) -> str:
 
 
 Cells = dict[str, str]
-"""Non-empty cells of one line of a table, by lower-case column name; under an empty one those beyond the last."""
+"""Non-empty cells of a table's line by lower-case column name; cells beyond the last column under an empty name."""
 
 
 def parse_table(
     text: str, *, place: str, needed: Sequence[str] = (), hint: str = ""
 ) -> tuple[list[str], list[tuple[int, Cells]]]:
-    """Parse a table separated by commas, semicolons or tabs into its column names and, for each row, the line where
-    it ends (counted from 1) and its cells. `place` is the file in messages.
+    """Parse a table separated by commas, semicolons or tabs into its column names and rows. A row is the
+    number of its last line (from 1) and its cells. `place` is the file's name in messages.
 
     Raises:
         InputError: it is no table, or a needed column is missing.
@@ -92,7 +92,7 @@ SPECS: dict[str, type[Spec]] = {
     "stack": StackSpec,
     "hardware": HardwareProfile,
 }
-"""First word of a column that sets a field → spec of the field."""
+"""Spec of the field that a column sets, by the first word of the column."""
 SHORT_NAMES = {
     "intra_node": "cluster.links.intra_node.bandwidth",
     "inter_node": "cluster.links.inter_node.bandwidth",
@@ -101,7 +101,7 @@ SHORT_NAMES = {
     "global_batch": "training.global_batch",
     "precision": "training.precision",
 }
-"""Column → path of the field that it sets."""
+"""Path of the field that a column with a short name sets, by column."""
 
 _Text = Annotated[str, StringConstraints(strip_whitespace=True)]
 _Listed = BeforeValidator(lambda cell: tuple(cell.split("; ")) if isinstance(cell, str) else cell)
@@ -160,7 +160,7 @@ class Row(Spec):
     """Column → value, for columns that set a field of a spec."""
 
     def with_fields(self, part: str, base: S | dict[str, Any], spec_type: type[S]) -> S:
-        """Spec of one `part` of the run: a `base`, or its fields, with those of the row's columns.
+        """Spec of one `part` of the run: `base` with the fields that the row's columns set.
 
         Raises:
             InputError: all columns whose values the spec does not take.
@@ -193,7 +193,7 @@ NEEDED = ("model", "cluster", "layout", "sequence_length", "global_batch")
 
 
 def unknown_columns(columns: Sequence[str]) -> list[str]:
-    """Names of columns that no canonical table has."""
+    """Names of columns that canonical tables do not have."""
     return [name for name in columns if name not in COLUMNS and name.partition(".")[0] not in SPECS]
 
 
@@ -203,12 +203,13 @@ _TEXT = {name for name, field in Row.model_fields.items() if field.default not i
 
 @lru_cache(maxsize=2**16)
 def scalar(cell: str) -> Any:
-    """Value of a cell as in an input file: a number, `true`, `null`, a list, text. Raises InputError."""
+    """Value of a cell as in an input file: a number, `true`, `null`, a list or text; cached. Raises
+    InputError."""
     return parse_yaml(cell, source="the cell").value
 
 
 def parse_row(cells: Mapping[str, str], place: str) -> Row:
-    """Row of a canonical table from its cells by column; `place` is its file and line in messages.
+    """Convert the cells of a table's line, by column, into a row; `place` is file and line in messages.
 
     Raises:
         InputError: all cells that are no value of their column.
@@ -228,7 +229,7 @@ def parse_row(cells: Mapping[str, str], place: str) -> Row:
 
 
 def with_cells(row: Row, cells: Mapping[str, str]) -> Row:
-    """Copy of a row with further cells, by column, in place of its own. Raises InputError as `parse_row`."""
+    """Copy of a row in which further cells, by column, replace values. Raises InputError as `parse_row`."""
     changed = parse_row(cells, row.place)
     fields = {name: getattr(changed, name) for name in changed.model_fields_set}
     return row.model_copy(update=fields | {"values": row.values | changed.values})

@@ -1,1 +1,1 @@
-"""Traces of torch.profiler (Kineto): what each GPU does at each moment of a step, as parts that plans predict."""
+"""Traces of torch.profiler (Kineto): activity of each GPU in a step, as the parts that plans predict."""

@@ -1,4 +1,4 @@
-"""The events of a trace file (Chrome's JSON, packed or not), one at a time in bounded memory."""
+"""Reading of the events of a trace file (Chrome's JSON, compressed or not) one at a time in bounded memory."""
 
 from __future__ import annotations
 
@@ -22,26 +22,27 @@ from cost_models.measured.logs import LONGEST_SECONDS, chunks_of
 from cost_models.units import grouped
 
 _LARGEST_EVENT = 1 << 26
-"""Bytes without the end of an event: no event is as large."""
+"""Maximum number of bytes of an event."""
 _HEAD = 1 << 18
-"""Bytes before the events, in which a trace names its rank."""
+"""Number of first bytes of a trace that are searched for its rank."""
 _RANK = re.compile(rb'"rank": *(\d{1,9})')
 _WORLD = re.compile(rb'"world_size": *(\d{1,9})')
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,9})", re.IGNORECASE)
 _MICROSECOND = 1e-6
 _OLDER = {"memcpy": "gpu_memcpy", "memset": "gpu_memset", "operator": "cpu_op", "runtime": "cuda_runtime"}
-"""Category of PyTorch 1.8 to 1.13 in small letters → today's (libkineto/src/output_json.cpp of 2021 and 2022)."""
+"""Present category of a category of PyTorch 1.8 to 1.13 (libkineto/src/output_json.cpp of 2021 and 2022)."""
 _STEP = "ProfilerStep#"
-"""Begin of the annotation that PyTorch 1.8 wrote among the operators."""
+"""Start of the name of step annotations, which PyTorch 1.8 wrote as operators."""
 
 
 class Event(NamedTuple):
-    """Span of a trace, such as a kernel, an operator or an annotation, with its start and seconds."""
+    """Span of time in a trace, such as a kernel, an operator or an annotation, with start and length in
+    seconds."""
 
     name: str
     category: str
     start: float
-    """Seconds by the clock of its machine."""
+    """Start in seconds on the machine's clock."""
     seconds: float
     device: int
     thread: str
@@ -50,36 +51,36 @@ class Event(NamedTuple):
 
 
 class Columns:
-    """Figures of many events in little memory, a column for each figure."""
+    """Numbers of many events in little memory, one array per number."""
 
     def __init__(self, codes: str) -> None:
-        """Make a column of each type that the module `array` has a code for."""
+        """Create an array for each type code (of the module `array`) in `codes`."""
         self._columns: list[array[float]] = [array(code) for code in codes]
 
     def __len__(self) -> int:
         return len(self._columns[0])
 
     def append(self, *figures: float) -> None:
-        """Add the figures of an event."""
+        """Append the numbers of one event, one to each array."""
         for column, figure in zip(self._columns, figures, strict=True):
             column.append(figure)
 
     def arrays(self) -> list[Any]:
-        """Figures of all events, one array for each column, (N,)."""
+        """Numbers of all events, one array (N,) per column."""
         return [np.array(column) for column in self._columns]
 
 
 def rank_in_name(path: Path) -> int | None:
-    """Rank in the name of a trace file, as in `trace_rank3.json`; None where the name has none."""
+    """Rank in the name of a trace file, such as `trace_rank3.json`; None if the name has none."""
     match = _RANK_IN_NAME.search(path.name)
     return int(match[1]) if match else None
 
 
 class TraceFile:
-    """Reader of one trace file, with the rank and world size in its head and the spans (events) in one pass."""
+    """Reader of one trace file: rank and world size from its head, and its events in one pass."""
 
     def __init__(self, path: Path) -> None:
-        """Open a trace and read its head; raise InputError where the file cannot be read or is no JSON."""
+        """Open a trace and read its head. Raises InputError if the file cannot be read or is not JSON."""
         self.path, self._name = path, printable(str(path))
         self._since, self._nesting = 0, Nesting(self._name)
         self._chunks = chunks_of(path)
@@ -93,12 +94,12 @@ class TraceFile:
         head = first.partition(b'"traceEvents"')[0]
         rank, world = _RANK.search(head), _WORLD.search(head)
         self.rank = int(rank[1]) if rank else rank_in_name(path)
-        """Rank by the file's head or name; None where both lack it."""
+        """Rank in the file's head or name; None if neither has it."""
         self.world_size = int(world[1]) if world else None
         self._chunks = chain([first], self._chunks)
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next bytes of the file to the JSON parser, or none where it asks for none."""
+        """Return the next bytes of the file to the JSON parser; empty if `size` is 0."""
         if size == 0:
             return b""
         chunk = next(self._chunks, b"")
@@ -109,7 +110,7 @@ class TraceFile:
         return chunk
 
     def events(self) -> Iterator[Event]:
-        """Yield every complete span of the trace.
+        """Yield every event of the trace that has a start and a length.
 
         Raises:
             InputError: broken JSON, no list of events, times that are none; with the number of the event.
@@ -131,6 +132,7 @@ class TraceFile:
             raise InputError(f"`{self._name}` is no trace: it has no `traceEvents`")
 
     def _event(self, number: int, entry: Mapping[str, Any]) -> Event:
+        """Convert the JSON entry with the given number into an event. Raises InputError for invalid times."""
         name, details = printable(str(entry.get("name", "")), limit=200), entry.get("args")
         details = details if isinstance(details, dict) else {}
         start, seconds = (_number(entry.get(key)) * _MICROSECOND for key in ("ts", "dur"))
@@ -150,11 +152,12 @@ class TraceFile:
 
 
 def _number(value: object) -> float:
+    """Value as a float; NaN if it is not a number."""
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
 
 
 def whole_number(value: object, most: int = 2**62) -> int:
-    """Whole number of a trace's detail where it is above zero and below `most`; else 0."""
+    """Value of an event's detail if it is a whole number above zero and below `most`; otherwise 0."""
     return value if isinstance(value, int) and 0 < value < most else 0
 
 
@@ -165,17 +168,18 @@ _TABLES = {
     "CUPTI_ACTIVITY_KIND_MEMSET": ("gpu_memset", "'Memset'", "deviceId, streamId", "NULL"),
     "NVTX_EVENTS": ("user_annotation", "coalesce(text, s.value)", "0, globalTid", "textId"),
 }
-"""Table → category of events; columns of name, of device and thread, of the name's number (schemas to 2026)."""
+"""Category of a table's events; columns of name, of device and thread, and of the name's id (schemas to 2026)."""
 
 
 class NsightFile(TraceFile):
-    """Reader of an SQLite export of Nsight Systems, with the interface of a trace file."""
+    """Reader of an SQLite export of Nsight Systems with the interface of `TraceFile`."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._name = path, printable(str(path))
         self.rank, self.world_size = rank_in_name(path), None
 
     def events(self) -> Iterator[Event]:
+        """Yield every event of the export. Raises InputError if the file is no complete export."""
         try:
             with closing(sqlite3.connect(f"{self.path.resolve().as_uri()}?mode=ro", uri=True)) as export:
                 export.text_factory = lambda text: text.decode("utf-8", "replace")

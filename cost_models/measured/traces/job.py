@@ -1,5 +1,5 @@
-"""Traces of some ranks of a job: seconds of a step by part on each, late ranks, every pass of a pipeline on one clock,
-rates of products and collectives.
+"""Analysis of traces of a job's ranks: seconds of a step by part on each rank, late ranks, all passes of a
+pipeline on one clock, rates of products and collectives.
 
 A collective's kernel runs while its rank waits for the others; the shortest of a kind's is the nearest to its own time.
 """
@@ -62,29 +62,30 @@ from cost_models.schedules.actions import KINDS as ACTION_KINDS
 from cost_models.units import counted, grouped
 
 _HOST = ("cpu_", "python_", "overhead", "trace", "fwdbwd", "ac2g")
-"""Prefixes of categories of host events."""
+"""Prefixes of the categories of host events."""
 _CPU_OPERATOR, _CPU_STEP, _GPU_STEP = "cpu_op", "user_annotation", "gpu_user_annotation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTrace:
-    """Trace of one rank, with one step split into parts and its collectives, passes and matrix products."""
+    """Trace of one rank: one of its steps split into parts, with collectives, pipeline passes and matrix
+    products."""
 
     rank: int
     step: Step
     """The step that was split into parts."""
     parts: dict[str, float]
-    """Seconds of the step by part; they add up to it."""
+    """Seconds of the step by part; their sum is the step."""
     exchanges: dict[Exchange, list[tuple[float, float]]]
-    """Begin and seconds of each exchange of the step."""
+    """Start and seconds of each communication kernel of the step, by kind of collective."""
     passes: tuple[Pass, ...] = ()
-    """Passes of the step that the trainer annotates, in seconds since its begin."""
+    """Passes of the step that the trainer annotates, in seconds since the step began."""
     products: dict[Product, array[float]] = field(default_factory=dict)
-    """Matrix products of the whole trace whose shapes it tells → seconds of each."""
+    """Seconds of each matrix product of the trace whose shape is known, by shape."""
     unknown: dict[str, float] = field(default_factory=dict)
-    """Names of kernels of part `other` → seconds in the whole trace."""
+    """Seconds in the trace of the kernels in part `other`, by name."""
     covered: float = 1.0
-    """Share of the time of kernels whose part is known."""
+    """Share of kernel time in kernels whose part is known."""
 
     @property
     def seconds(self) -> float:
@@ -93,8 +94,8 @@ class RankTrace:
 
 
 def read_traces(paths: Sequence[Path], layout: Layout, *, on_cpu: bool = False) -> tuple[RankTrace, ...]:
-    """Read traces of one rank each and split the same step of all into parts, in order of rank; where all ran
-    `on_cpu` no kernels are needed.
+    """Read the traces of several ranks, one file per rank, and split the same step of all into parts; sorted
+    by rank. With `on_cpu` the traces need no GPU kernels.
 
     Raises:
         InputError: a file cannot be read, is no trace of a GPU, or is of another job than the layout's.
@@ -111,8 +112,8 @@ def read_traces(paths: Sequence[Path], layout: Layout, *, on_cpu: bool = False) 
 
 
 def _read(path: Path, layout: Layout, default_rank: int, number: int | None, *, on_cpu: bool) -> RankTrace:
-    """Read the trace of one rank, `default_rank` where the file names none; `number` is the step to split
-    into parts."""
+    """Read the trace of one rank and split the step `number` into parts. The rank is `default_rank` if the
+    file names none."""
     file = NsightFile(path) if path.suffix == ".sqlite" else TraceFile(path)
     name = printable(str(path))
     rank = default_rank if file.rank is None else file.rank
@@ -162,7 +163,7 @@ def _read(path: Path, layout: Layout, default_rank: int, number: int | None, *, 
 def _require_complete(
     name: str, layout: Layout, spans: Spans, seconds: Mapping[str, float], categories: Sequence[str]
 ) -> None:
-    """Raise InputError where no kernel ran, or where ranks of a job of several never communicated."""
+    """Raise InputError if no kernel ran, or if a job of several ranks has no communication."""
     if not len(spans):
         hint = "profile with ProfilerActivity.CUDA: a trace of the host alone tells nothing of the GPU"
         if not all(one.startswith(_HOST) or one == _CPU_STEP for one in categories):
@@ -176,8 +177,8 @@ def _require_complete(
 
 
 def _annotate(spans: Spans, event: Event) -> None:
-    """Add an annotation (step, optimizer update or wait for a batch) to the spans. For steps the GPU's
-    annotation counts before the host's."""
+    """Add an annotation (step, optimizer update or wait for a batch) to the spans. For a step the GPU's
+    annotation replaces the host's."""
     begin, end = event.start, event.start + event.seconds
     if match := search(patterns().step, event.name):
         if event.category == _GPU_STEP or int(match[1]) not in spans.steps:
@@ -189,41 +190,41 @@ def _annotate(spans: Spans, event: Event) -> None:
 
 
 SLICES = 50
-"""Pieces of a step in which lateness is added up."""
+"""Number of equal slices of a step for which lateness is summed."""
 _UNEVEN = 0.05
-"""Share by which a stage must take longer beside the others than planned, before it is named."""
+"""Relative excess over the plan, compared with other stages, from which a stage counts as slow."""
 _OWN_WORK_SHARE = 0.25
-"""Share of what a late rank costs that its own work must be longer by, for it to be the cause."""
+"""Share of a late rank's lateness that longer work of its own must explain to be the cause."""
 
 
 class SlowStage(NamedTuple):
-    """Pipeline stage that computes longer than planned, relative to the other stages."""
+    """Pipeline stage whose compute takes longer than planned, relative to the other stages."""
 
     place: int
     seconds: float
-    """Seconds of a step beyond the other stages' ratio to plan."""
+    """Seconds of a step in excess of the plan times the other stages' ratio of measured to planned seconds."""
     times: float
-    """Ratio to plan, relative to the other stages' ratio."""
+    """Ratio of measured to planned seconds, divided by the other stages' ratio."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Matched traces of some ranks of a job, with pipeline passes, late ranks and a slow stage if there is one."""
+    """Traces of a job's ranks after matching: pipeline passes, late ranks, and a slow stage if there is one."""
 
     traced: tuple[RankTrace, ...]
     passes: Mapping[int, tuple[Pass, ...]]
-    """Rank → passes, in seconds since the step began, for pipelines with every rank traced."""
+    """Passes by rank, in seconds since the step began, for pipelines with every rank traced."""
     late: tuple[Late, ...]
     late_seconds: Mapping[int, tuple[float, ...]]
-    """Rank → seconds that others waited for it, in each of `SLICES` of the step."""
+    """Seconds that other ranks waited for a rank, in each of `SLICES` slices of the step, by rank."""
     slow_stage: SlowStage | None = None
     unfollowed: tuple[int, ...] = ()
     """Ranks whose sends and receives do not follow the plan's schedule."""
 
 
 def job_of(traced: Sequence[RankTrace], question: Question, layout: Layout) -> Job:
-    """Analyse the traces of a job for late ranks, pipeline passes and a slow stage. Collectives are matched
-    over ranks, the passes of pipelines found, and sends separated from waits for stages and late ranks."""
+    """Analyse the traces of a job: match collectives over ranks, find late ranks, pipeline passes and a slow
+    stage, and separate sends from waits for other stages and late ranks."""
     longest = max(trace.seconds for trace in traced)
     matched = arrivals({trace.rank: trace.exchanges for trace in traced}, layout)
     # rank → begin, and seconds that the rank waited for the last, of each matched collective
@@ -285,8 +286,8 @@ def job_of(traced: Sequence[RankTrace], question: Question, layout: Layout) -> J
 
 
 def _first_late(late: Sequence[Late], work: Mapping[int, Mapping[int, float]]) -> tuple[Late, ...]:
-    """Late ranks whose own compute and host time is longer than that of others of their stage; all late ranks where
-    no such time explains any. `work` is place in the pipeline → rank → seconds of compute and host."""
+    """Late ranks whose own compute and host time is longer than that of other ranks on their stage; if there
+    is none, all late ranks. `work` is seconds of compute and host, by place in the pipeline and rank."""
     own_work = []
     for delay in late:
         stage = next(ranks for ranks in work.values() if delay.rank in ranks)
@@ -297,7 +298,8 @@ def _first_late(late: Sequence[Late], work: Mapping[int, Mapping[int, float]]) -
 
 
 def _delays(ranks: Sequence[RankTrace], matched: Sequence[Sequence[Arrival]]) -> dict[int, tuple[float, ...]]:
-    """Rank → seconds that others waited for the rank in collectives, for each of `SLICES` slices of the step."""
+    """Seconds that other ranks waited for a rank in collectives, for each of `SLICES` slices of the step, by
+    rank."""
     steps = {arrival.rank: arrival.step for arrival in ranks}
     seconds_by_rank: dict[int, list[float]] = {}
     for arrival in (arrival for members in matched for arrival in members):
@@ -308,8 +310,8 @@ def _delays(ranks: Sequence[RankTrace], matched: Sequence[Sequence[Arrival]]) ->
 
 
 def _slow_stage(work: Mapping[int, Mapping[int, float]], pipeline: Pipeline) -> SlowStage | None:
-    """Pipeline stage whose compute most exceeds the plan, relative to the others; None where even or some
-    were not traced."""
+    """Pipeline stage whose compute most exceeds the plan, relative to the other stages; None if all are even
+    or some were not traced."""
     places = range(pipeline.table.pp)
     actions = [pipeline.table.actions(place) for place in places]
     planned = [sum(pipeline.expected.get((one.kind, one.stage), 0.0) for one in each) for each in actions]
@@ -325,7 +327,7 @@ def _slow_stage(work: Mapping[int, Mapping[int, float]], pipeline: Pipeline) -> 
 
 
 def pipeline_of(question: Question, layout: Layout) -> Pipeline:
-    """Schedule of the plan with the median predicted seconds of each kind of pass on each stage."""
+    """Schedule of the plan's pipeline with the median predicted seconds of each kind of pass on each stage."""
     spans = pass_spans(price_ranks(question, layout))
     table, lengths = spans.table, spans.end - spans.start
     seconds: dict[tuple[str, int], list[float]] = defaultdict(list)
@@ -341,10 +343,10 @@ _PRICES: dict[str, Callable[..., Array]] = {
 
 
 class Achieved(NamedTuple):
-    """Measured and predicted seconds of matrix products of one shape, or of collectives of one size."""
+    """Measured and predicted seconds of the matrix products of one shape, or of the collectives of one size."""
 
     axis: str
-    """Axis of a collective; empty for a product."""
+    """Parallel axis of a collective; empty for a product."""
     what: str
     """Shape of a product, operation of a collective."""
     ranks: int
@@ -352,23 +354,23 @@ class Achieved(NamedTuple):
     message_bytes: float
     """Bytes of a collective's whole tensor; 0 for a product."""
     kernels: int
-    """Number on one rank: in the trace; for collectives in a step."""
+    """Number of kernels on one rank: of a product in the trace, of a collective in a step."""
     seconds: float
-    """Median seconds of a kernel; for collectives on the rank where that is shortest."""
+    """Median seconds of a kernel; for collectives on the rank with the shortest median."""
     predicted: float
-    """Seconds by the profile; 0: unknown, as without a size."""
+    """Predicted seconds of a kernel; 0: unknown, for example without a size."""
     rate: float
     """FLOP/s of a product, message bytes/s of a collective."""
 
     @property
     def excess(self) -> float:
-        """Seconds by which all the kernels exceed the profile's prediction; 0 where there is none."""
+        """Seconds by which all kernels together exceed the prediction; 0 without a prediction."""
         return self.kernels * (self.seconds - self.predicted) if self.predicted else 0.0
 
 
 def products(job: Job, question: Question) -> list[Achieved]:
-    """Measured and predicted seconds of matrix products by shape, sorted by excess over the prediction,
-    largest first."""
+    """Measured and predicted seconds of the matrix products of each shape, largest excess over the prediction
+    first."""
     device = device_of(question)
     times: dict[Product, array[float]] = defaultdict(lambda: array("d"))
     for rank in job.traced:
@@ -385,7 +387,8 @@ def products(job: Job, question: Question) -> list[Achieved]:
 
 
 def collectives_of(job: Job, question: Question, layout: Layout) -> list[Achieved]:
-    """Measured and predicted seconds of a step's collectives by axis, operation and size, largest excess first."""
+    """Measured and predicted seconds of a step's collectives of each axis, operation and size, largest excess
+    first."""
     times_by_kind: dict[tuple[str, str, int, float], list[list[float]]] = defaultdict(list)
     for rank in job.traced:
         for kind, times in rank.exchanges.items():
@@ -407,8 +410,8 @@ def collectives_of(job: Job, question: Question, layout: Layout) -> list[Achieve
 
 
 def _groups(axis: str, size: int, question: Question, layout: Layout) -> Groups | None:
-    """Links of the groups of an axis, or of `size` neighbouring GPUs if the size differs; None where the
-    cluster has fewer."""
+    """Links of the groups of an axis, or of `size` neighbouring GPUs if the groups' size differs; None if the
+    cluster has fewer GPUs."""
     axis_group: Groups = getattr(axis_groups(question.cluster, LayoutColumns.of([layout])), axis)
     if int(axis_group.size[0]) == size:
         return axis_group

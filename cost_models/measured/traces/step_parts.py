@@ -1,4 +1,4 @@
-"""Parts of one step of a rank's trace, which add up to it.
+"""Splitting of one step of a rank's trace into parts that add up to the step.
 
 compute, optimizer, other   on a GPU: a kernel of that kind runs; where several do, the first of these
 tp, cp, ep, pp, dp _comm    communication of that axis while no such kernel runs
@@ -60,9 +60,9 @@ from cost_models.units import grouped
 KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
 """Categories of events that run on a GPU."""
 AXES = ("tp", "cp", "ep", "pp", "dp")
-"""Axes of communication, those first whose ranks wait for it where several are at work."""
+"""Axes of communication; if several communicate at once, time counts for the first axis."""
 UNKNOWN, UNNAMED = "other", "unnamed"
-"""A kernel that nothing names; communication of a group that is of no axis."""
+"""Part of kernels that no pattern matches; part of communication in groups that belong to no axis."""
 _MOST_NAMES = 1_000
 
 
@@ -71,17 +71,17 @@ class Patterns(Spec):
 
     source: str
     step: str
-    """Annotation of one step; the group is the number."""
+    """Pattern of the annotation of a step; its group is the step's number."""
     update: tuple[str, ...]
-    """Annotations of the optimizer's update, by words in them."""
+    """Words in annotations of the optimizer update."""
     loading: tuple[str, ...]
-    """Annotations of waits for a batch, by words in them."""
+    """Words in annotations of waits for a batch."""
     wait: str
-    """Annotation of a wait; the group is its cause."""
+    """Pattern of the annotation of a wait; its group is the cause."""
     passed: str
-    """Annotation of a pass; the groups are kind, stage and microbatch."""
+    """Pattern of the annotation of a pass; its groups are kind, stage and microbatch."""
     groups: tuple[tuple[str, str], ...]
-    """Description of a process group → axis."""
+    """Pairs of a pattern for descriptions of process groups and the groups' axis."""
     kernels: dict[str, tuple[str, ...]]
     """Part of a step, or `communication` → patterns of names of its kernels, the first that matches. A kernel that
     nothing names is `other`."""
@@ -97,7 +97,7 @@ def patterns() -> Patterns:
 
 @lru_cache(maxsize=100 * _MOST_NAMES)
 def _part_by_name(name: str, category: str) -> str:
-    """Part of a step that a kernel belongs to by its name, or `communication`."""
+    """Part of a step to which a kernel belongs according to its name, or `communication`; cached."""
     name, kineto = name.lower(), patterns()
     if category != "kernel":
         return "offload" if any(word in name for word in kineto.to_host) else "compute"
@@ -107,17 +107,17 @@ def _part_by_name(name: str, category: str) -> str:
 
 @dataclass(slots=True)
 class Parts:
-    """Classifier of kernels into parts of a step (compute, optimizer, communication by axis, ...) under one
-    layout."""
+    """Classifier of a trace's kernels into parts of a step (compute, optimizer, communication by axis, ...)
+    for a layout."""
 
     layout: Layout
     unknown: dict[str, float] = field(default_factory=dict)
-    """Name of a kernel that nothing names → its seconds."""
+    """Seconds of kernels that no pattern matches, by name."""
     _groups: dict[tuple[str, str, str], str] = field(default_factory=dict)
 
     def part_of(self, event: Event) -> str:
-        """Part of a step that a kernel belongs to, `compute`, `optimizer`, `offload`, an axis of `AXES`,
-        `other`, or `unnamed`."""
+        """Part of a step to which a kernel belongs: `compute`, `optimizer`, `offload`, an axis of `AXES`,
+        `other` or `unnamed`."""
         part = _part_by_name(event.name, event.category)
         if part == "communication":
             details = event.details
@@ -132,7 +132,7 @@ class Parts:
         return part
 
     def _axis_of(self, description: str, ranks: str, kind: str, details: Mapping[str, Any]) -> str:
-        """Parallel axis of a collective, by the description of its group, else by its ranks, else by its
+        """Parallel axis of a collective: by the description of its group, else by its ranks, else by its
         kind; empty if unclear."""
         layout = self.layout
         used_axes = [axis for axis in AXES if getattr(layout, axis) > 1]
@@ -158,26 +158,26 @@ class Parts:
 
 JITTER = "jitter"
 KINDS = ("compute", "optimizer", UNKNOWN, *AXES, UNNAMED, JITTER, "offload", "data")
-"""Kinds of activity, in the order in which overlapping ones count on a GPU."""
+"""Kinds of activity; time in which several overlap on a GPU counts for the first."""
 ON_CPU = (*AXES, UNNAMED, JITTER, "offload", "data", "optimizer", "compute", UNKNOWN)
-"""Kinds of activity, in the order in which overlapping ones count on a CPU."""
+"""Kinds of activity; time in which several overlap on a CPU counts for the first."""
 COMPUTE, _OPTIMIZER, PP = (KINDS.index(kind) for kind in ("compute", "optimizer", "pp"))
 MOST_SPANS = 20_000_000
-"""Kernels of one trace that are kept, 20 bytes each."""
+"""Maximum number of kernels of a trace, 20 bytes each."""
 Interval = tuple[float, float]
 
 
 class Spans(Columns):
-    """Start, seconds and kind of each kernel of one rank's trace, with annotated steps and updates."""
+    """Start, seconds and kind of each kernel in one rank's trace, with annotated steps and updates."""
 
     def __init__(self) -> None:
         super().__init__("ddi")
         self.steps: dict[int, Interval] = {}
-        """Number of a step → begin and end."""
+        """Start and end of each annotated step, by its number."""
         self.updates: list[Interval] = []
 
     def add(self, start: float, seconds: float, part: str) -> None:
-        """Add a kernel of the given part; raise InputError where there are too many."""
+        """Add a kernel of the given part. Raises InputError if the trace has too many."""
         if len(self) >= MOST_SPANS:
             message = f"a trace has more than {grouped(MOST_SPANS)} kernels"
             raise InputError(message, hint="profile two or three steps")
@@ -190,10 +190,10 @@ class Step:
 
     number: int
     begin: float
-    """Seconds by the clock of the machine."""
+    """Start of the step in seconds on the machine's clock."""
     seconds: float
     parts: dict[str, float]
-    """Seconds by part, which add up to the step."""
+    """Seconds by part; their sum is the step."""
     low: Array
     """(K,): when each kernel in it begins, in order."""
     high: Array
@@ -201,14 +201,14 @@ class Step:
     sends: tuple[Interval, ...]
     """Intervals in which the rank only waits for another stage, or sends to it."""
     updating: float | None
-    """Begin of the update, where it is annotated."""
+    """Start of the optimizer update; None if it is not annotated."""
     count: int
-    """Steps of the trace."""
+    """Number of steps in the trace."""
 
 
 def step_of(spans: Spans, *, number: int | None = None, order: Sequence[str] = KINDS) -> Step:
-    """Step with the given number, or else of median length, split into parts; without annotations the trace
-    is one step."""
+    """Split the step with the given number into parts, by default the step of median length. A trace without
+    annotations is one step."""
     start, seconds, kind = spans.arrays()
     for began, ended in spans.updates:  # kernels that compute within an update belong to it
         middle = start + seconds / 2
@@ -231,8 +231,8 @@ def step_of(spans: Spans, *, number: int | None = None, order: Sequence[str] = K
 
 
 def without_waits(step: Step, waits: Sequence[Interval]) -> dict[str, float]:
-    """Seconds of a step by part, with the waits for late ranks in collectives moved to `jitter`; `waits` are
-    (begin, seconds)."""
+    """Seconds of a step by part, with waits for late ranks in collectives counted as `jitter`; `waits` are
+    (start, seconds)."""
     low, kind, late = step.low.copy(), step.kind, np.array(waits).reshape(-1, 2)
     late = late[np.argsort(late[:, 0])]
     sends = np.isin(kind, [KINDS.index(axis) for axis in AXES if axis != "pp"])
@@ -246,7 +246,7 @@ def without_waits(step: Step, waits: Sequence[Interval]) -> dict[str, float]:
 
 
 def _windows(spans: Spans, start: Array, end: Array) -> dict[int, Interval]:
-    """Step number → (begin, end) in seconds; each step lasts until the next begins."""
+    """Start and end in seconds of each step, by number; a step lasts until the next begins."""
     if not spans.steps:
         return {0: (float(start.min()), float(end.max()))}
     ordered = sorted(spans.steps.items(), key=lambda step_span: step_span[1])
@@ -257,8 +257,8 @@ def _windows(spans: Spans, start: Array, end: Array) -> dict[int, Interval]:
 def _parts(
     low: Array, high: Array, kind: Ints, step_seconds: float, order: Sequence[str]
 ) -> tuple[dict[str, float], tuple[Interval, ...]]:
-    """Seconds of a step by part, and the intervals that count as `pp`; each moment belongs to the first
-    active kind of `order`."""
+    """Seconds of a step by part, and the intervals that count as `pp`; each moment counts for the first
+    active kind in `order`."""
     edges = np.unique(np.concatenate([low, high]))
     lengths = np.diff(edges)
     free = np.ones(len(lengths), dtype=bool)
@@ -284,18 +284,18 @@ def _parts(
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 _OPERATIONS = {operation.replace("_", ""): operation for operation in COLLECTIVES}
 _OPERATIONS |= {"sendrecv": "p2p", "send": "send", "recv": "recv", "coalesced": "p2p"}
-"""Word in the name of a collective or its kernel, without `_` → operation."""
+"""Operation of a collective by a word in its name or its kernel's, without `_`."""
 _BYTES = {"double": 8, "long": 8, "float": 4, "int": 4, "bfloat16": 2, "half": 2}
-"""Type of elements as torch's traces call it → bytes; all others have one."""
+"""Bytes of an element by the name of its type in torch's traces; other types have 1."""
 _MOST_KINDS = 100_000
 LATE = 0.02
-"""Share of a step from which a late rank is named."""
+"""Minimum share of a step that a late rank costs."""
 _LATE_SHARE = 0.6
-"""Share of collectives to which a late rank must have come last."""
+"""Minimum share of collectives to which a late rank came last."""
 
 
 class Exchange(NamedTuple):
-    """Kind of a collective in a trace (axis, operation, group, ranks and message bytes)."""
+    """Kind of collective in a trace: axis, operation, group, ranks and message bytes."""
 
     axis: str
     operation: str
@@ -303,17 +303,17 @@ class Exchange(NamedTuple):
     group: str
     """The ranks, as the trace names them, or the group's description."""
     size: int
-    """Ranks; 0: unknown."""
+    """Number of ranks; 0: unknown."""
     message_bytes: float
     """Bytes of the whole tensor; 0: unknown."""
 
 
 TimesByExchange = Mapping[Exchange, list[tuple[float, float]]]
-"""Begin and seconds of each exchange of a step, by kind."""
+"""Start and seconds of each communication kernel of a step, by kind of collective."""
 
 
 class Exchanges(Columns):
-    """Begin, seconds and kind of the communication kernels of one rank's trace."""
+    """Start, seconds and kind of each communication kernel in one rank's trace."""
 
     def __init__(self) -> None:
         super().__init__("ddi")
@@ -334,7 +334,7 @@ class Exchanges(Columns):
             self.append(event.start, event.seconds, self.kinds.setdefault(exchange, len(self.kinds)))
 
     def of_step(self, step: Step) -> dict[Exchange, list[tuple[float, float]]]:
-        """Begin and seconds of the communication kernels of a step, in order of time, by kind of collective."""
+        """Start and seconds of the communication kernels of a step in order of time, by kind of collective."""
         start, seconds, kind = self.arrays()
         inside = np.flatnonzero((start >= step.begin) & (start < step.begin + step.seconds))
         exchange_kinds, times = list(self.kinds), defaultdict(list)
@@ -344,7 +344,7 @@ class Exchanges(Columns):
 
 
 class Late(NamedTuple):
-    """Rank for which others wait in collectives, and the seconds of a step that are lost so."""
+    """Rank for which others wait in collectives, with the seconds of a step lost by the waits."""
 
     rank: int
     seconds: float
@@ -354,17 +354,17 @@ class Late(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """Time at which one rank began a collective, and the seconds for which the first rank there waited for it."""
+    """Start of one rank's kernel for a collective, and the seconds for which the first rank waited for it."""
 
     rank: int
     at: float
-    """Seconds by the clock of the rank."""
+    """Start of the kernel in seconds on the rank's clock."""
     waited: float
-    """Seconds that the first to come waited for it."""
+    """Seconds from the first rank's start to this rank's."""
 
 
 def arrivals(exchanges_by_rank: Mapping[int, TimesByExchange], layout: Layout) -> list[list[Arrival]]:
-    """Arrival times of all ranks at each collective that could be matched over the ranks' traces."""
+    """Arrival of every rank at each collective that could be matched over the ranks' traces."""
     groups: dict[tuple[object, ...], dict[int, list[tuple[float, float]]]] = defaultdict(dict)
     for rank, exchanges in exchanges_by_rank.items():
         for kind, times in exchanges.items():
@@ -381,8 +381,8 @@ def arrivals(exchanges_by_rank: Mapping[int, TimesByExchange], layout: Layout) -
 
 
 def _members(kind: Exchange, layout: Layout, rank: int) -> object:
-    """Key of the group that runs a collective, to match ranks; None where unknown or where not all members
-    meet at once."""
+    """Key that is equal for all ranks of the group that runs a collective; None if the group is unknown or
+    its members do not meet at once."""
     if kind.axis not in AXES or kind.operation in ("", "send", "recv", "p2p"):
         return None
     if kind.group.startswith("["):  # of one stage: others end later as planned
@@ -414,7 +414,7 @@ def late_ranks(matched: Sequence[Sequence[Arrival]], step_seconds: float) -> tup
 
 
 _OPERATORS = {"aten::mm": 0, "aten::addmm": 1, "aten::bmm": 0, "aten::baddbmm": 1, "aten::_scaled_mm": 0}
-"""Operator → index of the first factor among the inputs; the second follows."""
+"""Index of the first factor among an operator's inputs, by operator; the second factor follows."""
 _RUNTIME = ("cuda_runtime", "cuda_driver")
 """Categories of launches; ROCm's are called alike."""
 _MAX_EVENTS, _MAX_NAMES = 2_000_000, 100_000
@@ -440,24 +440,25 @@ class Product(NamedTuple):
 
 @lru_cache(maxsize=_MAX_NAMES)
 def _multiplies(name: str) -> bool:
-    """Whether a kernel multiplies matrices, by its name."""
+    """Whether a kernel multiplies matrices, judged by its name; cached."""
     return bool(re.search(patterns().kernels["compute"][0], name.lower()))
 
 
 class Products:
-    """Matrix-product kernels of a trace, collected with the launches and operators that tell their shapes."""
+    """Matrix-product kernels of a trace, collected with the launches and operators from which their shapes
+    follow."""
 
     def __init__(self) -> None:
         self._shapes: dict[Product, int] = {}
         self._operators = Columns("qi")
-        """Id of an operator, and number of its shape."""
+        """Columns of operator ids and of shape numbers."""
         self._launches = Columns("qq")
-        """Number of a launch, and id of its operator."""
+        """Columns of launch numbers and of operator ids."""
         self._kernels = Columns("qd")
-        """Id of a kernel's operator, or minus the number of its launch; and its seconds."""
+        """Columns of operator ids (or negative launch numbers) and of seconds, for kernels."""
 
     def add_kernel(self, event: Event) -> None:
-        """Add a kernel if it multiplies matrices."""
+        """Add a trace event if it is a kernel that multiplies matrices."""
         if event.category == "kernel" and len(self._kernels) < _MAX_EVENTS and _multiplies(event.name):
             operator, launch = map(whole_number, map(event.details.get, ("External id", "correlation")))
             if operator or launch:
@@ -473,7 +474,7 @@ class Products:
             self._launches.append(whole_number(event.details.get("correlation")), operator)
 
     def seconds_by_shape(self) -> dict[Product, array[float]]:
-        """Shape of a matrix product → seconds of each of its kernels in the trace."""
+        """Seconds of each matrix-product kernel of the trace, by shape of the product."""
         kernel, seconds = self._kernels.arrays()
         operator = np.where(kernel < 0, _values_of(-kernel, *self._launches.arrays(), none=0), kernel)
         shape = _values_of(operator, *self._operators.arrays(), none=-1)
@@ -483,8 +484,8 @@ class Products:
 
 
 def _values_of(keys: Ints, known_keys: Ints, values: Ints, *, none: int) -> Ints:
-    """Look up each of `keys` in `known_keys` and return its value, the last where there are several; `none`
-    for unknown keys."""
+    """Value of each of `keys` in a table of `known_keys` and `values` (the last of several); `none` for
+    unknown keys."""
     if not len(known_keys):
         return np.full(len(keys), none)
     order = np.argsort(known_keys, kind="stable")
@@ -494,8 +495,8 @@ def _values_of(keys: Ints, known_keys: Ints, values: Ints, *, none: int) -> Ints
 
 
 def _shape(dims: Any, first: int) -> Product | None:
-    """Shape of the matrix product of two inputs with dimensions `dims`, from the input `first` on; None where
-    they do not fit."""
+    """Shape of the matrix product of two of an operator's inputs, `first` and the next, with dimensions
+    `dims`; None if they do not fit."""
     pair = dims[first : first + 2] if isinstance(dims, list) else []
     sized = (isinstance(one, list) and len(one) in (2, 3) and all(map(whole_number, one)) for one in pair)
     if len(pair) < 2 or not all(sized):
@@ -507,17 +508,17 @@ def _shape(dims: Any, first: int) -> Product | None:
 
 
 class Pass(NamedTuple):
-    """Begin and end in seconds of one pass (forward or backward) of one microbatch on one stage."""
+    """Start and end in seconds of one pass (forward or backward) of one microbatch on one stage."""
 
     kind: str
-    """The letter of the action table: F, B, I, W."""
+    """Letter of the pass in the action table: F, B, I or W."""
     stage: int
     microbatch: int
     start: float
     end: float
 
     def earlier(self, seconds: float) -> Pass:
-        """The pass by a clock that shows `seconds` less."""
+        """Copy of the pass with start and end `seconds` earlier."""
         return self._replace(start=self.start - seconds, end=self.end - seconds)
 
 
@@ -525,22 +526,22 @@ Passes = Sequence[Pass]
 
 
 class HostSpans(Columns):
-    """Operators of all host threads in a CPU trace (begin, seconds, numbers of name and thread), and the waits, passes
-    and updates that the training thread annotates."""
+    """Operators of all host threads in a CPU trace (start, seconds, numbers of name and thread), and the
+    waits, passes and updates that the training thread annotates."""
 
     def __init__(self) -> None:
         super().__init__("ddii")
         self.waits: list[tuple[str, float, float]] = []
-        """Axis, begin, seconds."""
+        """Axis, start and seconds of each wait."""
         self.passes: list[Pass] = []
         self.updates: list[Interval] = []
         self.training = ""
-        """The thread that annotates steps."""
+        """Name of the thread that annotates steps."""
         self._names: dict[str, int] = {}
         self._threads: dict[str, int] = {}
 
     def add(self, event: Event) -> None:
-        """Add an operator or an annotation of the host."""
+        """Add an operator or an annotation of a host thread."""
         kineto, begin, end = patterns(), event.start, event.start + event.seconds
         if match := search(kineto.wait, event.name):
             self.waits.append((match[1], begin, event.seconds))
@@ -561,7 +562,7 @@ class HostSpans(Columns):
         return tuple(sorted(inside, key=lambda span: span.start))
 
     def fill(self, spans: Spans) -> None:
-        """Add the training thread's waits, updates and operators to the spans of its rank."""
+        """Add the training thread's waits, updates and operators to `spans`, the spans of its rank."""
         for axis, begin, seconds in self.waits:
             spans.add(begin, seconds, axis)
         spans.updates += self.updates
@@ -570,8 +571,8 @@ class HostSpans(Columns):
                 spans.add(begin, end - begin, part)
 
     def _computed(self) -> list[Interval]:
-        """Intervals in which an operator of the training thread runs and no operator inside it does, in order of time;
-        an operator that only dispatches to one of its name does not count."""
+        """Intervals in which the innermost running operator of the training thread computes, in order of
+        time; operators that only dispatch to another of the same name do not compute."""
         *columns, thread = self.arrays()
         training = self._threads.get(self.training, np.bincount(thread).argmax())
         start, seconds, name = (column[thread == training] for column in columns)
@@ -581,6 +582,7 @@ class HostSpans(Columns):
         changes: list[tuple[float, int]] = []  # moment, and the innermost event from then on (-1: none)
 
         def close(until: float) -> None:
+            """Close the open events that end by the time `until`."""
             while open_events and ends[open_events[-1]] <= until:
                 changes.append((ends[open_events.pop()], open_events[-1] if open_events else -1))
 
@@ -598,18 +600,19 @@ class HostSpans(Columns):
 
 
 _TICK = 1e-6
-"""Seconds by which what follows on another may seem to begin before it, as clocks are rounded."""
+"""Seconds by which an event may seem to begin before its predecessor ends, as clocks are rounded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Action table of a plan's pipeline, with the expected seconds of each kind of pass on each stage."""
+    """Action table of a plan's pipeline, with the predicted seconds of each kind of pass on each stage."""
 
     table: ActionTable
     expected: Mapping[tuple[str, int], float]
 
     def crosses(self, action: Action, *, output: bool) -> bool:
-        """Whether the `output` of a pass, or else its input, passes between stages on different ranks."""
+        """Whether the output of a pass (with `output` false: its input) is sent between stages on different
+        ranks."""
         neighbour = action.stage + (1 if (action.kind == "F") == output else -1)
         ranks = self.table.rank_of_stage
         has_neighbour = action.kind != "W" and 0 <= neighbour < len(ranks)
@@ -617,7 +620,7 @@ class Pipeline:
 
 
 def passes_of(step: Step, exchanges: TimesByExchange, pipeline: Pipeline, place: int) -> tuple[Pass, ...]:
-    """Passes of the rank at `place` in the pipeline, in order; empty where its sends do not follow the action
+    """Passes of the rank at `place` in the pipeline, in order; empty if its sends do not follow the action
     table."""
     cuts = []  # times at which a pass may end (a send begins) or begin (a receive ends)
     for kind, times in exchanges.items():
@@ -645,7 +648,7 @@ def passes_of(step: Step, exchanges: TimesByExchange, pipeline: Pipeline, place:
 
 
 def _runs(pipeline: Pipeline, place: int) -> list[list[Action]]:
-    """Pipeline actions of a rank in order, grouped wherever none sends or receives in between."""
+    """Pipeline actions of a rank in order, in groups without a send or receive between them."""
     runs: list[list[Action]] = []
     for action in pipeline.table.actions(place):
         cut = runs and pipeline.crosses(runs[-1][-1], output=True)
@@ -656,7 +659,7 @@ def _runs(pipeline: Pipeline, place: int) -> list[list[Action]]:
 
 
 def aligned(passes: Mapping[int, Sequence[Pass]], pipeline: Pipeline) -> dict[int, tuple[Pass, ...]]:
-    """Passes of one pipeline replica by place, shifted to one common clock, in seconds since the first pass."""
+    """Passes of one pipeline replica by place, shifted to a common clock, in seconds since the first pass."""
     all_passes = [span for each in passes.values() for span in each]
     passes_by_key = {(span.kind == "F", span.stage, span.microbatch): span for span in all_passes}
     ranks = pipeline.table.rank_of_stage.tolist()
@@ -678,10 +681,10 @@ def aligned(passes: Mapping[int, Sequence[Pass]], pipeline: Pipeline) -> dict[in
 
 
 def bubble_of(step: Step, passes: Passes, all_passes: Passes, begin: float, all_there: float) -> float:
-    """Seconds of a step that a pipeline rank spends waiting for another stage that is not done yet.
+    """Seconds of a step in which a pipeline rank waits for another stage that has not finished its pass.
 
-    `passes` are the rank's and `all_passes` the replica's, in seconds since `begin` of this rank's clock; `all_there`
-    is when the last stage begins its update.
+    `passes` are the rank's and `all_passes` the replica's, in seconds since `begin` on this rank's clock; `all_there`
+    is the time at which the last stage begins its update.
     """
     ends = {(one.kind == "F", one.stage, one.microbatch): one.end for one in all_passes if one.kind != "W"}
     updating, bubble = updating_of(step, passes, begin), 0.0
@@ -697,6 +700,6 @@ def bubble_of(step: Step, passes: Passes, all_passes: Passes, begin: float, all_
 
 
 def updating_of(step: Step, passes: Passes, begin: float) -> float:
-    """Start of a rank's optimizer update, in seconds since `begin`, by the annotation or else the end of its
-    last pass."""
+    """Start of a rank's optimizer update, in seconds since `begin`: as annotated, else the end of its last
+    pass."""
     return max(one.end for one in passes) if step.updating is None else step.updating - begin

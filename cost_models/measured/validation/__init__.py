@@ -1,1 +1,1 @@
-"""Validation: predictions beside measured runs, and how far off they are."""
+"""Validation: predictions compared with measured runs."""

@@ -1,5 +1,5 @@
-"""Predictions of published rows, one each with its peak as the row measured it or the reason why there is none, and of
-figures that papers state beside their tables of runs (ablations, MFU, days), by shipped profiles.
+"""Predictions of published runs, each with its peak memory as the row measured it or the reason why there is
+none, and of figures that papers state (ablations, MFU, days).
 
 The point of a figure is a row of a shipped table with other cells; in a ladder it also has all that the points before
 it changed, and the microbatch of the first. Nothing here is fitted: a point that is missed is shown with its residual.
@@ -31,12 +31,12 @@ from cost_models.pipeline.seconds import FRAGMENTATION
 from cost_models.question import Question
 
 _BATCH_ROWS = 256
-"""Rows that are read before any is predicted."""
+"""Number of rows that are read and predicted together."""
 
 
 def peak_bytes(case: Case, priced: Estimate) -> float:
-    """Predicted peak bytes on the rank that the row names, else on the fullest; allocated, reserved or in use
-    as the row's peak counts."""
+    """Predicted peak bytes on the rank that the row names, else on the fullest; allocated, reserved or in
+    use, as the row's measured peak."""
     rank, counts = case.row.peak_rank, case.row.peak_counts
     memory = priced.rank_memory[priced.fullest_rank if rank is None else rank]
     if counts == "in use":
@@ -46,7 +46,7 @@ def peak_bytes(case: Case, priced: Estimate) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Prediction of one published run; all fields but the row are empty where `skipped` gives a reason."""
+    """Prediction of one published run; all fields but the row are empty if `skipped` gives a reason."""
 
     row: Row
     case: Case | None = None
@@ -71,8 +71,7 @@ class Prediction:
 def predict(
     rows: Iterable[Row], *, stack: str | None = None, profile: Profile = None
 ) -> Iterator[Prediction]:
-    """Yield the prediction of each row in order; a row that cannot be predicted is skipped with the reason,
-    never an error.
+    """Yield the prediction of each row in order; a row that cannot be predicted has the reason in `skipped`.
 
     Of every `_BATCH_ROWS` rows those that ask the same question are priced together.
     """
@@ -90,8 +89,8 @@ def predict(
 
 
 def _estimates(question: Question, layouts: Sequence[Layout]) -> Sequence[Estimate | str]:
-    """Estimate layouts of one question together, or one by one where any fails; reasons take the place of
-    failed estimates."""
+    """Estimate layouts of one question together, or one by one if any fails; a failed estimate is replaced by
+    its reason."""
     try:
         return estimate_each(question, layouts)
     except InputError as reason:
@@ -101,6 +100,7 @@ def _estimates(question: Question, layouts: Sequence[Layout]) -> Sequence[Estima
 
 
 def _prediction(row: Row, case: Case | str, priced: Estimate | str) -> Prediction:
+    """Prediction of a row from its case and estimate; skipped if either is a reason."""
     if isinstance(case, str) or isinstance(priced, str):
         return Prediction(row=row, skipped=str(priced))
     memory = priced.rank_memory[priced.fullest_rank]
@@ -127,19 +127,20 @@ def _prediction(row: Row, case: Case | str, priced: Estimate | str) -> Predictio
 _DAY = 86400.0
 _UNSHOWN: Any = Field(default=None, exclude=True)
 _UNSHOWN_GROUP: Any = Field(default_factory=dict, exclude=True)
-"""Fields of the data file that say what is predicted, and are no part of the answer."""
+"""Pydantic fields of the data file that describe the predicted run and are not printed with answers."""
 
 
 class Figure(Spec):
-    """Figure that a paper states (MFU or days), its prediction, and the published run with changes it refers to."""
+    """Figure that a paper states (MFU or days), its prediction, and the published run with the changes to
+    which it refers."""
 
     name: str
     published: float
     """MFU in percent, or days."""
     predicted: float = math.nan
-    """As `published`; NaN until it is predicted."""
+    """Predicted figure, in the unit of `published`; NaN until it is predicted."""
     off: float = math.nan
-    """Points of MFU; percent of days."""
+    """Error of the prediction: percentage points of MFU, or percent of days."""
     profile: str = ""
     layout: str = ""
     row: str | None = _UNSHOWN
@@ -162,7 +163,7 @@ class Figures(Spec):
     source: str
     quantity: Literal["mfu", "days"]
     within: float
-    """How near a prediction should come: points of MFU, percent of days."""
+    """Tolerance of predictions: percentage points of MFU, or percent of days."""
     ladder: bool = False
     """Whether each point also has the changes of the points before."""
     points: Annotated[tuple[Figure, ...], Field(strict=False)]
@@ -179,12 +180,13 @@ class Figures(Spec):
 
 @cache
 def published_figures() -> tuple[Figures, ...]:
-    """Groups of published figures in the shipped data, with predictions by the cost model."""
+    """Groups of published figures in the shipped data, with predictions by the cost model; cached."""
     groups = [Figures(name=name, **group) for name, group in read_data("published/figures").items()]
     return tuple(group.model_copy(update={"points": tuple(_predicted(group))}) for group in groups)
 
 
 def _predicted(group: Figures) -> Iterator[Figure]:
+    """Yield the figures of a group with their predictions."""
     rows = {row.row_id: row for row in shipped_rows()}
     question: Question | None = None
     for point in group.points:

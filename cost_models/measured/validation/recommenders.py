@@ -1,4 +1,4 @@
-"""Published runs of recommenders, as questions with what was measured, and their predictions.
+"""Published runs of recommenders as questions with their measurements, and predictions of them.
 
 MLPerf         DLRM-DCNv2 with HugeCTR; the sharding is that of HugeCTR's planner for NVIDIA's configurations
 SOK            DLRM with SparseOperationKit: rows of all tables over all GPUs; `compress` asks for a row once
@@ -51,7 +51,7 @@ class RecommenderRun:
 
 
 def read_runs(path: Path | None = None) -> tuple[RecommenderRun, ...]:
-    """Read recommender runs from a CSV table in the columns of the shipped table, which is the default.
+    """Read recommender runs from a CSV table with the columns of the shipped table, which is the default.
     Raises InputError."""
     (shipped,) = data_files("published_recommenders", ".csv")
     text, place = read_table(path) if path else shipped.read_text("utf-8"), str(path or shipped.name)
@@ -60,6 +60,8 @@ def read_runs(path: Path | None = None) -> tuple[RecommenderRun, ...]:
 
 
 def _run(row: Mapping[str, str], place: str) -> RecommenderRun:
+    """Convert a row of the table of recommender runs into a run. Raises InputError for an unknown GPU or
+    invalid cell."""
     try:
         framework = row["framework"]
         if "DCNv2" in row["model"]:
@@ -88,6 +90,7 @@ def _run(row: Mapping[str, str], place: str) -> RecommenderRun:
 
 
 def _mlperf(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
+    """Question and sharding of a row with MLPerf's DLRM-DCNv2 on HugeCTR."""
     shardings = {int(key): text for key, text in read_data("published_recommenders/shardings").items()}
     nodes = max(1, int(row["num_gpus"]) // 8)
     facts = {"precision": "fp16", "optimizer": "adagrad", "dense_optimizer": "adagrad"}
@@ -95,6 +98,7 @@ def _mlperf(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
 
 
 def _sok(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
+    """Question and sharding of a row with DLRM on SparseOperationKit."""
     types = {"precision": "fp16" if "amp" in row.get("precision", "") else "fp32", "exchange_dtype": "fp32"}
     question = _question(row, "dlrm", _GPUS[row["gpu"]], 1, 8, "sok", **types)
     facts: dict[str, Any] = {"unique_ids": "compress yes" in row.get("notes", "")}
@@ -108,6 +112,7 @@ _PLAIN_INTERACTION = 28.0
 
 
 def _wide_and_deep(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
+    """Question and sharding of a row with Wide & Deep on HugeCTR 2.2 or OneFlow."""
     gpus, rows, hugectr = int(row["num_gpus"]), int(row["vocab_rows_total"]), "HugeCTR" in row["framework"]
     layers = int(row.get("mlp_hidden_layers") or (7 if rows >= 3_200_000 else 2))
     gpus_per_node = min(gpus, int(row["gpus_per_node"]))
@@ -134,13 +139,14 @@ vocabulary doubles, and as much on each of several GPUs. Nobody says why; fitted
 
 _GPUS = {"H100-SXM-80GB": "dgx-h100", "H200-SXM-141GB": "hgx-h200", "A100-SXM-80GB": "dgx-a100-80gb"}
 _GPUS |= {"V100-SXM2-32GB": "dgx-v100"}
-"""GPU in tables' words → cluster of the catalogue."""
+"""Catalogue cluster of each GPU as tables name it."""
 
 
 def _question(
     row: Mapping[str, str], model: str, cluster: str, nodes: int, gpus: int, stack: str, **training: Any
 ) -> RecommenderQuestion:
-    """Question of a row on `nodes` nodes of `gpus` GPUs, with the row's batch and further facts of `training`."""
+    """Question of a row on `nodes` nodes of `gpus` GPUs, with the row's batch and the training fields
+    `training`."""
     spec, hardware = catalog.load_recommender(model), catalog.load_profile("datasheet-gpu")
     sized = catalog.load_cluster(cluster).model_copy(update={"nodes": nodes, "gpus_per_node": gpus})
     job = RecommenderTraining(global_batch=int(row["global_batch"]), **training)
@@ -149,11 +155,11 @@ def _question(
 
 
 EVALUATED = 89_137_319 / (4_195_197_692 / 20)
-"""Samples evaluated for each that MLPerf trains on (HugeCTR 25.03, samples/dlrm/train.py)."""
+"""Number of samples evaluated per training sample in MLPerf (HugeCTR 25.03, samples/dlrm/train.py)."""
 
 
 class RecommenderPrediction(NamedTuple):
-    """Published recommender run with the predicted estimate and step seconds."""
+    """Published recommender run with its estimate and predicted step seconds."""
 
     run: RecommenderRun
     estimate: RecommenderEstimate
@@ -162,17 +168,17 @@ class RecommenderPrediction(NamedTuple):
 
     @property
     def error(self) -> float | None:
-        """Relative error of the predicted step time with evaluations; None where it was not measured."""
+        """Relative error of the predicted step time with evaluations; None if it was not measured."""
         return relative_error(self.seconds, self.run.seconds)
 
     @property
     def training_error(self) -> float | None:
-        """Relative error of the predicted step time without evaluations; None where it was not measured."""
+        """Relative error of the predicted step time without evaluations; None if it was not measured."""
         return relative_error(self.estimate.step_seconds, self.run.training_seconds)
 
     @property
     def memory_error(self) -> float | None:
-        """Relative error of the predicted memory of the first GPU; None where it was not measured."""
+        """Relative error of the predicted memory of the first GPU; None if it was not measured."""
         return relative_error(float(self.estimate.device_bytes[0]), self.run.memory_bytes)
 
     @property
@@ -197,7 +203,8 @@ class RecommenderScore:
 
 
 def predict(run: RecommenderRun) -> RecommenderPrediction:
-    """Predict the step time and memory of one recommender run, with evaluations where they were part of the run."""
+    """Predict the step time and memory of one recommender run, including evaluations if the measured time
+    includes them."""
     priced = estimate(run.question, run.sharding)
     seconds = priced.step_seconds
     if run.training_seconds is not None:
@@ -207,7 +214,7 @@ def predict(run: RecommenderRun) -> RecommenderPrediction:
 
 
 def scores(predictions: Iterable[RecommenderPrediction]) -> tuple[RecommenderScore, ...]:
-    """Errors of recommender predictions, grouped by framework and GPU."""
+    """Errors of recommender predictions for each framework and GPU."""
     groups = group_by(predictions, lambda one: (one.run.framework, one.run.question.cluster.gpu.name))
     scored = []
     for (framework, gpu), group in groups.items():

@@ -1,4 +1,5 @@
-"""Accuracy of predictions by source of published rows: errors, choices within sweeps, and coverage of intervals.
+"""Accuracy of predictions for each source of published runs: errors, choices within sweeps, and coverage of
+intervals.
 
 Errors are predicted / measured − 1. A *sweep* is what one source ran under one nominal question: rows that agree in
 model, sequence length, number of GPUs, global batch, GPU and precision, and differ in layout.
@@ -37,9 +38,9 @@ from cost_models.measured.runs.rows import Row
 from cost_models.measured.validation.predictions import Prediction
 
 MIN_RANKED = 3
-"""Fewest timed rows of a sweep for a regret."""
+"""Minimum number of timed rows of a sweep for its regret."""
 MIN_ORDERED = 5
-"""Fewest timed rows of a sweep for a τ, and for three anchors."""
+"""Minimum number of timed rows of a sweep for Kendall's τ and for calibration by three anchors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class ErrorScore:
 
 @dataclass(frozen=True, slots=True)
 class MemoryVerdicts:
-    """Numbers of runs by whether they ran out of memory and whether they were predicted to (a confusion matrix)."""
+    """Numbers of runs by whether they ran out of memory and whether this was predicted (a confusion matrix)."""
 
     caught: int
     """Runs out of memory, predicted not to fit."""
@@ -76,21 +77,21 @@ class MemoryVerdicts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepScore:
-    """Regret (slowdown by picking the row predicted fastest) and rank correlation within one sweep of three
-    or more timed rows."""
+    """Regret (slowdown from choosing the row predicted fastest) and rank correlation in one sweep of three or
+    more timed rows."""
 
     key: tuple[str, ...]
     """Name of the sweep, in parts."""
     rows: int
     regret: float
-    """How much slower the row predicted fastest ran than the fastest row, as a share."""
+    """Relative slowdown of the row predicted fastest compared with the fastest row."""
     tau: float | None
     """Kendall's τ of predicted and measured times, ties left out; None below five rows or where all tie."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceScore:
-    """Accuracy figures of one source of published runs; None for figures that its rows do not allow."""
+    """Accuracy figures of one source of published runs; None for figures that need more rows."""
 
     source: str
     rows: int
@@ -121,12 +122,12 @@ def score(predictions: Iterable[Prediction]) -> tuple[SourceScore, ...]:
 
 
 _JOB = ("sequence_length", "global_batch", "precision")
-"""Columns of the training job in which the runs of a sweep agree."""
+"""Columns of the training job with equal cells in all runs of a sweep."""
 
 
 def sweep_of(row: Row) -> tuple[str, ...]:
-    """Name of a row's sweep within its source, in parts; by default model, sequence length, GPUs, batch, cluster and
-    precision."""
+    """Name of a row's sweep within its source, in parts: from the column `sweep`, else model, sequence
+    length, GPUs, batch, cluster and precision."""
     if row.sweep:
         return tuple(row.sweep.split(" | "))
     sequence, batch, precision = (row.values.get(one, "") for one in _JOB)
@@ -135,22 +136,22 @@ def sweep_of(row: Row) -> tuple[str, ...]:
 
 
 def measured_bytes(row: Row) -> float | None:
-    """Published peak memory of a row in bytes; None where it has none."""
+    """Measured peak memory of a row in bytes; None if the row has none."""
     return None if row.peak_gb is None else row.peak_gb * 1e9
 
 
 def step_error(prediction: Prediction) -> float | None:
-    """Relative error of the step time, predicted / measured − 1; None where either is missing."""
+    """Relative error of the step time, predicted / measured − 1; None if either is missing."""
     return relative_error(prediction.step_seconds, prediction.row.step_seconds)
 
 
 def memory_error(prediction: Prediction) -> float | None:
-    """Relative error of the peak memory, predicted / measured − 1; None where either is missing."""
+    """Relative error of the peak memory, predicted / measured − 1; None if either is missing."""
     return relative_error(prediction.peak_bytes, measured_bytes(prediction.row))
 
 
 def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Kendall's τ, (concordant − discordant) / (concordant + discordant) pairs; None where every pair ties."""
+    """Kendall's τ, (concordant − discordant) / (concordant + discordant) pairs; None if every pair ties."""
     a, b, total, pairs = np.asarray(first), np.asarray(second), 0.0, 0.0
     for row in range(len(a)):  # a row at a time: tables may have many thousands
         orders = np.sign(a[row] - a[:row]) * np.sign(b[row] - b[:row])
@@ -168,7 +169,7 @@ def error_score(errors: Sequence[float]) -> ErrorScore | None:
 
 
 class _TimedRow(NamedTuple):
-    """Published run with measured and predicted step seconds, its layout, and the error of ratios of step times."""
+    """Published run with measured and predicted step seconds, its layout, and the error of predicted ratios."""
 
     run: Prediction
     measured: float
@@ -189,6 +190,7 @@ def _timed_sweeps(predictions: Iterable[Prediction]) -> dict[tuple[str, ...], li
 
 
 def _score_source(name: str, predictions: Sequence[Prediction]) -> SourceScore:
+    """Accuracy figures of one source from its predictions."""
     predicted = [row for row in predictions if row.step_seconds is not None or row.peak_bytes is not None]
     timed = _timed_sweeps(predicted)
     sweeps = tuple(_score_sweep(key, rows) for key, rows in timed.items() if len(rows) >= MIN_RANKED)
@@ -219,14 +221,15 @@ def _score_source(name: str, predictions: Sequence[Prediction]) -> SourceScore:
 
 
 def _score_sweep(key: tuple[str, ...], rows: Sequence[_TimedRow]) -> SweepScore:
+    """Regret and rank correlation of one sweep."""
     times = [row.measured for row in rows], [row.predicted for row in rows]
     tau = kendall_tau(*times) if len(rows) >= MIN_ORDERED else None
     return SweepScore(key=key, rows=len(rows), regret=_regret(rows, _fastest(rows)), tau=tau)
 
 
 def _anchored(rows: Sequence[_TimedRow]) -> list[float]:
-    """Step-time errors in a sweep after division by the median ratio of three rows, which are left out; empty
-    for fewer than five."""
+    """Step-time errors of a sweep after calibration by the median ratio of three rows, which are left out;
+    empty for fewer than five rows."""
     if len(rows) < MIN_ORDERED:
         return []
     ordered = sorted(rows, key=lambda row: row.run.row.row_id)
@@ -237,13 +240,14 @@ def _anchored(rows: Sequence[_TimedRow]) -> list[float]:
 
 
 def relative_error(predicted: float | None, measured: float | None) -> float | None:
-    """Predicted / measured − 1; None where either is missing or zero."""
+    """Relative error, predicted / measured − 1; None if either is missing or zero."""
     return predicted / measured - 1 if predicted and measured else None
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceScore:
-    """Regrets of the rows chosen in one source's sweeps, and coverage of intervals for ratios of step times."""
+    """Regrets of the rows chosen in one source's sweeps, and the coverage of intervals for ratios of step
+    times."""
 
     source: str
     point: tuple[float, ...]
@@ -264,6 +268,7 @@ def choice_scores(predictions: Iterable[Prediction]) -> tuple[ChoiceScore, ...]:
 
 
 def _score_choices(source: str, sweeps: Sequence[Sequence[_TimedRow]]) -> ChoiceScore:
+    """Regrets and coverage of one source from the rows of its sweeps."""
     ranked = [_choices(rows) for rows in sweeps if len(rows) >= MIN_RANKED]
     covered, weights, width = [], [], half_width(INTERVAL_PROBABILITY)
     for rows in sweeps:
@@ -279,25 +284,28 @@ def _score_choices(source: str, sweeps: Sequence[Sequence[_TimedRow]]) -> Choice
 
 
 def _choices(rows: Sequence[_TimedRow]) -> list[_TimedRow]:
-    """Rows of a sweep, with rows of the same layout and prediction merged, at their median measured time."""
+    """Rows of a sweep, with rows of the same layout and prediction merged into one at their median measured
+    time."""
     groups = group_by(rows, lambda row: (str(row.layout), row.predicted)).values()
     return [alike[0]._replace(measured=median(row.measured for row in alike)) for alike in groups]
 
 
 def _usable(rows: Sequence[_TimedRow]) -> Sequence[_TimedRow]:
-    """Rows that are predicted to fit; all where none is."""
+    """Rows that are predicted to fit; all rows if none is."""
     return [row for row in rows if row.run.fits is not False] or rows
 
 
 def _fastest(rows: Sequence[_TimedRow]) -> _TimedRow:
+    """Row with the shortest predicted time among those predicted to fit."""
     return min(_usable(rows), key=lambda row: row.predicted)
 
 
 def _recommended(rows: Sequence[_TimedRow]) -> _TimedRow:
-    """Simplest row of a sweep that the model cannot tell from the one predicted fastest."""
+    """Simplest row of a sweep that the cost model cannot distinguish from the row predicted fastest."""
     fastest = _fastest(rows)
 
     def is_slower(row: _TimedRow) -> bool:
+        """Whether a row is clearly slower than the fastest, beyond the error of the predicted ratio."""
         gain = math.log(row.predicted / fastest.predicted)
         return gain > 0 and chance_of_gain(gain, row.layout, fastest.layout, row.pair_error) >= CLEAR
 
@@ -310,16 +318,17 @@ def _recommended(rows: Sequence[_TimedRow]) -> _TimedRow:
 
 
 def _regret(rows: Sequence[_TimedRow], choice: _TimedRow) -> float:
+    """Relative slowdown of the chosen row compared with the fastest measured row."""
     return choice.measured / min(row.measured for row in rows) - 1
 
 
 EDGES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 0.9, 0.95, 0.98, 1.0)
-"""Bounds of the ranges of P(fits), narrow where a decision is taken."""
+"""Bounds of the ranges of P(fits), narrow near 0 and 1, where decisions are taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChanceRange:
-    """Runs whose predicted chance of fitting lies in one range, with the share that ran."""
+    """Runs whose predicted chance of fitting in memory lies in one range, with the share that ran."""
 
     least: float
     most: float
@@ -331,7 +340,8 @@ class ChanceRange:
 
 
 def chance_ranges(predictions: Iterable[Prediction]) -> tuple[ChanceRange, ...]:
-    """Ranges of P(fits) with the runs in each, the least likely first; runs with unknown outcome do not count."""
+    """Ranges of the predicted chance of fitting with the runs in each, lowest first; runs with unknown
+    outcome do not count."""
     ranges = group_by(_outcomes(predictions), lambda outcome: bisect_right(EDGES[:-1], outcome[0]))
     scored = []
     for place, outcomes in sorted(ranges.items()):
@@ -341,9 +351,9 @@ def chance_ranges(predictions: Iterable[Prediction]) -> tuple[ChanceRange, ...]:
 
 
 def brier_scores(predictions: Iterable[Prediction]) -> tuple[float, float] | None:
-    """Brier score of P(fits) and, for comparison, that of the constant share of runs that ran; None without
-    known outcomes. Both are mean squared differences from 1 for runs that ran and 0 for others (Brier 1950).
-    None: no outcome is known."""
+    """Brier score of P(fits), and for comparison that of a constant chance, the share of runs that ran; None
+    if no outcome is known. A score is the mean squared difference from 1 for runs that ran and from 0 for
+    others (Brier 1950)."""
     outcomes = _outcomes(predictions)
     if not outcomes:
         return None
@@ -352,7 +362,7 @@ def brier_scores(predictions: Iterable[Prediction]) -> tuple[float, float] | Non
 
 
 def _outcomes(predictions: Iterable[Prediction]) -> list[tuple[float, bool]]:
-    """(P(fits), whether the run ran) for all runs whose outcome is known."""
+    """Predicted chance of fitting, and whether the run ran, for all runs whose outcome is known."""
     return [
         (one.fits_probability, not one.row.out_of_memory)
         for one in predictions
@@ -362,25 +372,25 @@ def _outcomes(predictions: Iterable[Prediction]) -> list[tuple[float, bool]]:
 
 
 class LeftOutRun(NamedTuple):
-    """Timed run, predicted by constants that were fitted to all other sources."""
+    """Timed run, predicted with constants that were fitted to all other sources."""
 
     source: str
     error: float
-    """Predicted / measured − 1."""
+    """Relative error of the step time, predicted / measured − 1."""
     deviation: float | None
     """Predicted deviation of the logarithm of the step time; None where the profile has none."""
 
     @property
     def needed(self) -> float:
-        """Log of measured / predicted step time over the half width of its 90 % interval; negative where the run was
-        faster."""
+        """Factor by which the run's 90 % interval must be stretched to include the measured step time,
+        log(measured / predicted) over the half width; negative if the run was faster."""
         assert self.deviation is not None
         return -math.log1p(self.error) / (self.deviation * half_width(INTERVAL_PROBABILITY))
 
 
 def reach_of(runs: Sequence[LeftOutRun]) -> Reach:
-    """Factors by which 90 % intervals of step times are stretched to either side so that they hold nine in ten of the
-    runs; each of n runs of a source weighs 1/√n."""
+    """Stretch factors with which step-time intervals include nine in ten of the runs; each of n runs of a
+    source weighs 1/√n."""
     sides = [(run.needed, run.source) for run in runs if run.deviation is not None]
     needed, weights = np.array([side for side, _ in sides]), source_weights([source for _, source in sides])
     tail = (1 - INTERVAL_PROBABILITY) / 2
@@ -389,7 +399,8 @@ def reach_of(runs: Sequence[LeftOutRun]) -> Reach:
 
 
 def coverage_by_source(runs: Sequence[LeftOutRun]) -> Mapping[str, tuple[bool, ...]]:
-    """Source → whether each run lies in its step-time interval, stretched by the factors of all other sources."""
+    """Whether each run lies in its step-time interval, stretched by the factors of all other sources, by
+    source."""
     covered = {}
     usable = (run for run in runs if run.deviation is not None)
     for source, of_source in group_by(usable, lambda run: run.source).items():
@@ -399,6 +410,7 @@ def coverage_by_source(runs: Sequence[LeftOutRun]) -> Mapping[str, tuple[bool, .
 
 
 def source_weights(sources: Sequence[str]) -> Array:
-    """Weight of each run in a fit, 1/√n for each of n runs of a source, (N,): rows of one sweep are alike."""
+    """Weight of each run in a fit, (N,): 1/√n for each of n runs of a source, as the rows of a sweep are
+    alike."""
     counts = Counter(sources)
     return np.array([counts[source] ** -0.5 for source in sources])

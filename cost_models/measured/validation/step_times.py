@@ -1,4 +1,4 @@
-"""Step times of many cases under one profile after another, as fitting and cross-validation evaluate them.
+"""Step times of many cases under many hardware profiles, as fitting and cross-validation need them.
 
 Profiles that differ in a few constants are evaluated together: a constant is then a column, one value for each row of
 layouts, which formulas of numpy operations do not tell from a number.
@@ -22,17 +22,17 @@ from cost_models.specs.hardware import HardwareProfile
 
 
 class _Group(NamedTuple):
-    """Cases that differ only in the layout, whose step times are computed together as columns."""
+    """Cases that differ only in the layout, whose step times are computed together."""
 
     question: Question
     columns: LayoutColumns
     placements: tuple[PlacedLayout, ...]
     rows: list[int]
-    """Number of each case among all."""
+    """Index of each case among all cases."""
 
 
 class StepTimes:
-    """Cases prepared for repeated prediction of their step times under different profiles."""
+    """Cases prepared for repeated prediction of their step times under different hardware profiles."""
 
     def __init__(self, cases: Sequence[Case]) -> None:
 
@@ -52,8 +52,8 @@ class StepTimes:
         return np.asarray(self.under(profile, {}, 1)[0])
 
     def under(self, profile: HardwareProfile, constants: dict[str, Array], count: int) -> Array:
-        """Predicted step seconds under K = `count` variants of `profile`, whose `constants` (K,) by name
-        replace its values, (K, N)."""
+        """Predicted step seconds (K, N) of all cases under K = `count` variants of `profile`, in which the
+        values (K,) in `constants` replace the profile's."""
         seconds = np.empty((count, self._count))
         rows_at_once = max(1, (MIN_ROWS_TO_DEDUPLICATE - 1) // count)
         for group in self._groups:
