@@ -162,7 +162,8 @@ def _whole_number(match: re.Match[str], kilo: int) -> int | None:
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _FILES = (".yaml", ".yml", ".json")
 _TRAINED = r"hf|base|chat|it|pt|instruct(-\d+)?|thinking(-\d+)?|v[01]\.\d+|uncased|cased|deduped"
-_OF_NO_SHAPE = re.compile(rf"^meta-|-({_TRAINED}|coder|math|python|fp8|bf16)(?=-|$)")
+_DATA_OR_FORMAT = r"coder|math|python|fp8|bf16|int[48]|awq|gguf|gptq|bnb-[48]bit|unsloth"
+_OF_NO_SHAPE = re.compile(rf"^meta-|-({_TRAINED}|{_DATA_OR_FORMAT})(?=-|$)")
 """Pattern of parts of ids that say how a model was trained, not its shape."""
 _ORDER = "write MODEL first, then CLUSTER"
 TEMPLATE = "meshwright cluster --template -o my-cluster.yaml"

@@ -133,9 +133,6 @@ def is_replaced(path: Path) -> bool:
     return path.is_file() or not path.exists()
 
 
-_PROBE_BYTES = 1 << 16
-
-
 def folder_obstacle(folder: Path, *, made: bool = False) -> str:
     """Reason why files cannot be written to a folder; empty if they can. With `made` the folder need not
     exist yet."""
@@ -147,7 +144,7 @@ def folder_obstacle(folder: Path, *, made: bool = False) -> str:
             message = "is no folder" if existing.exists() else "there is no such folder"
             return message if existing == folder else f"`{existing}` {message}"
         with tempfile.TemporaryFile(dir=existing) as file:
-            file.write(bytes(_PROBE_BYTES))
+            file.write(bytes(1 << 16))
             return ""
     except OSError as error:
         return (error.strerror or str(error)).lower()
