@@ -36,7 +36,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from executor.axes.axis import Axis, Rank
-from executor.models.attention import AttentionInputs, kernel_for
+from executor.models.attention import AttentionInputs, AttentionResult, Gradients, kernel_for
 from executor.models.positions import Places, Sequence, Turns, Visibility, WholeSequence
 from executor.models.transformer import Block, Transformer
 
@@ -64,14 +64,14 @@ class Tile:
         return kernel_for(inputs).forward(inputs)
 
     def gradients(
-        self, visible: Visibility, gradient: Tensor, query: Tensor, pair: Tensors, out: Tensor, lse: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        self, visible: Visibility, query: Tensor, pair: Tensors, result: AttentionResult
+    ) -> Gradients | None:
         """Gradients of queries, keys and values; None where the queries see none of the keys."""
         if visible.blind(self.queries, self.keys):
             return None
         inputs = self._inputs(visible, query, pair)
-        gradient, out, lse = (one[:, :, self.rows] for one in (gradient, out, lse))
-        return kernel_for(inputs).backward(inputs, gradient, out, lse.contiguous())
+        out, lse, gradient = (one[:, :, self.rows] for one in result)
+        return kernel_for(inputs).backward(inputs, AttentionResult(out, lse.contiguous(), gradient))
 
     def _inputs(self, visible: Visibility, query: Tensor, pair: Tensors) -> AttentionInputs:
         query = query[:, :, self.rows]
@@ -140,10 +140,6 @@ class Merged:
         new = torch.logaddexp(old, lse)
         rows.mul_((old - new).exp()[..., None]).addcmul_(out.float(), (lse - new).exp()[..., None])
         old.copy_(new)
-
-    def rows(self, dtype: torch.dtype) -> Tensor:
-        """(B, H, S, K) the merged outputs."""
-        return self.out.to(dtype)
 
 
 @dataclass(slots=True)
@@ -317,10 +313,8 @@ def share_sequence(model: Transformer, sequence: Sequence) -> None:
         if block.attention is not None:
             block.attention.sequence, block.attention.turns = sequence, turns
         if block.recurrence is not None and isinstance(sequence, (_Ulysses, _ZigZag)):
-            in_pieces = isinstance(sequence, _ZigZag)
-            block.recurrence.scan.traded = HeadsOfAll(
-                sequence.group, sequence.rank, sequence.ranks, in_pieces
-            )
+            group, in_pieces = sequence.group, isinstance(sequence, _ZigZag)
+            block.recurrence.scan.traded = HeadsOfAll(group, sequence.rank, sequence.ranks, in_pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,13 +358,13 @@ class _ZigZag:
         out: Tensor = _Attend.apply(self, visible, query_BHSK, key_BGSK, value_BGSK)  # type: ignore[no-untyped-call]
         return out
 
-    def merged(self, visible: Visibility, query: Tensor, key: Tensor, value: Tensor) -> Merged:
-        """Outputs of this rank's queries over the keys of all ranks."""
+    def tiles(self, visible: Visibility, count: int, pair: Tensors) -> Iterator[tuple[Tile, Tensors]]:
+        """Tiles of this rank's `count` queries, each with the keys and values that it indexes."""
         raise NotImplementedError
 
     def gradients(
-        self, visible: Visibility, gradient: Tensor, query: Tensor, pair: Tensors, out: Tensor, lse: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, visible: Visibility, query: Tensor, pair: Tensors, result: AttentionResult
+    ) -> Gradients:
         """Gradients of this rank's queries, keys and values, from those of its outputs."""
         raise NotImplementedError
 
@@ -379,20 +373,21 @@ class _Attend(torch.autograd.Function):
     """Attention to keys and values of all ranks; both passes see them come."""
 
     @staticmethod
-    def forward(
-        ctx: Any, share: _ZigZag, visible: Visibility, query: Tensor, key: Tensor, value: Tensor
-    ) -> Tensor:
-        merged = share.merged(visible, query, key, value)
-        out = merged.rows(query.dtype)
+    def forward(ctx: Any, share: _ZigZag, visible: Visibility, query: Tensor, *pair: Tensor) -> Tensor:
+        merged = Merged(query, pair[1])
+        for tile, keys_values in share.tiles(visible, query.shape[2], pair):
+            merged.add(tile, tile.attend(visible, query, keys_values))
+        out = merged.out.to(query.dtype)
         ctx.share, ctx.visibility = share, visible
-        ctx.save_for_backward(query, key, value, out, merged.lse)
+        ctx.save_for_backward(query, *pair, out, merged.lse)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor, Tensor, Tensor]:
         query, key, value, out, lse = ctx.saved_tensors
-        return None, None, *ctx.share.gradients(ctx.visibility, gradient, query, (key, value), out, lse)
+        result = AttentionResult(out, lse, gradient)
+        return None, None, *ctx.share.gradients(ctx.visibility, query, (key, value), result)
 
 
 class _Ring(_ZigZag):
@@ -412,23 +407,20 @@ class _Ring(_ZigZag):
             if coming is not None:
                 message = coming.wait()
 
-    def merged(self, visible: Visibility, query: Tensor, key: Tensor, value: Tensor) -> Merged:
-        merged = Merged(query, value)
-        for step, message in self.rounds((key, value)):
-            tile = self.tile(step, query.shape[2], visible)
-            merged.add(tile, tile.attend(visible, query, message.tensors))
-        return merged
+    def tiles(self, visible: Visibility, count: int, pair: Tensors) -> Iterator[tuple[Tile, Tensors]]:
+        for step, message in self.rounds(pair):
+            yield self.tile(step, count, visible), message.tensors
 
     def gradients(
-        self, visible: Visibility, gradient: Tensor, query: Tensor, pair: Tensors, out: Tensor, lse: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, visible: Visibility, query: Tensor, pair: Tensors, result: AttentionResult
+    ) -> Gradients:
         dquery = torch.zeros_like(query, dtype=torch.float32)
         own_sums: Message | None = None
         # gradients, which follow the keys and values of others on their way home
         behind: Coming | None = None
         for step, message in self.rounds(pair):
             tile = self.tile(step, query.shape[2], visible)
-            gradients = tile.gradients(visible, gradient, query, message.tensors, out, lse)
+            gradients = tile.gradients(visible, query, message.tensors, result)
             sums = behind.wait() if behind else Message(torch.zeros_like(message.buffer), message.shapes)
             if gradients is not None:
                 dquery[:, :, tile.rows] += gradients[0]
@@ -447,29 +439,25 @@ class _Ring(_ZigZag):
 class _Gathered(_ZigZag):
     """All keys and values, in sequence order, are gathered while a block attends to them."""
 
-    def merged(self, visible: Visibility, query: Tensor, key: Tensor, value: Tensor) -> Merged:
-        merged = Merged(query, value)
-        keys_values = _full_sequences((key, value), self.group)
-        for tile in tiles_of_whole(self.places(query.shape[2]), visible, keys_values[0].shape[2]):
-            merged.add(tile, tile.attend(visible, query, keys_values))
-        return merged
+    def tiles(self, visible: Visibility, count: int, pair: Tensors) -> Iterator[tuple[Tile, Tensors]]:
+        keys_values = _full_sequences(pair, self.group)
+        for tile in tiles_of_whole(self.places(count), visible, keys_values[0].shape[2]):
+            yield tile, keys_values
 
     def gradients(
-        self, visible: Visibility, gradient: Tensor, query: Tensor, pair: Tensors, out: Tensor, lse: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, visible: Visibility, query: Tensor, pair: Tensors, result: AttentionResult
+    ) -> Gradients:
         dquery = torch.empty_like(query)
-        keys_values = _full_sequences(pair, self.group)
-        tiles = tiles_of_whole(self.places(query.shape[2]), visible, keys_values[0].shape[2])
         parts = []
-        for tile in tiles:
-            gradients = tile.gradients(visible, gradient, query, keys_values, out, lse)
+        for tile, keys_values in self.tiles(visible, query.shape[2], pair):
+            gradients = tile.gradients(visible, query, keys_values, result)
             assert gradients is not None  # a query sees itself
             dquery[:, :, tile.rows] = gradients[0]
-            parts.append(gradients[1:])
+            parts.append((tile, gradients[1:]))
         del keys_values, gradients
         rows = Message.for_ranks(self.ranks, tuple(one.shape for one in pair), query)
         for index, room in enumerate(rows.tensors):
-            _deal(room, [(tile, part[index]) for tile, part in zip(tiles, parts, strict=True)])
+            _deal(room, [(tile, part[index]) for tile, part in parts])
         del parts
         dkey, dvalue = scatter(rows, self.group)
         return dquery, dkey, dvalue

@@ -90,8 +90,7 @@ class FlatParameters:
         starts = list(accumulate(sizes, initial=0))[:-1]
         self._starts = {id(p): start for p, start in zip(self.parameters, starts, strict=True)}
         self._gradients = {
-            id(p): part_of(self.gradients, start, local(p))
-            for p, start in zip(self.parameters, starts, strict=True)
+            id(p): part_of(self.gradients, self._starts[id(p)], local(p)) for p in self.parameters
         }
         self._pending: dict[int, DeviceMesh] = {}
         # a hook that held all this would keep it, and the model, for ever
@@ -102,7 +101,7 @@ class FlatParameters:
                 take(parameter)
 
         for parameter in self.parameters:
-            self._adopt(parameter)
+            self._move_in(parameter)
             parameter.register_post_accumulate_grad_hook(accumulate_here)  # type: ignore[no-untyped-call]
         share = size // self.shards
         self._first = dist.get_rank(self.group) * share if sharded else 0
@@ -140,22 +139,33 @@ class FlatParameters:
         if not self._pending:
             return
         views = [self.gradient(parameter) for parameter in self.parameters if id(parameter) in self._pending]
-        message = torch.cat([view.flatten() for view in views]).to(self.weights.device)
-        dist.all_reduce(message, group=next(iter(self._pending.values())).get_group())
-        for view, total in zip(views, torch.split(message, [view.numel() for view in views]), strict=True):
-            view.copy_(total.view_as(view))
+        sum_together(views, next(iter(self._pending.values())).get_group(), self.weights.device)
         self._pending.clear()
 
     def reduce(self) -> None:
         """Average the gradients of this rank's share over the replicas."""
-        if self.shards > 1:
-            dist.reduce_scatter_tensor(self.share_gradient, self.gradients, group=self.group)
-        elif dist.get_world_size(self.group) > 1:
-            dist.all_reduce(self.gradients, group=self.group)
+        self.reduce_group()
         if self.copies is not None:
             dist.all_reduce(self.share_gradient, group=self.copies)
         if self.mean_over > 1:
             self.share_gradient.div_(self.mean_over)
+
+    def reduce_group(self, *, async_op: bool = False) -> dist.Work | None:
+        """Add up gradients over the ranks that ZeRO shards over."""
+        work: dist.Work | None = None
+        how: dict[str, Any] = {"group": self.group, "async_op": async_op}
+        if self.shards > 1:
+            work = dist.reduce_scatter_tensor(self.share_gradient, self.gradients, **how)
+        elif dist.get_world_size(self.group) > 1:
+            work = dist.all_reduce(self.gradients, **how)
+        return work
+
+    def gather_group(self, *, async_op: bool = False) -> dist.Work | None:
+        """Gather the weights of all shares."""
+        share, work = self.weights[self._own_range], None
+        if self.shards > 1:
+            work = dist.all_gather_into_tensor(self.weights, share, group=self.group, async_op=async_op)
+        return work
 
     def norms(self) -> list[Tensor]:
         """The norm of each of the gradients in `reduced`."""
@@ -177,21 +187,20 @@ class FlatParameters:
     def owned(self) -> Iterator[tuple[nn.Parameter, int, int, int]]:
         """(parameter, begin, end, start): elements of its local tensor that are in the share, and where there."""
         for parameter in self.parameters:
-            start = self._starts[id(parameter)]
-            begin, end = (
-                max(start, self._own_range.start),
-                min(start + local(parameter).numel(), self._own_range.stop),
-            )
+            start, share = self._starts[id(parameter)], self._own_range
+            begin, end = max(start, share.start), min(start + local(parameter).numel(), share.stop)
             if begin < end:
-                yield parameter, begin - start, end - start, begin - self._own_range.start
+                yield parameter, begin - start, end - start, begin - share.start
 
     def spread(self) -> None:
         """Write the share into the weights and gather everyone's."""
-        own_weights = self.weights[self._own_range]
+        self.write_share()
+        self.gather_group()
+
+    def write_share(self) -> None:
+        """Write the updated share into the weights, where it is a copy of its own."""
         if self.weights.dtype != self.shard.dtype:
-            own_weights.copy_(self.shard.detach())
-        if self.shards > 1:
-            dist.all_gather_into_tensor(self.weights, own_weights, group=self.group)
+            self.weights[self._own_range].copy_(self.shard.detach())
 
     def _share(self) -> tuple[nn.Parameter, Tensor]:
         """The parameter that the optimizer updates, and its averaged gradient."""
@@ -200,7 +209,7 @@ class FlatParameters:
         shard.grad = self.share_gradient
         return shard, self.share_gradient
 
-    def _adopt(self, parameter: nn.Parameter) -> None:
+    def _move_in(self, parameter: nn.Parameter) -> None:
         """Have a parameter lie in the flat buffer; its values are set there."""
         with torch.no_grad():
             view = part_of(self.weights, self._starts[id(parameter)], held(parameter))
@@ -220,6 +229,14 @@ class FlatParameters:
             else:  # a matrix's gradient may come whole, or as a sum that is still to be made
                 gradient = gradient.redistribute(placements=parameter.placements)
         self._gradients[id(parameter)].add_(local(gradient))
+
+
+def sum_together(views: Sequence[Tensor], group: dist.ProcessGroup, device: torch.device) -> None:
+    """Add up tensors over the ranks of a group in place, all of them in one message on the device."""
+    message = torch.cat([view.flatten() for view in views]).to(device)
+    dist.all_reduce(message, group=group)
+    for view, total in zip(views, torch.split(message, [view.numel() for view in views]), strict=True):
+        view.copy_(total.view_as(view))
 
 
 def part_of(buffer: Tensor, start: int, like: Tensor) -> Tensor:
@@ -246,10 +263,10 @@ class DataAxis(Axis):
         grouped = layout.shard_group < layout.data_ranks
         replicas = mesh["copy", "shard"] if grouped else mesh["shard"]
         biases = {router.choice_bias for router in routers(part) if router.choice_bias is not None}
-        for name, block in part.blocks.items():
-            how = how_sharded(self.rank, on_host=name in on_host)
-            fully_shard(block, mesh=replicas, ignored_params=biases, **how)
-        fully_shard(part, mesh=replicas, ignored_params=biases, **how_sharded(self.rank, on_host=False))
+        modules = [*((block, name in on_host) for name, block in part.blocks.items()), (part, False)]
+        for module, is_on_host in modules:
+            how = how_sharded(self.rank, on_host=is_on_host)
+            fully_shard(module, mesh=replicas, ignored_params=biases, **how)
 
 
 def how_sharded(rank: Rank, *, on_host: bool) -> dict[str, Any]:
@@ -257,12 +274,11 @@ def how_sharded(rank: Rank, *, on_host: bool) -> dict[str, Any]:
 
     Shards `on_host` are in host memory, and are gathered again for the backward pass whatever the stage.
     """
+    in_host_memory = CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
     return {
         "reshard_after_forward": rank.layout.zero == 3 or on_host,
         "mp_policy": MixedPrecisionPolicy(param_dtype=rank.dtype, reduce_dtype=torch.float32),
-        "offload_policy": CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
-        if on_host
-        else OffloadPolicy(),
+        "offload_policy": in_host_memory if on_host else OffloadPolicy(),
     }
 
 

@@ -98,12 +98,8 @@ class ExpertParameters:
         for parameter, gradient in gradients:
             sums[int(id(parameter) in self._unsplit_biases)] += gradient.float().square().sum()
         split, unsplit = sums[:1], sums[1:]
-        groups = [
-            (self._experts, sums),
-            (self._parts, split),
-            *([(self.copies.shard, sums)] if sharded else []),
-        ]
-        for group, part in groups:
+        shares = [(self.copies.shard, sums)] * sharded
+        for group, part in ((self._experts, sums), (self._parts, split), *shares):
             if dist.get_world_size(group) > 1:
                 dist.all_reduce(part, group=group)
         return (split + unsplit).squeeze(0)
@@ -148,16 +144,16 @@ class Exchange:
     def __init__(self, across: dist.ProcessGroup, inside: dist.ProcessGroup) -> None:
         self.across, self.inside = across, inside
         self.ranks, self.parts = dist.get_world_size(across), dist.get_world_size(inside)
+        self.place = dist.get_rank(inside)
 
     def __call__(self, rows_RD: Tensor, counts_E: Tensor, run: Run) -> Tensor:
         """(R, D) copies in the order of all experts, (E,) how many for each → (R, D) results in the same order."""
         sizes = self._exchange_sizes(rows_RD, counts_E)
-        share_rows, own_rows = sizes.share_rows, sizes.share_rows[self._place]
+        share_rows, own_rows = sizes.share_rows, sizes.share_rows[self.place]
         rows_RD = _all_to_all(rows_RD, sizes.received, sizes.sent_rows, self.across)
         if self.parts > 1:
-            rows_RD = _all_to_all(
-                rows_RD.repeat(self.parts, 1), share_rows, [len(rows_RD)] * self.parts, self.inside
-            )
+            rows_RD, sizes_sent = rows_RD.repeat(self.parts, 1), [len(rows_RD)] * self.parts
+            rows_RD = _all_to_all(rows_RD, share_rows, sizes_sent, self.inside)
         rows_RD = reorder(rows_RD, sizes.order, sizes.back)
         rows_RD = run(rows_RD, sizes.expert_rows)
         rows_RD = reorder(rows_RD, sizes.back, sizes.order)
@@ -167,17 +163,11 @@ class Exchange:
         return _all_to_all(rows_RD, sizes.sent_rows, sizes.received, self.across)
 
     def _exchange_sizes(self, rows_RD: Tensor, counts_E: Tensor) -> ExchangeSizes:
-        """Exchange the sizes: each rank knows what it sends and receives what it gets."""
-        sent_rows, arriving_teL = self._counts(counts_E)
-        return ExchangeSizes.of(sent_rows, arriving_teL, self._place, rows_RD.device)
+        """Exchange the sizes: each rank knows what it sends and receives what it gets.
 
-    @property
-    def _place(self) -> int:
-        return dist.get_rank(self.inside)
-
-    def _counts(self, counts_E: Tensor) -> tuple[list[int], Tensor]:
-        """How many copies this rank sends to each of the e ranks; (t, e, L) what comes to its experts, in main memory:
-        to each of the t ranks that share them, from each of the e ranks, for each expert."""
+        What comes to its experts is (t, e, L): to each of the t ranks that share them, from each of the e ranks, for
+        each expert.
+        """
         counts_eL = counts_E.view(self.ranks, -1)
         arriving_eL = torch.empty_like(counts_eL)
         dist.all_to_all_single(arriving_eL, counts_eL.contiguous(), group=self.across)
@@ -187,11 +177,10 @@ class Exchange:
             dist.all_gather_into_tensor(gathered, arriving_eL, group=self.inside)
             arriving_teL = gathered.view(self.parts, self.ranks, -1)
         counts = torch.cat([counts_eL.sum(-1), arriving_teL.flatten()]).cpu()  # the device is waited for once
-        return counts[: self.ranks].tolist(), counts[self.ranks :].view(arriving_teL.shape)
+        sent_rows, arriving_teL = counts[: self.ranks].tolist(), counts[self.ranks :].view(arriving_teL.shape)
+        return ExchangeSizes.of(sent_rows, arriving_teL, self.place, rows_RD.device)
 
 
-def _all_to_all(
-    rows: Tensor, received_rows: list[int], sent_rows: list[int], group: dist.ProcessGroup
-) -> Tensor:
+def _all_to_all(rows: Tensor, received: list[int], sent: list[int], group: dist.ProcessGroup) -> Tensor:
     """Rows in runs for each rank of the group → rows in runs from each; backward the same in reverse."""
-    return all_to_all_single_autograd(rows.contiguous(), received_rows, sent_rows, group)
+    return all_to_all_single_autograd(rows.contiguous(), received, sent, group)

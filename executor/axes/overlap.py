@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from cost_models.axes.layout import Layout
 from cost_models.errors import HostError
 from executor.axes.axis import Axis, Bucket, Rank
-from executor.axes.data import Copies, FlatParameters
+from executor.axes.data import Copies, FlatParameters, sum_together
 from executor.mesh import group_beside
 from executor.models.transformer import Transformer
 
@@ -50,10 +50,8 @@ class BlockBehindCompute(FlatParameters):
         self._microbatches = microbatches
         self._missing: dict[int, int] = {}
         """How many microbatches' gradients each parameter waits for."""
-        self._reducing: dist.Work | None = None
-        self._adding: dist.Work | None = None
-        """Over groups of replicas, where there are several."""
-        self._gathering: dist.Work | None = None
+        self._works: dict[str, dist.Work | None] = {}
+        """Collectives in flight: `reduce`, `add` over groups of replicas, `gather`."""
         self.in_order: OrderedReductions | None = None
         super().__init__(*arguments, **options)
         self._expect()
@@ -70,33 +68,27 @@ class BlockBehindCompute(FlatParameters):
         On GPUs this is not used: ranks would start what follows at different times, and NCCL wants one order over all
         groups; there it follows when the pass is over.
         """
-        return not self.gradients.is_cuda and (self._reducing is None or self._reducing.is_completed())
+        work = self._works.get("reduce")
+        return not self.gradients.is_cuda and (work is None or work.is_completed())
 
     def start_reduce(self) -> None:
         """Start reducing gradients over the ranks, asynchronously."""
-        assert self._reducing is None
-        if self.shards > 1:
-            self._reducing = dist.reduce_scatter_tensor(
-                self.share_gradient, self.gradients, group=self.group, async_op=True
-            )
-        elif dist.get_world_size(self.group) > 1:
-            self._reducing = dist.all_reduce(self.gradients, group=self.group, async_op=True)
+        assert "reduce" not in self._works
+        self._works["reduce"] = self.reduce_group(async_op=True)
 
     def start_adding(self) -> None:
         """Start adding up reduced gradients over groups of replicas, asynchronously."""
         if self.copies is not None:
-            self._arrived()
-            self._adding = dist.all_reduce(self.share_gradient, group=self.copies, async_op=True)
+            self._wait("reduce")
+            self._works["add"] = dist.all_reduce(self.share_gradient, group=self.copies, async_op=True)
 
     def settle(self) -> None:
         """Do nothing: tensor ranks add up their shares after the reduction (`OverlapAxis.reduced`)."""
 
     def reduce(self) -> None:
         """Wait for what was started."""
-        self._arrived()
-        if self._adding is not None:
-            self._adding.wait()
-            self._adding = None
+        self._wait("reduce")
+        self._wait("add")
         if self.mean_over > 1:
             self.share_gradient.div_(self.mean_over)
 
@@ -112,28 +104,22 @@ class BlockBehindCompute(FlatParameters):
 
     def spread(self) -> None:
         self.arrive()
-        part = self.weights[self._own_range]
-        if self.weights.dtype != self.shard.dtype:
-            part.copy_(self.shard.detach())
-        if self.shards > 1:
-            self._gathering = dist.all_gather_into_tensor(self.weights, part, group=self.group, async_op=True)
+        self.write_share()
+        self._works["gather"] = self.gather_group(async_op=True)
 
     def arrive(self) -> None:
         """Wait until all weights are there."""
-        if self._gathering is not None:
-            self._gathering.wait()
-            self._gathering = None
+        self._wait("gather")
 
-    def _arrived(self) -> None:
-        if self._reducing is not None:
-            self._reducing.wait()
-            self._reducing = None
+    def _wait(self, name: str) -> None:
+        if (work := self._works.pop(name, None)) is not None:
+            work.wait()
 
     def _expect(self) -> None:
         self._missing = dict.fromkeys(map(id, self.parameters), self._microbatches)
 
     def _accumulate(self, parameter: nn.Parameter) -> None:
-        assert self._reducing is None, "a gradient came after all were there"
+        assert "reduce" not in self._works, "a gradient came after all were there"
         super()._accumulate(parameter)
         remaining = self._missing.pop(id(parameter)) - 1
         if remaining:
@@ -186,9 +172,9 @@ class OverlapAxis(Axis):
         self._order = OrderedReductions(())
 
     def compile_options(self) -> dict[str, Any]:
-        if not inside_products(self.rank.layout):
-            return {}
-        return options_inside_products(self.rank.mesh["tp"].get_group(), self.rank.device)
+        mesh, device = self.rank.mesh, self.rank.device
+        inside = inside_products(self.rank.layout)
+        return options_inside_products(mesh["tp"].get_group(), device) if inside else {}
 
     def parts_made(self) -> None:
         if self._of_data:
@@ -210,9 +196,8 @@ class OverlapAxis(Axis):
             return None
         group = self._of_experts if routed else self._group
         assert group is not None
-        flat = BlockBehindCompute(
-            parameters, replace(copies, shard=group), microbatches=self.rank.share.microbatches, **how
-        )
+        copies, microbatches = replace(copies, shard=group), self.rank.share.microbatches
+        flat = BlockBehindCompute(parameters, copies, microbatches=microbatches, **how)
         self._flats.append(flat)
         return flat
 
@@ -244,13 +229,8 @@ class OverlapAxis(Axis):
     def reduced(self) -> None:
         """Add up over tensor-parallel ranks what each computed from its part of the sequence, after the reduction over
         replicas: a rank's peers have the same shares."""
-        views = [view for flat in self._flats for view in flat.pending_shares()]
-        if not views:
-            return
-        message = torch.cat(views)
-        dist.all_reduce(message, group=self.rank.mesh["tp"].get_group())
-        for view, total in zip(views, torch.split(message, [len(view) for view in views]), strict=True):
-            view.copy_(total)
+        if views := [view for flat in self._flats for view in flat.pending_shares()]:
+            sum_together(views, self.rank.mesh["tp"].get_group(), views[0].device)
 
     def arrive(self) -> None:
         """Wait for all weights, before anything but the model reads them."""
@@ -260,12 +240,10 @@ class OverlapAxis(Axis):
 
 def _buckets(part: Transformer) -> Iterator[tuple[str, nn.Parameter]]:
     """(block or end of the model, parameter that it needs) for each of a part."""
-    for name, child in part.named_children():
-        if name == "blocks":
-            for layer, block in part.blocks.items():
-                yield from ((f"blocks.{layer}", one) for one in block.parameters())
-        else:
-            yield from (("embedding" if name == "embedding" else "head", one) for one in child.parameters())
+    for name, parameter in part.named_parameters(remove_duplicate=False):
+        first, layer, *_ = name.split(".")
+        end = "embedding" if first == "embedding" else "head"
+        yield f"blocks.{layer}" if first == "blocks" else end, parameter
 
 
 def options_inside_products(group: dist.ProcessGroup, device: torch.device) -> dict[str, Any]:

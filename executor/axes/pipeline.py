@@ -8,7 +8,9 @@ sends nothing a stage runs without its neighbours: shapes come from the plan, ac
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 import torch
@@ -70,21 +72,16 @@ class _Stage(PipelineStage):
             self._take_gradients()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStep:
     """One step of a schedule on this rank; hides which ends of the pipeline the rank holds."""
 
-    def __init__(
-        self,
-        schedule: PipelineScheduleMulti | PipelineScheduleSingle,
-        *,
-        first: bool,
-        last: bool,
-        loss_inside: bool,
-        joins: bool,
-    ) -> None:
-        self.schedule, self.joins = schedule, joins
-        self.first, self.last = first, last
-        self.loss_inside = loss_inside
+    schedule: PipelineScheduleMulti | PipelineScheduleSingle
+    first: bool
+    last: bool
+    loss_inside: bool
+    joins: bool
+    """Whether a stage of this rank joins images and text."""
 
     def step(self, inputs: Sequence[Tensor], targets_BS: Tensor, text_inputs: Mapping[str, Tensor]) -> float:
         """Forward and backward of every microbatch; their losses added up on the last stage, else 0.
@@ -103,7 +100,7 @@ class PipelineStep:
 
 
 def make_pipeline(
-    rank: Rank, loss: Loss, *, loss_inside: bool, take_gradients: Callable[[], None]
+    rank: Rank, loss: Loss, take_gradients: Callable[[], None], *, loss_inside: bool
 ) -> PipelineStep:
     """The plan's schedule over this rank's virtual stages.
 
@@ -120,19 +117,16 @@ def make_pipeline(
     if issubclass(engine, PipelineScheduleMulti):
         schedule = engine([*stages], microbatches, **options)
     elif posts_ahead(layout):
-        schedule = _posting_ahead(
-            stages, build(layout.schedule, layout.pp, layout.vpp, microbatches), **options
-        )
+        table = build(layout.schedule, layout.pp, layout.vpp, microbatches)
+        schedule = _posting_ahead(stages, table, **options)
     else:
         schedule = engine(stages[0], microbatches, **options)
     first, last = 0 in rank.stages, layout.num_stages - 1 in rank.stages
     joins = any(part.embedding is not None for part in rank.parts)
-    return PipelineStep(schedule, first=first, last=last, joins=joins, loss_inside=loss_inside)
+    return PipelineStep(schedule=schedule, first=first, last=last, joins=joins, loss_inside=loss_inside)
 
 
-def _posting_ahead(
-    stages: Sequence[PipelineStage], table: ActionTable, **how: Any
-) -> _PipelineScheduleRuntime:
+def _posting_ahead(stages: Sequence[_Stage], table: ActionTable, **how: Any) -> _PipelineScheduleRuntime:
     """A schedule of one stage a rank whose sends and receives are posted before the action that comes next.
 
     torch runs these by loops that wait for what they send and for what they are sent at once. All others it runs off
@@ -186,9 +180,8 @@ def emulated_stage(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[S
 
         @torch.no_grad()
         def _create_noise(self, received: dict[int, tuple[Any, ...]]) -> None:
-            buffers = [getattr(info, "buffer", None) for infos in received.values() for info in infos]
-            for buffer in buffers:
-                if isinstance(buffer, Tensor):
+            for info in chain.from_iterable(received.values()):
+                if isinstance(buffer := getattr(info, "buffer", None), Tensor):
                     buffer.normal_(std=_SCALE)
 
         def _prepare_forward_infra(self, *arguments: Any, **options: Any) -> Any:

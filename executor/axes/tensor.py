@@ -10,13 +10,15 @@ simplifies the collective to one along the first and a view, behind which it fin
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -32,9 +34,11 @@ from torch.distributed.tensor.parallel import (
 from cost_models.axes.layout import Layout
 from executor.axes.axis import Axis
 from executor.axes.overlap import inside_products
+from executor.mesh import local
 from executor.models.adapters import adapter_plan
 from executor.models.attention import LatentAttention
-from executor.models.experts import FeedForward, MoE
+from executor.models.ends import Embedding
+from executor.models.experts import MoE
 from executor.models.recurrence import Latent
 from executor.models.transformer import Block, Projector, Transformer
 
@@ -47,14 +51,13 @@ class OnItsTokens(ParallelStyle):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         for name, parameter in list(module.named_parameters()):
-            replica = DTensor.from_local(parameter.detach(), device_mesh, [Replicate()], run_check=False)
+            replica = _placed(parameter.detach(), device_mesh, Replicate())
             module.register_parameter(name, nn.Parameter(replica, requires_grad=parameter.requires_grad))
         multiply = module.forward
 
         def on_rows(x: Tensor) -> Tensor:
-            x = x.to_local() if isinstance(x, DTensor) else x
-            rows = DTensor.from_local(x.flatten(0, -2), device_mesh, [Shard(0)], run_check=False)
-            product: Tensor = multiply(rows).to_local()
+            x = local(x)
+            product: Tensor = multiply(_placed(x.flatten(0, -2), device_mesh, Shard(0))).to_local()
             return torch.unflatten(product, 0, x.shape[:-1])
 
         module.forward = on_rows
@@ -74,77 +77,61 @@ class OfHeads(ParallelStyle):
         return module
 
 
-class ForAllHeads(ParallelStyle):
-    """The style of what every head reads: whole on each rank, its gradient summed over the ranks' heads."""
+class Hooked(ParallelStyle):
+    """A parallel style with a change to the module's input before it and a change to its output after it."""
 
-    def __init__(self, boundary: Replicate | Shard) -> None:
-        self.boundary = boundary
+    def __init__(
+        self,
+        style: ParallelStyle | None = None,
+        before: Callable[[Tensor, DeviceMesh], Tensor] | None = None,
+        after: Callable[[Any, DeviceMesh], Tensor] | None = None,
+    ) -> None:
+        self.style, self.before, self.after = style, before, after
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        def gathered(_: nn.Module, inputs: tuple[Any, ...]) -> Tensor:
-            (tokens,) = inputs
-            if not isinstance(tokens, DTensor):
-                tokens = DTensor.from_local(tokens, device_mesh, [self.boundary], run_check=False)
-            gathered_tokens = tokens.redistribute(placements=[Replicate()])
-            return gathered_tokens.to_local(grad_placements=[Partial()])
-
-        module.register_forward_pre_hook(gathered)
+        before, after = self.before, self.after
+        if before is not None:
+            module.register_forward_pre_hook(lambda _, inputs: (before(inputs[0], device_mesh), *inputs[1:]))
+        if self.style is not None:
+            module = self.style._apply(module, device_mesh)
+        if after is not None:
+            module.register_forward_hook(lambda _module, _inputs, output: after(output, device_mesh))
         return module
 
 
-class GatherRows(ParallelStyle):
-    """Parallel style of modules that receive (1, s / tp, h) and whose matrices (`SplitColumns`) read rows (s, h)."""
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        def gathered(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-            tokens, *other_inputs = inputs
-            tokens = tokens.to_local() if isinstance(tokens, DTensor) else tokens
-            rows = DTensor.from_local(tokens.flatten(0, 1), device_mesh, [Shard(0)], run_check=False)
-            return rows.redistribute(placements=[Replicate()]), *other_inputs
-
-        module.register_forward_pre_hook(gathered)
-        return module
+def _placed(tensor: Tensor, mesh: DeviceMesh, placement: Placement) -> DTensor:
+    """A local tensor as a distributed one with this placement; a distributed tensor itself."""
+    if isinstance(tensor, DTensor):
+        return tensor
+    return DTensor.from_local(tensor, mesh, [placement], run_check=False)
 
 
-class SplitColumns(ColwiseParallel):
-    """The style of a matrix split by columns: of rows (s, h) it makes (1, s, its columns)."""
+def for_all_heads(boundary: Placement) -> ParallelStyle:
+    """Style of an input that every head reads: whole on each rank, its gradient summed over the ranks' heads."""
 
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        module = super()._apply(module, device_mesh)
-        module.register_forward_hook(lambda _module, _inputs, output: output.unflatten(0, (1, -1)))
-        return module
+    def gather(tokens: Tensor, mesh: DeviceMesh) -> Tensor:
+        replica = _placed(tokens, mesh, boundary).redistribute(placements=[Replicate()])
+        return replica.to_local(grad_placements=[Partial()])
 
-
-class ScatterRows(RowwiseParallel):
-    """The style of a matrix split by rows, whose sums (1, s, h) go back as (1, s / tp, h)."""
-
-    def __init__(self) -> None:
-        super().__init__(output_layouts=Partial(), use_local_output=False)
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        module = super()._apply(module, device_mesh)
-        module.register_forward_hook(lambda _module, _inputs, output: _scattered(output))
-        return module
+    return Hooked(before=gather)
 
 
-class ScatterSum(ParallelStyle):
-    """The style of what adds up parts of sums (1, s, h), which go back as (1, s / tp, h)."""
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        def scattered(_module: nn.Module, _inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-            if not isinstance(output, DTensor):
-                output = DTensor.from_local(output, device_mesh, [Partial()], run_check=False)
-            return _scattered(output)
-
-        module.register_forward_hook(scattered)
-        return module
+def gather_rows(tokens: Tensor, mesh: DeviceMesh) -> Tensor:
+    """Tokens (1, s / tp, h) → rows (s, h) on every tensor rank, as `split_columns` reads them."""
+    rows = _placed(local(tokens).flatten(0, 1), mesh, Shard(0))
+    return rows.redistribute(placements=[Replicate()])
 
 
-def _scattered(parts: DTensor) -> Tensor:
-    """Reduce-scatter partial sums (1, s, h) into this rank's rows, (1, s / tp, h)."""
-    rows: Any = parts.flatten(0, 1)
+def scatter_rows(sums: Tensor, mesh: DeviceMesh) -> Tensor:
+    """Reduce-scatter partial sums (1, s, h) into this rank's tokens, (1, s / tp, h)."""
+    rows: Any = _placed(sums, mesh, Partial()).flatten(0, 1)
     own_rows: Tensor = rows.redistribute(placements=[Shard(0)]).to_local()
     return torch.unflatten(own_rows, 0, (1, -1))
+
+
+def split_columns() -> ParallelStyle:
+    """Style of a matrix that is split by columns: rows (s, h) → (1, s, this rank's columns)."""
+    return Hooked(ColwiseParallel(), after=lambda output, _: torch.unflatten(output, 0, (1, -1)))
 
 
 class TensorAxis(Axis):
@@ -171,179 +158,176 @@ def split_tensors(
     Between the parallel regions activations are whole, or with sequence parallelism split along the sequence: of blocks
     that take one sequence at a time also `as_rows` of a matrix (`executor.axes.tensor`).
     """
-    boundary = Shard(1) if sequence_parallel else Replicate()
-    ends_tied = (
-        model.embedding is not None
-        and model.head is not None
-        and model.head.weight is model.embedding.tokens.weight
-    )
-    if model.embedding is not None:
-        _parallelize(model.embedding, mesh, _embedding_plan(model, boundary, sequence_parallel))
+    regions = Regions(Shard(1) if sequence_parallel else Replicate(), as_rows=as_rows)
+    embedding, head = model.embedding, model.head
+    ends_tied = embedding is not None and head is not None and head.weight is embedding.tokens.weight
+    if embedding is not None:
+        _parallelize(embedding, mesh, regions.embedding_plan(embedding))
     for name, block in model.blocks.items():
         assert isinstance(block, Block)
         if block.attention is not None:
             block.attention.first_head = mesh.get_local_rank() * block.attention.spec.num_heads // mesh.size()
-        if int(name) < model.decoding:  # an image's tokens, which tensor ranks need not divide, are whole
-            _parallelize(block, mesh, _block_plan(block, Replicate(), False, False))
-        else:
-            _parallelize(block, mesh, _block_plan(block, boundary, sequence_parallel, as_rows))
+        # an image's tokens, which tensor ranks need not divide, are whole
+        of_block = Regions(Replicate()) if int(name) < model.decoding else regions
+        _parallelize(block, mesh, of_block.block_plan(block))
     if model.projector is not None:
-        _parallelize(model, mesh, _projector_plan(model.projector, sequence_parallel))
+        _parallelize(model, mesh, regions.projector_plan(model.projector))
     _parallelize(model, mesh, {f"distances.{name}": OfHeads() for name in model.distances})
     if model.encoder_norm is not None and sequence_parallel:
         _parallelize(model, mesh, {"encoder_norm": SequenceParallel(use_local_output=True)})
-    if model.head is not None:
-        ends: dict[str, ParallelStyle] = {
-            "head": ColwiseParallel(input_layouts=boundary, output_layouts=Shard(-1), use_local_output=False)
-        }
+    if head is not None:
+        logits = ColwiseParallel(
+            input_layouts=regions.boundary, output_layouts=Shard(-1), use_local_output=False
+        )
+        ends: Styles = {"head": logits}
         if sequence_parallel:
             ends |= {"norm": SequenceParallel()} if model.norm is not None else {}
             if model.transform is not None:
                 ends |= {"transform.dense": OnItsTokens(), "transform.norm": SequenceParallel()}
         _parallelize(model, mesh, ends)
-        if ends_tied and model.embedding is not None:
+        if ends_tied and embedding is not None:
             # splitting made two parameters of one; both are split by vocabulary
-            model.head.weight = model.embedding.tokens.weight
+            head.weight = embedding.tokens.weight
 
 
-def _parallelize(module: nn.Module, mesh: DeviceMesh, plan: dict[str, ParallelStyle]) -> None:
+def _parallelize(module: nn.Module, mesh: DeviceMesh, plan: Styles) -> None:
     """Split a module without sending anything: every rank keeps its slice of values that all have."""
     parallelize_module(module, mesh, plan, src_data_rank=None)
 
 
-def _embedding_plan(
-    model: Transformer, boundary: Replicate | Shard, sequence_parallel: bool
-) -> dict[str, ParallelStyle]:
-    plan: dict[str, ParallelStyle] = {
-        "tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=boundary)
-    }
-    if sequence_parallel and model.embedding is not None:
-        if model.embedding.positions is not None:
-            plan["positions"] = PrepareModuleOutput(
-                output_layouts=Replicate(), desired_output_layouts=Shard(1)
+def _output(placed: Any, moved: Any) -> ParallelStyle:
+    """Style of a module whose output lies as `placed` and is redistributed as `moved`."""
+    return PrepareModuleOutput(output_layouts=placed, desired_output_layouts=moved)
+
+
+Styles = dict[str, ParallelStyle]
+"""Module of a block or slice → the style by which tensor ranks share it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Regions:
+    """Placement of activations between the parallel regions of a slice, and the styles that follow from it."""
+
+    boundary: Replicate | Shard
+    """Sharded along the sequence with sequence parallelism, else replicated."""
+    as_rows: bool = False
+    """Whether collectives move rows of one sequence's matrix."""
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """Whether tensor ranks share the sequence between regions."""
+        return isinstance(self.boundary, Shard)
+
+    def entering(self, inputs: int = 1) -> ParallelStyle:
+        """Style of a module at which a region begins: its `inputs` are gathered."""
+        if self.as_rows:
+            return Hooked(before=gather_rows)
+        replicas = (Replicate(),) * inputs
+        return PrepareModuleInput(input_layouts=(self.boundary,) * inputs, desired_input_layouts=replicas)
+
+    def leaving(self, *, joined: bool) -> ParallelStyle:
+        """Style of the matrix at which a region ends; where sums of another region are joined to its, they stay
+        partial."""
+        if self.as_rows and not joined:
+            return Hooked(
+                RowwiseParallel(output_layouts=Partial(), use_local_output=False), after=scatter_rows
             )
-        if model.embedding.types is not None:
-            plan["types"] = PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=Shard(1))
-        if model.embedding.norm is not None:
-            plan["norm"] = SequenceParallel(use_local_output=True)
-    return plan
+        return RowwiseParallel(output_layouts=Partial() if joined else self.boundary)
 
+    def embedding_plan(self, embedding: Embedding) -> Styles:
+        """Styles of the embedding, which is split by vocabulary."""
+        plan: Styles = {"tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=self.boundary)}
+        if self.sequence_parallel:
+            added = {"positions": embedding.positions, "types": embedding.types}
+            plan |= {name: _output(Replicate(), Shard(1)) for name, one in added.items() if one is not None}
+            if embedding.norm is not None:
+                plan["norm"] = SequenceParallel(use_local_output=True)
+        return plan
 
-def _projector_plan(projector: Projector, sequence_parallel: bool) -> dict[str, ParallelStyle]:
-    """Split as an MLP, of one matrix the rows; images' features go to the ranks that have their places."""
-    columns, replicated = projector.up is not None, Replicate()
-    plan: dict[str, ParallelStyle] = {"projector.up": ColwiseParallel()} if columns else {}
-    read = Shard(-1) if columns else replicated
-    plan["projector.down"] = RowwiseParallel(input_layouts=read, output_layouts=replicated)
-    if sequence_parallel:
-        plan["placing"] = PrepareModuleOutput(
-            output_layouts=(replicated, replicated), desired_output_layouts=(Shard(1), Shard(1))
-        )
-    return plan
+    def projector_plan(self, projector: Projector) -> Styles:
+        """Split as an MLP, of one matrix the rows; images' features go to the ranks that have their places."""
+        columns, replicated = projector.up is not None, Replicate()
+        plan: Styles = {"projector.up": ColwiseParallel()} if columns else {}
+        read = Shard(-1) if columns else replicated
+        plan["projector.down"] = RowwiseParallel(input_layouts=read, output_layouts=replicated)
+        if self.sequence_parallel:
+            plan["placing"] = _output((replicated, replicated), (Shard(1), Shard(1)))
+        return plan
 
+    def block_plan(self, block: Block) -> Styles:
+        """Styles of a block: matrices of each half split by columns, then by rows."""
+        column = split_columns if self.as_rows else ColwiseParallel
+        forked, joined = block.fork is not None, block.join is not None
+        enter, leave = self.entering(), self.leaving(joined=joined)
+        # taken in once for all matrices that read it, so that their input gradients are added before they are reduced
+        plan: Styles = {"fork": enter} if forked else {}
+        if joined:  # sums of both halves are added before they are reduced
+            add = Hooked(after=scatter_rows) if self.as_rows else _output(Partial(), self.boundary)
+            plan["join"] = add
+        if isinstance(block.attention, LatentAttention):
+            plan |= self.latent_plan(block.attention)
+        elif block.attention is not None:
+            gates = () if block.attention.gate is None else ("gate",)
+            plan |= {f"attention.{name}": column() for name in ("query", "key", "value", *gates)}
+            plan |= {"attention.out": leave}
+            if block.attention.query_norm is not None:
+                # of the heads of this rank, so gradients are still to be added
+                heads = SequenceParallel(sequence_dim=2, use_local_output=True)
+                plan |= {"attention.query_norm": heads, "attention.key_norm": heads}
+            plan |= {} if forked else {"attention": enter}
+        if block.cross is not None:
+            plan |= {f"cross.{name}": column() for name in ("query", "key", "value")}
+            plan |= {"cross.out": leave, "cross": self.entering(inputs=2)}
+        if block.recurrence is not None:
+            projections = block.recurrence.inputs().items()
+            plan |= {
+                f"recurrence.{name}": OfHeads() if isinstance(one, Latent) else column()
+                for name, one in projections
+            }
+            plan |= {"recurrence": enter, "recurrence.out": leave}
+            plan |= {"recurrence.scan": OfHeads(), "recurrence.gated_norm": OfHeads()}
+        mlp, name = block.mlp, "mlp"
+        if isinstance(mlp, MoE):
+            plan |= self.routed_plan(mlp)
+            mlp, name = mlp.shared, "mlp.shared"
+        if mlp is not None:
+            plan |= {f"{name}.up": column(), f"{name}.down": leave}
+            plan |= {} if mlp.gate is None else {f"{name}.gate": column()}
+            plan |= {} if forked else {name: enter}
+        plan |= adapter_plan(block)
+        if self.sequence_parallel:
+            norms = [name for name, _ in block.named_children() if name.endswith("_norm")]
+            plan |= {name: SequenceParallel(use_local_output="_post_" in name) for name in norms}
+        return plan
 
-def _block_plan(
-    block: Block, boundary: Replicate | Shard, sequence_parallel: bool, as_rows: bool
-) -> dict[str, ParallelStyle]:
-    column = SplitColumns if as_rows else ColwiseParallel
-    forked = block.fork is not None
-    joined = block.join is not None
-    plan: dict[str, ParallelStyle] = {}
-    # taken in once for all matrices that read it, so that their input gradients are added before they are reduced
-    enter = _entering(boundary, as_rows)
-    plan |= {"fork": enter} if forked else {}
-    if joined:  # what both found is added before it is reduced
-        plan["join"] = _adding(boundary, as_rows)
-    if isinstance(block.attention, LatentAttention):
-        plan |= latent_plan(block.attention, boundary)
-    elif block.attention is not None:
-        gates = () if block.attention.gate is None else ("gate",)
-        plan |= {f"attention.{name}": column() for name in ("query", "key", "value", *gates)}
-        plan |= {"attention.out": _leaving(boundary, joined, as_rows)}
-        if block.attention.query_norm is not None:
-            # of the heads of this rank, so gradients are still to be added
-            heads = SequenceParallel(sequence_dim=2, use_local_output=True)
-            plan |= {"attention.query_norm": heads, "attention.key_norm": heads}
-        plan |= {} if forked else {"attention": enter}
-    if block.cross is not None:
-        plan |= {f"cross.{name}": column() for name in ("query", "key", "value")}
-        plan |= {
-            "cross.out": _leaving(boundary, joined, as_rows),
-            "cross": _entering(boundary, as_rows, inputs=2),
+    def routed_plan(self, mixture: MoE) -> Styles:
+        """Each rank routes its part of every sequence, with an unsplit router and summed gradients."""
+        own_tokens = Shard(1)
+        plan: Styles = {
+            "mlp.routed": PrepareModuleInputOutput(
+                input_layouts=(self.boundary,),
+                desired_input_layouts=(own_tokens,),
+                use_local_input=True,
+                output_layouts=(own_tokens,),
+                desired_output_layouts=(self.boundary,),
+                use_local_output=True,
+            ),
+            "mlp.routed.router": OnItsTokens(),
         }
-    if block.recurrence is not None:
-        inputs = block.recurrence.inputs()
-        of_latents = {name for name, one in inputs.items() if isinstance(one, Latent)}
-        plan |= {f"recurrence.{name}": OfHeads() if name in of_latents else column() for name in inputs}
-        plan |= {"recurrence": enter, "recurrence.out": _leaving(boundary, joined, as_rows)}
-        plan |= {"recurrence.scan": OfHeads(), "recurrence.gated_norm": OfHeads()}
-    mlp: FeedForward | None
-    if isinstance(block.mlp, MoE):
-        plan |= routed_plan(block.mlp, boundary)
-        name, mlp = "mlp.shared", block.mlp.shared
-    else:
-        name, mlp = "mlp", block.mlp
-    if mlp is not None:
-        plan |= {f"{name}.up": column(), f"{name}.down": _leaving(boundary, joined, as_rows)}
-        plan |= {} if mlp.gate is None else {f"{name}.gate": column()}
-        plan |= {} if forked else {name: enter}
-    plan |= adapter_plan(block)
-    if sequence_parallel:
-        norms = {name: norm for name, norm in block.named_children() if name.endswith("_norm")}
-        plan |= {name: SequenceParallel(use_local_output="_post_" in name) for name in norms}
-    return plan
+        if mixture.shared_gate is not None and self.sequence_parallel:  # else every rank does the same
+            plan["mlp.shared_gate"] = OnItsTokens()
+        return plan
 
-
-def _entering(boundary: Replicate | Shard, as_rows: bool, inputs: int = 1) -> ParallelStyle:
-    if as_rows:
-        return GatherRows()
-    return PrepareModuleInput(
-        input_layouts=(boundary,) * inputs, desired_input_layouts=(Replicate(),) * inputs
-    )
-
-
-def _leaving(boundary: Replicate | Shard, joined: bool, as_rows: bool) -> ParallelStyle:
-    """The style of the matrix that a region ends with; where another's sums are joined to its, they stay parts."""
-    if as_rows and not joined:
-        return ScatterRows()
-    return RowwiseParallel(output_layouts=Partial() if joined else boundary)
-
-
-def _adding(boundary: Replicate | Shard, as_rows: bool) -> ParallelStyle:
-    if as_rows:
-        return ScatterSum()
-    return PrepareModuleOutput(output_layouts=Partial(), desired_output_layouts=boundary)
-
-
-def routed_plan(mixture: MoE, boundary: Replicate | Shard) -> dict[str, ParallelStyle]:
-    """Plan under which each rank routes its part of every sequence, with an unsplit router and summed gradients."""
-    ours = Shard(1)
-    gate: dict[str, ParallelStyle] = {}
-    if mixture.shared_gate is not None and isinstance(boundary, Shard):  # else every rank does the same
-        gate = {"mlp.shared_gate": OnItsTokens()}
-    return gate | {
-        "mlp.routed": PrepareModuleInputOutput(
-            input_layouts=(boundary,),
-            desired_input_layouts=(ours,),
-            use_local_input=True,
-            output_layouts=(ours,),
-            desired_output_layouts=(boundary,),
-            use_local_output=True,
-        ),
-        "mlp.routed.router": OnItsTokens(),
-    }
-
-
-def latent_plan(attention: LatentAttention, boundary: Replicate | Shard) -> dict[str, ParallelStyle]:
-    """Split the matrices that make and join heads; every rank makes the latents of its part of the sequence."""
-    split: dict[str, ParallelStyle] = {
-        "attention.query": ColwiseParallel(input_layouts=boundary),
-        "attention.key_value": ColwiseParallel(input_layouts=boundary),
-        "attention.shared_key": ForAllHeads(boundary),
-        "attention.out": RowwiseParallel(output_layouts=boundary),
-    }
-    if isinstance(boundary, Shard):  # else every rank does the same, with parameters of its own
-        split |= {"attention.down": OnItsTokens(), "attention.latent_norm": SequenceParallel()}
-        if attention.query_down is not None:
-            split |= {"attention.query_down": OnItsTokens(), "attention.query_norm": SequenceParallel()}
-    return split
+    def latent_plan(self, attention: LatentAttention) -> Styles:
+        """Split the matrices that make and join heads; every rank makes the latents of its part of the sequence."""
+        plan: Styles = {
+            "attention.query": ColwiseParallel(input_layouts=self.boundary),
+            "attention.key_value": ColwiseParallel(input_layouts=self.boundary),
+            "attention.shared_key": for_all_heads(self.boundary),
+            "attention.out": RowwiseParallel(output_layouts=self.boundary),
+        }
+        if self.sequence_parallel:  # else every rank does the same, with parameters of its own
+            plan |= {"attention.down": OnItsTokens(), "attention.latent_norm": SequenceParallel()}
+            if attention.query_down is not None:
+                plan |= {"attention.query_down": OnItsTokens(), "attention.query_norm": SequenceParallel()}
+        return plan

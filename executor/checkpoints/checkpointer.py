@@ -97,11 +97,10 @@ class Checkpointer:
                 return Resumed(step, self._notes(step, manifest, broken))
             broken.append((step, problems))
         if broken:
+            of_steps = [(self.folder.at(step).name, what) for step, faults in broken for what in faults]
             raise RunError(
                 f"no checkpoint in {self.folder.path} is whole",
-                problems=[
-                    Problem(self.folder.at(step).name, what) for step, found in broken for what in found
-                ],
+                problems=[Problem(*problem) for problem in of_steps],
                 hint="without --resume and with another folder it starts again",
             )
         return Resumed(0, (f"nothing to resume in {self.folder.path}; starting at step 1",))
@@ -129,13 +128,8 @@ class Checkpointer:
         self.wait(alive)
         writer = PieceWriter(self.folder, self.state.progress(step, self.data), self.saving.keep)
         contents = self.state.contents() | self._random()
-        future = async_save(
-            contents,
-            storage_writer=writer,
-            planner=SavePieces(),
-            process_group=self.group,
-            async_stager=HostCopy(),
-        )
+        how: dict[str, Any] = {"process_group": self.group, "async_stager": HostCopy()}
+        future = async_save(contents, storage_writer=writer, planner=SavePieces(), **how)
         assert isinstance(future, Future)
         self._running = step, future
         began, save_begun = time.monotonic(), threading.Event()
@@ -182,14 +176,10 @@ class Checkpointer:
         """The error of a save that failed on some ranks; deletes the partial checkpoint."""
         if dist.get_rank() == 0:
             self.folder.abandon(step)
-        last_save = (
-            f"the checkpoint of step {self.saved} is whole"
-            if self.saved
-            else "there is no earlier checkpoint"
-        )
-        return RunError(
-            f"the checkpoint of step {step} could not be written; {last_save}", problems=_of_ranks(error)
-        )
+        whole = f"the checkpoint of step {self.saved} is whole"
+        last_save = whole if self.saved else "there is no earlier checkpoint"
+        headline = f"the checkpoint of step {step} could not be written; {last_save}"
+        return RunError(headline, problems=_of_ranks(error))
 
     def _random(self) -> Contents:
         """The states of this rank's random generators."""
@@ -252,9 +242,8 @@ class Checkpointer:
                 planner.send(self.state.device)
                 self.state.make_anew(planner.padding_rows)
         except CheckpointException as error:
-            raise RunError(
-                f"the checkpoint of step {step} could not be read", problems=_of_ranks(error)
-            ) from error
+            headline = f"the checkpoint of step {step} could not be read"
+            raise RunError(headline, problems=_of_ranks(error)) from error
         self.state.spread()
         self._restore_random(generators, step)
 

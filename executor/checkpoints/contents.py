@@ -19,7 +19,6 @@ is; see docs/decisions/0013. Nothing here can run code on loading.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -74,7 +73,23 @@ from executor.checkpoints.manifest import (
 _SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
-class PieceWriter(StorageWriter):
+class _OneCheckpoint:
+    """What torch asks of a storage, where an object writes or reads a single checkpoint: nothing."""
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Do nothing: no other checkpoint comes."""
+
+    def prepare_local_plan(self, plan: Any) -> Any:
+        """Return the plan unchanged: it does not depend on the place of files."""
+        return plan
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Torch never has to guess this storage from a path."""
+        return False
+
+
+class PieceWriter(_OneCheckpoint, StorageWriter):
     """Writes one checkpoint: files of the ranks, then the manifest, then the name that makes it count."""
 
     def __init__(self, folder: Folder, progress: Progress | RecommenderProgress, keep: int) -> None:
@@ -82,17 +97,10 @@ class PieceWriter(StorageWriter):
         self.size_bytes: int | None = None
         """Total bytes of all files, on the coordinator once they are written."""
 
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """One writer writes one checkpoint."""
-
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """The coordinator makes the folder; the others write only after it has planned."""
         if is_coordinator:
             self.folder.begin(self.progress.step)
-
-    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Return the plan unchanged: it does not depend on the place of files."""
-        return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """A file for each rank."""
@@ -114,28 +122,18 @@ class PieceWriter(StorageWriter):
         tensors: dict[str, SavedTensor] = {}
         for name, saved in metadata.state_dict_metadata.items():
             assert isinstance(saved, TensorStorageMetadata)
-            tensors[name] = SavedTensor(
-                dtype=dtype_name(saved.properties.dtype),
-                shape=tuple(saved.size),
-                pieces=tuple(
-                    SavedPiece(
-                        offsets=tuple(chunk.offsets),
-                        sizes=tuple(chunk.sizes),
-                        file=place[written[MetadataIndex(name, chunk.offsets)].name],
-                    )
-                    for chunk in saved.chunks
-                ),
-            )
+            pieces = []
+            for chunk in saved.chunks:
+                file = place[written[MetadataIndex(name, chunk.offsets)].name]
+                offsets, sizes = tuple(chunk.offsets), tuple(chunk.sizes)
+                pieces.append(SavedPiece(offsets=offsets, sizes=sizes, file=file))
+            dtype, shape = dtype_name(saved.properties.dtype), tuple(saved.size)
+            tensors[name] = SavedTensor(dtype=dtype, shape=shape, pieces=tuple(pieces))
         manifest = Manifest(progress=self.progress, tensors=tensors, files=tuple(files))
         write_manifest(manifest, self.folder.partial(self.progress.step))
         self.size_bytes = sum(file.size_bytes for file in files)
         self.folder.commit(self.progress.step)
         self.folder.keep(self.keep)
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Torch never has to guess this storage from a path."""
-        return False
 
     def _write(self, plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
         from safetensors import SafetensorError
@@ -161,7 +159,7 @@ class PieceWriter(StorageWriter):
         ]
 
 
-class PieceReader(StorageReader):
+class PieceReader(_OneCheckpoint, StorageReader):
     """Reads one checkpoint whose files were found intact."""
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
@@ -172,33 +170,18 @@ class PieceReader(StorageReader):
             for piece in tensor.pieces
         }
 
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """One reader reads one checkpoint."""
-
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Torch's view of the manifest."""
-        return Metadata(
-            state_dict_metadata={
-                name: TensorStorageMetadata(
-                    properties=TensorProperties(dtype=getattr(torch, tensor.dtype)),
-                    size=torch.Size(tensor.shape),
-                    chunks=[
-                        ChunkStorageMetadata(offsets=torch.Size(piece.offsets), sizes=torch.Size(piece.sizes))
-                        for piece in tensor.pieces
-                    ],
-                )
-                for name, tensor in self.manifest.tensors.items()
-            }
-        )
 
-    def set_up_storage_reader(
-        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
-    ) -> None:
+        def stored(tensor: SavedTensor) -> TensorStorageMetadata:
+            chunks = [_chunk(Box(piece.offsets, piece.sizes)) for piece in tensor.pieces]
+            properties = TensorProperties(dtype=getattr(torch, tensor.dtype))
+            return TensorStorageMetadata(properties, torch.Size(tensor.shape), chunks)
+
+        return Metadata({name: stored(tensor) for name, tensor in self.manifest.tensors.items()})
+
+    def set_up_storage_reader(self, *args: Any, **kwargs: Any) -> None:
         """Everything is known from the manifest."""
-
-    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Ranks read for themselves."""
-        return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
         """Ranks read for themselves."""
@@ -222,11 +205,6 @@ class PieceReader(StorageReader):
         result.set_result(None)
         return result
 
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Torch never has to guess this storage from a path."""
-        return False
-
 
 def key_of(name: str, offsets: Iterable[int]) -> str:
     """`weights.head.weight@0,64`: a piece's name in its file."""
@@ -238,10 +216,8 @@ def _key(index: MetadataIndex) -> str:
 
 
 def _slices(item: ReadItem) -> tuple[slice, ...]:
-    return tuple(
-        slice(offset, offset + length)
-        for offset, length in zip(item.storage_offsets, item.lengths, strict=True)
-    )
+    ranges = zip(item.storage_offsets, item.lengths, strict=True)
+    return tuple(slice(offset, offset + length) for offset, length in ranges)
 
 
 def _system_error(error: Exception, path: Path) -> Exception:
@@ -348,12 +324,9 @@ class SavePieces(DefaultSavePlanner):
 
     def create_local_plan(self) -> SavePlan:
         """Plan to write all pieces of this rank; torch later drops replicas."""
+        state = self.state_dict.items()
         self.plan = SavePlan(
-            [
-                _write_item(name, held, index)
-                for name, held in self.state_dict.items()
-                for index in range(len(held.pieces))
-            ]
+            [_write_item(name, held, piece) for name, held in state for piece in held.pieces]
         )
         return self.plan
 
@@ -397,21 +370,15 @@ class LoadPieces(DefaultLoadPlanner):
         assert self.metadata is not None
         items: list[ReadItem] = []
         for name, entry in self.contents.items():
-            saved = (
-                self.substitutes.get(name, name) if name not in self.metadata.state_dict_metadata else name
-            )
-            stored = self.metadata.state_dict_metadata.get(saved)
+            saved_tensors = self.metadata.state_dict_metadata
+            saved = name if name in saved_tensors else self.substitutes.get(name, name)
+            stored = saved_tensors.get(saved)
             assert isinstance(stored, TensorStorageMetadata)
-            if padding_rows := [
-                piece for part in entry.pieces if (piece := part.rows_from(stored.size)) is not None
-            ]:
+            if padding_rows := [rows for part in entry.pieces if (rows := part.rows_from(stored.size))]:
                 self.padding_rows[name] = RankTensor(entry.shape, entry.dtype, padding_rows)
-            reads = create_read_items_for_chunk_list(
-                saved, stored, [_chunk(piece.box) for piece in entry.pieces]
-            )
-            for item in reads:
-                destination = dataclasses.replace(item.dest_index, fqn=name)
-                item = dataclasses.replace(item, dest_index=destination)
+            chunks = [_chunk(piece.box) for piece in entry.pieces]
+            for item in create_read_items_for_chunk_list(saved, stored, chunks):
+                item = replace(item, dest_index=replace(item.dest_index, fqn=name))
                 if self._reads(item, entry):
                     items.append(item)
         return LoadPlan(items)
@@ -451,17 +418,10 @@ class LoadPieces(DefaultLoadPlanner):
         return target
 
 
-def _write_item(name: str, entry: RankTensor, index: int) -> WriteItem:
-    piece = entry.pieces[index]
-    return WriteItem(
-        index=MetadataIndex(name, piece.box.offsets),
-        type=WriteItemType.SHARD,
-        tensor_data=TensorWriteData(
-            chunk=_chunk(piece.box),
-            properties=TensorProperties(dtype=entry.dtype),
-            size=torch.Size(entry.shape),
-        ),
-    )
+def _write_item(name: str, entry: RankTensor, piece: Piece) -> WriteItem:
+    properties = TensorProperties(dtype=entry.dtype)
+    data = TensorWriteData(_chunk(piece.box), properties, torch.Size(entry.shape))
+    return WriteItem(MetadataIndex(name, piece.box.offsets), WriteItemType.SHARD, tensor_data=data)
 
 
 def _chunk(box: Box) -> ChunkStorageMetadata:
@@ -473,15 +433,11 @@ def problems_of(
 ) -> list[str]:
     """Problems of tensors and files that differ from the manifest, one sentence each; `shares` readers divide them."""
     own_tensors = list(manifest.tensors.items())[share::shares]
-    problems = [
-        f"{MANIFEST}: {problem}"
-        for name, record in own_tensors
-        if (problem := _of_tensor(name, record, manifest))
-    ]
+    of_tensors = (_of_tensor(name, record, manifest) for name, record in own_tensors)
+    problems = [f"{MANIFEST}: {problem}" for problem in of_tensors if problem]
     for index, file in list(enumerate(manifest.files))[share::shares]:
-        problems += filter(
-            None, [_of_file(file, folder / file.name, clock) or _of_pieces(index, manifest, folder)]
-        )
+        problem = _of_file(file, folder / file.name, clock) or _of_pieces(index, manifest, folder)
+        problems += [problem] * bool(problem)
     return problems
 
 

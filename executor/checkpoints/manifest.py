@@ -17,7 +17,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
@@ -154,12 +154,17 @@ class Descent(Spec):
     """Blocks went through `torch.compile`."""
 
 
-def descent_of(options: EngineOptions) -> Descent:
-    """The flags of a run that shape its loss curve."""
+def progress_fields(options: EngineOptions, step: int, data: str) -> dict[str, Any]:
+    """Fields of the progress of every family's run after `step` steps on this data."""
     rate = options.rate
-    return Descent(
-        peak=rate.peak, warm_up=rate.warm_up, decay=rate.decay, clip=options.clip, compiled=options.compile
-    )
+    descent = Descent(**asdict(rate), clip=options.clip, compiled=options.compile)
+    return {
+        "step": step,
+        "seed": options.seed,
+        "learning_rate": rate.at(step),
+        "descent": descent,
+        "data": data,
+    }
 
 
 class AnyProgress(Spec):
@@ -258,9 +263,8 @@ def read_manifest(folder: Path) -> Manifest:
     if not right:
         raise BrokenError(f"{MANIFEST}: it is not what was written (its digest differs)")
     if schema != SCHEMA:
-        raise BrokenError(
-            f"{MANIFEST}: written by another version (schema {printable(str(schema), limit=20)})"
-        )
+        name = printable(str(schema), limit=20)
+        raise BrokenError(f"{MANIFEST}: written by another version (schema {name})")
     try:
         manifest = Manifest.model_validate_json(json.dumps(content))
     except ValidationError as error:
@@ -308,11 +312,8 @@ def differences(then: AnyProgress, now: AnyProgress) -> Iterable[str]:
         yield "it holds a model of another kind"
         return
     if then.model != now.model:
-        fields = [
-            name
-            for name in type(now.model).model_fields
-            if getattr(then.model, name) != getattr(now.model, name)
-        ]
+        names = type(now.model).model_fields
+        fields = [name for name in names if getattr(then.model, name) != getattr(now.model, name)]
         yield f"the model differs in {', '.join(f'`{name}`' for name in fields)}"
     yield from _changed(then, now, now.settled)
     if then.seed != now.seed:

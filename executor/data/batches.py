@@ -119,9 +119,8 @@ class SharedBatches:
             dist.broadcast(flat_tokens, group=rank.context_group, group_src=0)
         if rank.mesh["tp"].size() > 1:
             dist.broadcast(flat_tokens, group=rank.mesh["tp"].get_group(), group_src=0)
-        return tuple(
-            one.view(shape) for one, shape in zip(torch.split(flat_tokens, sizes), self._shapes, strict=True)
-        )
+        parts = zip(torch.split(flat_tokens, sizes), self._shapes, strict=True)
+        return tuple(part.view(shape) for part, shape in parts)
 
     def _read(self, step: int) -> Tensor:
         """All tensors of the batch one after the other."""
@@ -225,9 +224,7 @@ class Batches:
             return windows_tensor[:, :-1].clamp(min=0), windows_tensor[:, 1:].contiguous()
         return windows_tensor[:, :-1].contiguous(), windows_tensor[:, 1:].contiguous()
 
-    def _masked(
-        self, tokens: Ints, step: int, first: int, encoder: Encoder
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def _masked(self, tokens: Ints, step: int, first: int, encoder: Encoder) -> tuple[Ints, Ints]:
         """Mask as many tokens of every sequence as the spec says: eight of ten become the mask, one another token, one
         stays (Devlin et al. 2018, section 3.1). Unmasked tokens have no target."""
         inputs, targets = tokens.copy(), np.full_like(tokens, NO_TARGET)
@@ -332,10 +329,8 @@ def text_tokens() -> npt.NDArray[np.uint8]:
         """2^bits texts of two or three of some parts."""
         count = 1 << bits
         lengths, places = (drawn(count, kind, 1), drawn(4 * count, kind + 1, (len(parts) - 1).bit_length()))
-        return [
-            separator.join(parts[part] for part in places[4 * at : 4 * at + 2 + length])
-            for at, length in enumerate(lengths)
-        ]
+        ranges = [slice(4 * at, 4 * at + 2 + length) for at, length in enumerate(lengths)]
+        return [separator.join(parts[part] for part in places[some]) for some in ranges]
 
     phrases = joined(joined(_SYLLABLES, 0, _WORD_BITS, ""), 2, _PHRASE_BITS, " ")
     text = ", ".join(phrases[at] for at in drawn(_SHIPPED_PHRASES, 4, _PHRASE_BITS))

@@ -165,9 +165,8 @@ class RecordedClicks:
         self.table_names = model.table_names
         self.strays = [Strays() for _ in self.tables]
         if is_pipe(path):
-            raise InputError(
-                f"{path}: clicks are read more than once", hint="write what the pipe gives to a file"
-            )
+            hint = "write what the pipe gives to a file"
+            raise InputError(f"{path}: clicks are read more than once", hint=hint)
         if not path.is_file():
             raise InputError(f"{path}: there is no such file of clicks")
         if len(self.tables) != CATEGORIES or model.dense_features != NUMBERS or model.top_mlp[-1] != 1:
@@ -205,10 +204,8 @@ class RecordedClicks:
         strays = present & ((ids < 0) | (ids >= rows)) & ~np.array([spec.hashed for spec in self.tables])
         self._require_rows(ids, strays, samples)
         numbers = np.log1p(np.maximum(fields[:, 1 : 1 + NUMBERS], 0)).astype(np.float32)
-        bags = [
-            self._bags(table, ids[:, table], present[:, table], strays[:, table], samples)
-            for table in range(CATEGORIES)
-        ]
+        columns = zip(range(CATEGORIES), ids.T, present.T, strays.T, strict=True)
+        bags = [self._bags(*column, samples) for column in columns]
         labels = torch.from_numpy(fields[:, :1].astype(np.float32))
         return Clicks(torch.from_numpy(numbers), bags, labels)
 
@@ -219,9 +216,8 @@ class RecordedClicks:
     def stray_sentences(self, of_ranks: Sequence[Sequence[Sequence[int]]]) -> list[str]:
         """Sentences on tables with stray ids, from the counts of all ranks."""
         sentences = []
-        for table, name, of_table in zip(
-            self.tables, self.table_names, zip(*of_ranks, strict=True), strict=True
-        ):
+        counts = zip(*of_ranks, strict=True)
+        for table, name, of_table in zip(self.tables, self.table_names, counts, strict=True):
             total = sum(count for count, _, _ in of_table)
             strays = [(sample, first_id) for count, sample, first_id in of_table if count]
             if strays:
@@ -289,12 +285,9 @@ def _numbers(line: list[bytes]) -> tuple[list[int], list[bool]]:
 
 def _require_one_id(path: Path, model: RecommenderSpec) -> None:
     """Raises InputError where tables are to get more ids of a sample than the file has."""
-    problems = [
-        Problem(f"table `{one.name}`", f"`pooling` says {one.pooling:g} ids of a sample")
-        for one in model.classes
-        if one.pooling > 1
-    ]
-    if problems:
+    pooled = {one.name: one.pooling for one in model.classes if one.pooling > 1}
+    says = "`pooling` says {:g} ids of a sample"
+    if problems := [Problem(f"table `{name}`", says.format(ids)) for name, ids in pooled.items()]:
         raise InputError(
             f"{path}: a sample has one id for each table, and the plan counts on more",
             problems=first_few(problems),

@@ -135,14 +135,8 @@ def _checked(folder: Path) -> Any:
 def require_a_sequence(tokens: int, sequence: int, name: str) -> None:
     """Raise InputError where there is not even one sequence with its targets."""
     if tokens <= sequence:
-        raise InputError(
-            f"`{name}` has {tokens} tokens, too few for one sequence of {sequence} and its targets"
-        )
-
-
-def write_header(header: TokenHeader, folder: Path) -> None:
-    """Write the header, the last file of a new token folder."""
-    (folder / HEADER).write_text(json.dumps(header.model_dump(mode="json"), indent=1) + "\n", "utf-8")
+        need = f"one sequence of {sequence} and its targets"
+        raise InputError(f"`{name}` has {tokens} tokens, too few for {need}")
 
 
 def _require_size(path: Path, header: TokenHeader) -> None:
@@ -168,9 +162,8 @@ _MADE_ANEW = "it is not what meshwright tokens --bpe writes: make the folder aga
 def learn_pairs(texts: Iterator[str], vocabulary: int) -> Any:
     """Learn a tokenizer with the `tokenizers` package. Raises InputError for an impossible vocabulary."""
     if vocabulary <= BYTES:
-        raise InputError(
-            f"{vocabulary} is no vocabulary of byte pairs: {BYTES} are bytes, and one ends a text"
-        )
+        reason = f"{BYTES} are bytes, and one ends a text"
+        raise InputError(f"{vocabulary} is no vocabulary of byte pairs: {reason}")
     if vocabulary > MAX_BYTE_PAIRS:
         raise InputError(
             f"{grouped(vocabulary)} byte pairs are more than any text has use for: {grouped(MAX_BYTE_PAIRS)} at most"
@@ -308,7 +301,8 @@ def _write(files: Sequence[Path], encoder: _Encoder, folder: Path) -> TokenHeade
         text_bytes=sum(path.stat().st_size for path in files),
         sha256=digest.hexdigest(),
     )
-    write_header(header, folder)
+    # the last file of a new folder
+    (folder / HEADER).write_text(json.dumps(header.model_dump(mode="json"), indent=1) + "\n", "utf-8")
     return header
 
 
@@ -346,10 +340,7 @@ def _encoder(files: Sequence[Path], pairs: int | None, like: Path | None) -> _En
         return _by_pairs(learn_pairs((lines for path in files for lines in _lines(path)), pairs))
     if like is not None and read_header(like).tokenizer == "bpe":
         return _by_pairs(read_pairs(like / TOKENIZER))
-    return _by_bytes()
 
-
-def _by_bytes() -> _Encoder:
     def encode(path: Path) -> Iterator[bytes]:
         with path.open("rb") as stream:
             while chunk := stream.read(_CHUNK):

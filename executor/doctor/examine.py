@@ -25,9 +25,8 @@ from cost_models.communication.collectives import point_to_point_seconds
 from cost_models.communication.topology import group_of
 from cost_models.compute.gemm import device_of, gemm_seconds
 from cost_models.errors import HostError
-from cost_models.files.whole import temporary_folder
 from executor.faults import results
-from executor.launch.workers import among_workers, require_devices, result_of, run_workers
+from executor.launch.workers import among_workers, run_workers
 from planner.plan import Plan
 
 MATMUL, MEMORY, LAUNCH, LINK, LATENCY = results.MATMUL, results.MEMORY, "launch", "link", "latency"
@@ -350,14 +349,9 @@ def examine(processes: int, *, device: str) -> Examination:
     """
     if "RANK" in os.environ:
         return _as_rank(processes, device)
-    if device == "cuda":
-        require_devices(processes)
-    with temporary_folder("meshwright-doctor-") as folder:
-        worker, options = "executor.doctor.measuring", ["--device", device]
-        run_workers(
-            worker, processes, folder, options, task="the examination", longest_seconds=_LONGEST_SECONDS
-        )
-        return Examination.model_validate_json(result_of(folder, 0).read_text("utf-8"))
+    worker, limit = "executor.doctor.measuring", _LONGEST_SECONDS
+    results = run_workers(worker, processes, device, task="the examination", longest_seconds=limit)
+    return Examination.model_validate_json(results[0])
 
 
 def _as_rank(processes: int, kind: str) -> Examination:

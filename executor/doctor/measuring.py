@@ -29,7 +29,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from executor.doctor import examine as readings
 from executor.doctor.examine import is_calm, judge
 from executor.faults.results import wrong_results
-from executor.launch.workers import among_workers, result_of, worker_arguments
+from executor.launch.workers import worker_arguments, write_result
 from executor.messages import gather_json
 from executor.microbenchmarks.links import there_and_back
 from executor.microbenchmarks.stopwatch import Stopwatch
@@ -257,10 +257,7 @@ def _clock(device: torch.device) -> float | None:
 @record
 def main() -> None:
     """Measure as one worker process among others, and write the gathered readings."""
-    arguments = worker_arguments(__doc__).parse_args()
-    with among_workers(arguments.device) as device:
-        text = examine_here(device).model_dump_json()
-        result_of(arguments.folder, dist.get_rank()).write_text(text, "utf-8")
+    write_result(worker_arguments(__doc__), lambda device, _: examine_here(device).model_dump_json())
 
 
 if __name__ == "__main__":

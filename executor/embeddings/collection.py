@@ -28,9 +28,9 @@ Each stage is called for itself, so that it can be timed, and ends before the ne
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ from cost_models.specs.recommender.sharding import Form, Sharding, TablePlacemen
 from cost_models.specs.recommender.training import RecommenderTraining
 from executor.embeddings.bags import Bags, RowGradients, cut, row_gradients
 from executor.embeddings.exchanges import Peers, Places, Router, SentBytes, SingleRank, Slice, exchanged_rows
-from executor.embeddings.holding import Holding, HostLink, RowOptimizer, device_share
+from executor.embeddings.holding import Holding, HostLink, InitialRows, RowOptimizer, device_share
 from executor.mesh import make_groups
 
 
@@ -86,13 +86,11 @@ class CopyExchange:
         message = torch.cat([values.to(self.dtype).view(-1) for values in sends])
         received = self.peers.all_gather_uneven(message, list(map(sum, sizes)))
         values = [cut(chunk, lengths) for chunk, lengths in zip(received, sizes, strict=True)]
-        return {
-            part: _added(
-                torch.cat(piece.rows),
-                torch.cat([chunk[place].view(-1, part.width) for chunk in values]).float(),
-            )
-            for place, (part, piece) in enumerate(pieces.items())
-        }
+        sums = {}
+        for place, (part, piece) in enumerate(pieces.items()):
+            gradients = torch.cat([chunk[place].view(-1, part.width) for chunk in values]).float()
+            sums[part] = _added(torch.cat(piece.rows), gradients)
+        return sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +135,7 @@ class Exchange:
     Whole tables have nothing to add up: every rank is a node of its own. Rows on all ranks lie in one node of them all.
     """
 
-    def __init__(
-        self, node: Peers, across: Peers, slices: Sequence[Slice], samples: int, empty: Tensor
-    ) -> None:
+    def __init__(self, node: Peers, across: Peers, slices: list[Slice], samples: int, empty: Tensor) -> None:
         """`empty` is a tensor of no element, with the type and device of messages."""
         self.node, self.across, self.empty = node, across, empty
         tables = [part for part in slices if part.residue % node.size == 0]
@@ -172,8 +168,7 @@ class Exchange:
         message, self._message = self._message, self.empty
         sums = self.node.reduce_scatter(message.view(self.node.size, -1))
         received = self.across.exchange(sums, [sum(self.my_sizes)] * self.across.size, self.counts)
-        slices = [piece for group in self.by_node for piece in group]
-        parts = cut(received, [size for sizes in self.sizes for size in sizes])
+        slices, parts = chain(*self.by_node), cut(received, [*chain(*self.sizes)])
         return {piece: part.view(-1, piece.width) for piece, part in zip(slices, parts, strict=True)}
 
     def backward(self, gradients: Mapping[Slice, Tensor]) -> dict[Slice, Tensor]:
@@ -181,9 +176,8 @@ class Exchange:
         parts of what came."""
         if not any(self.counts):
             return {}
-        message = torch.cat(
-            [self.empty, *(gradients[part].reshape(-1) for group in self.by_node for part in group)]
-        )
+        parts = (gradients[part].reshape(-1) for part in chain.from_iterable(self.by_node))
+        message = torch.cat([self.empty, *parts])
         received = self.across.exchange(message, self.counts, [sum(self.my_sizes)] * self.across.size)
         node = self.node.all_gather(received).view(self.node.size, self.across.size, -1)
         return dict(zip(self.own_slices, cut(_in_order(node), self.my_sizes, dim=2), strict=True))
@@ -198,21 +192,14 @@ def squares_of_rows(
     peers: Peers, slices: Sequence[Slice], squares: Mapping[Slice, Tensor], device: torch.device
 ) -> dict[Slice, Tensor]:
     """(U,) sums of squares over a slice's columns → over the columns of the whole rows, added in their order."""
-    groups: dict[tuple[int, int], list[Slice]] = {}
-    for part in slices:
-        groups.setdefault((part.table, part.first), []).append(part)
-    own_groups = [group for group in groups.values() if any(part.rank == peers.rank for part in group)]
-    rows = {
-        part: len(squares[own]) for group in own_groups for own in group if own in squares for part in group
-    }
-    receivers = [{part.rank: part for part in group}.values() for group in own_groups]  # one of each rank
-    pairs = [
-        (part, to)
-        for group, of_ranks in zip(own_groups, receivers, strict=True)
-        for part in group
-        for to in of_ranks
-        if part.rank != to.rank
-    ]
+    groups = parts_of_tables(slices)
+    own_groups = [group for group in groups if any(part.rank == peers.rank for part in group)]
+    rows: dict[Slice, int] = {}
+    pairs: list[tuple[Slice, Slice]] = []
+    for group in own_groups:
+        rows |= {part: len(squares[own]) for own in group if own in squares for part in group}
+        receivers = {part.rank: part for part in group}.values()  # one of each rank
+        pairs += [(part, to) for part in group for to in receivers if part.rank != to.rank]
     sends = {pair: squares[pair[0]] for pair in pairs if pair[0].rank == peers.rank}
     incoming = {pair: rows[pair[0]] for pair in pairs if pair[1].rank == peers.rank}
     none = torch.empty(0, dtype=torch.float64, device=device)
@@ -225,38 +212,32 @@ def squares_of_rows(
     return totals
 
 
+def parts_of_tables(slices: Iterable[Slice]) -> list[list[Slice]]:
+    """Slices of each part of a table, all ranks' together, in the order of their numbers."""
+    parts: dict[tuple[int, int], list[Slice]] = {}
+    for piece in slices:
+        parts.setdefault((piece.table, piece.first), []).append(piece)
+    return list(parts.values())
+
+
 def all_slices(tables: Sequence[TableSpec], sharding: Sharding, places: Places) -> list[Slice]:
     """Every slice of every table, by table.
 
     Raises:
         InputError: places that are not there, or more slices than columns or rows; all problems at once.
     """
-    problems = [
-        Problem(f"table:{index}", complaint)
-        for index, (table, placement) in enumerate(zip(tables, sharding.tables, strict=True))
-        if (complaint := _impossible(table, placement, places))
-    ]
-    if problems:
+    placed = list(enumerate(zip(tables, sharding.tables, strict=True)))
+    obstacles = {index: _impossible(*of_table, places) for index, of_table in placed}
+    if problems := [Problem(f"table:{index}", what) for index, what in obstacles.items() if what]:
         raise InputError("the sharding does not go with these ranks", problems=problems)
-    return [
-        part
-        for index, (table, placement) in enumerate(zip(tables, sharding.tables, strict=True))
-        for part in _slices(index, table, placement, places)
-    ]
+    return [part for index, of_table in placed for part in _slices(index, *of_table, places)]
 
 
 def _slices(index: int, table: TableSpec, placement: TablePlacement, places: Places) -> list[Slice]:
     share = device_share(placement.option)
     bags = int(table.pooling) if table.combiner == "concat" else 1
-    complete = Slice(
-        table=index,
-        form=placement.option.form,
-        rows=table.rows,
-        end=table.width,
-        bags=bags,
-        cached=share,
-        hashed=table.hashed,
-    )
+    size = {"rows": table.rows, "end": table.width, "bags": bags}
+    complete = Slice(table=index, form=placement.option.form, **size, cached=share, hashed=table.hashed)
     hot = min(round(table.rows * placement.option.hot), table.rows - 1)  # never all of them
     if not hot:
         return slices_of(complete, placement, places)
@@ -273,11 +254,9 @@ def slices_of(table: Slice, placement: TablePlacement, places: Places) -> list[S
         case "whole":
             return [replace(table, rank=at[0])]
         case "column":  # side by side, of nearly equal width
-            borders = pairwise(table.end * index // shards for index in range(shards + 1))
-            return [
-                replace(table, rank=rank, begin=begin, end=end)
-                for rank, (begin, end) in zip(at, borders, strict=True)
-            ]
+            borders = [table.end * index // shards for index in range(shards + 1)]
+            columns = zip(at, borders, borders[1:], strict=False)
+            return [replace(table, rank=rank, begin=begin, end=end) for rank, begin, end in columns]
         case "row":
             ranks: Sequence[int] = at or range(places.ranks)
         case "node-row":
@@ -366,17 +345,12 @@ class Embeddings:
         if nodes := self._with_form("node-row"):
             among = _node_peers(peers, self.sent, places)
             self._exchanges.append(Exchange(*among, nodes, self.samples, empty))
+        initial = [
+            InitialRows(name=name, rows=table.rows, width=table.width, seed=seed)
+            for name, table in zip(model.table_names, self.tables, strict=True)
+        ]
         self.holdings = {
-            part: Holding(
-                part,
-                name=model.table_names[part.table],
-                rows=self.tables[part.table].rows,
-                width=self.tables[part.table].width,
-                seed=seed,
-                dtype=self.table_dtype,
-                optimizer=self.optimizer,
-                link=self.link,
-            )
+            part: Holding(part, initial[part.table], self.table_dtype, self.optimizer, self.link)
             for part in self.slices
             if part.rank in (None, self.peers.rank)
         }
@@ -440,14 +414,11 @@ class Embeddings:
     def _parts(self, ids: Sequence[Bags]) -> dict[tuple[int, int], Bags]:
         """Ids of each part of a table: one part, or hot rows and the rest."""
         parts: dict[tuple[int, int], Bags] = {}
-        for part in self.slices:
-            key = part.table, part.first
-            if key in parts:
-                continue
+        for part, *_ in parts_of_tables(self.slices):
             table, bags = self.tables[part.table], ids[part.table]
             if table.combiner == "mean":
                 self._step.lengths[part.table] = bags.lengths.clamp(min=1)
-            parts[key] = ids_of_part(part, table, bags)
+            parts[part.table, part.first] = ids_of_part(part, table, bags)
         return parts
 
     def _output(self, table: int, vectors: dict[Slice, Tensor]) -> Tensor:
@@ -478,9 +449,8 @@ class Embeddings:
             own_sums = {part: sums[part] for part in self._columns if part in sums}
             sums |= squares_of_rows(self.peers, self._columns, own_sums, self.device)
         means = {part: (total / self.tables[part.table].width).float() for part, total in sums.items()}
-        return {
-            part: list(cut(mean, [len(piece.rows) for piece in summed[part]])) for part, mean in means.items()
-        }
+        sizes = {part: [len(piece.rows) for piece in pieces] for part, pieces in summed.items()}
+        return {part: list(cut(mean, sizes[part])) for part, mean in means.items()}
 
 
 def ids_of_part(part: Slice, table: TableSpec, bags: Bags) -> Bags:

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -116,6 +117,10 @@ class SentBytes:
         return sent_bytes
 
 
+Counts = Sequence[int]
+"""Elements for or of each rank of a group."""
+
+
 class Peers:
     """The ranks of a group, and this one among them. A group of one sends nothing."""
 
@@ -174,28 +179,20 @@ class Peers:
         return sums.result()
 
     def _all_to_all(
-        self,
-        received: Tensor,
-        message: Tensor,
-        counts: Sequence[int],
-        sizes: Sequence[int],
-        *,
-        is_async: bool = False,
+        self, received: Tensor, message: Tensor, counts: Counts, sizes: Counts, *, is_async: bool = False
     ) -> dist.Work | None:
         """Fill `received` with `counts[r]` elements of each rank r; `message` has `sizes[r]` for it. With `is_async`
         return the work to wait for."""
-        work: dist.Work | None = dist.all_to_all_single(
-            received, message, list(counts), list(sizes), group=self.group, async_op=is_async
-        )
+        how: dict[str, Any] = {"group": self.group, "async_op": is_async}
+        work: dist.Work | None = dist.all_to_all_single(received, message, [*counts], [*sizes], **how)
         return work
 
     def _reduce_scatter(self, total: Tensor, parts: Tensor) -> None:
         dist.reduce_scatter_tensor(total, parts, group=self.group)
 
     def _all_gather(self, gathered: Tensor, values: Tensor, *, is_async: bool = False) -> dist.Work | None:
-        work: dist.Work | None = dist.all_gather_into_tensor(
-            gathered, values, group=self.group, async_op=is_async
-        )
+        how: dict[str, Any] = {"group": self.group, "async_op": is_async}
+        work: dist.Work | None = dist.all_gather_into_tensor(gathered, values, **how)
         return work
 
 
@@ -278,37 +275,23 @@ class Router:
         if not self._splits:
             return {}
         split = {part: parts[part].split(ways) for part, ways in self._splits.items()}
+        like = next(iter(split.values()))[0]
+        none = Bags(like.values[:0], like.lengths[:0])
         sends = [
-            [split[piece.table, piece.first][piece.residue] for piece in slices] for slices in self.by_rank
+            joined([none, *(split[piece.table, piece.first][piece.residue] for piece in slices)])
+            for slices in self.by_rank
         ]
-        return self.put_together(*self._send(sends))
-
-    def _send(self, sends: Sequence[Sequence[Bags]]) -> tuple[list[Tensor], list[Tensor]]:
-        """Bags to each rank → (lengths, values) from each."""
-        first = next(bags for rank_bags in sends for bags in rank_bags)
-        bags = self.samples * sum(piece.bags for piece in self.own_slices)
-        lengths = self.peers.all_to_all(
-            [torch.cat([first.lengths[:0], *(piece.lengths for piece in rank_bags)]) for rank_bags in sends],
-            [bags] * self.peers.size,
-        )
-        values = self.peers.all_to_all(
-            [torch.cat([first.values[:0], *(piece.values for piece in rank_bags)]) for rank_bags in sends],
-            [int(rank_bags.sum()) for rank_bags in lengths],
-        )
-        return lengths, values
-
-    def put_together(self, lengths: Sequence[Tensor], values: Sequence[Tensor]) -> dict[Slice, Bags]:
-        """Assemble the bags of each slice of this rank from the messages of all ranks."""
         bags = [self.samples * piece.bags for piece in self.own_slices]
+        lengths = self.peers.all_to_all([to.lengths for to in sends], [sum(bags)] * self.peers.size)
+        counts = [int(from_rank.sum()) for from_rank in lengths]
+        values = self.peers.all_to_all([to.values for to in sends], counts)
         of_ranks: list[list[Bags]] = []
         for from_rank, ids in zip(lengths, values, strict=True):
-            parts = cut(from_rank, bags)
-            ids_of_slices = cut(ids, [int(piece.sum()) for piece in parts])
-            of_ranks.append(list(map(Bags, ids_of_slices, parts)))
-        return {
-            piece: joined(list(of_slice))
-            for piece, of_slice in zip(self.own_slices, zip(*of_ranks, strict=True), strict=True)
-        }
+            parts_of_rank = cut(from_rank, bags)
+            ids_of_slices = cut(ids, [int(piece.sum()) for piece in parts_of_rank])
+            of_ranks.append(list(map(Bags, ids_of_slices, parts_of_rank)))
+        of_slices = zip(*of_ranks, strict=True)
+        return {piece: joined(list(own)) for piece, own in zip(self.own_slices, of_slices, strict=True)}
 
 
 Pair = tuple[Slice, Slice]

@@ -27,7 +27,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -144,27 +143,21 @@ class RowOptimizer:
         return self.kind == "rowwise-adagrad"
 
     @property
-    def state_names(self) -> tuple[str, ...]:
-        """Names of the optimizer's states of a row."""
-        return _STATES[self.kind]
+    def kinds(self) -> tuple[str, ...]:
+        """Names of the tensors of a row: its weights and the optimizer's states."""
+        return "weights", *_STATES[self.kind]
 
-    def states(self, rows: int, width: int, device: torch.device) -> dict[str, Tensor]:
-        """Zeros, (rows, width) or (rows,), for each name."""
-        shape = (rows,) if self.by_row else (rows, width)
-        return {name: torch.zeros(shape, device=device) for name in self.state_names}
+    def tier(self, weights: Tensor) -> Tier:
+        """Rows (n, width) with states of zeros, (n, width) or (n,) each."""
+        shape = weights.shape[:1] if self.by_row else weights.shape
+        return Tier(weights, {name: torch.zeros(shape, device=weights.device) for name in _STATES[self.kind]})
 
     def apply(
-        self,
-        weights: Tensor,
-        states: dict[str, Tensor],
-        rows: Tensor,
-        gradients: Tensor,
-        squares: Tensor | None,
-        rate: float,
-        step: int,
+        self, tier: Tier, rows: Tensor, gradients: Tensor, squares: Tensor | None, rate: float, step: int
     ) -> None:
         """Update rows, each once; `squares` are means over full rows, and `step` counts from 1."""
-        change = self._change(states, rows, gradients.float(), squares, step)
+        weights = tier.weights
+        change = self._change(tier.states, rows, gradients.float(), squares, step)
         weights[rows] = weights[rows].float().sub_(change, alpha=rate).to(weights.dtype)
 
     def _change(
@@ -173,22 +166,18 @@ class RowOptimizer:
         if self.kind == "sgd":
             return gradients
         if self.kind == "adam":
-            return _adam(states, rows, gradients, step)
+            first, second = _BETAS
+            mean = states["exp_avg"][rows].mul_(first).add_(gradients, alpha=1 - first)
+            square = states["exp_avg_sq"][rows].mul_(second).addcmul_(gradients, gradients, value=1 - second)
+            states["exp_avg"][rows], states["exp_avg_sq"][rows] = mean, square
+            scale = (square / (1 - second**step)).sqrt_().add_(_EPSILON)
+            return mean / (1 - first**step) / scale
         squares_sum = gradients.square() if squares is None else squares
         momentum = states["momentum"]
         total = momentum[rows] + squares_sum
         momentum[rows] = total
         scale = total.sqrt() + _EPSILON
         return gradients / (scale if squares is None else scale[:, None])
-
-
-def _adam(states: dict[str, Tensor], rows: Tensor, gradients: Tensor, step: int) -> Tensor:
-    first, second = _BETAS
-    mean = states["exp_avg"][rows].mul_(first).add_(gradients, alpha=1 - first)
-    square = states["exp_avg_sq"][rows].mul_(second).addcmul_(gradients, gradients, value=1 - second)
-    states["exp_avg"][rows], states["exp_avg_sq"][rows] = mean, square
-    scale = (square / (1 - second**step)).sqrt_().add_(_EPSILON)
-    return mean / (1 - first**step) / scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,46 +189,36 @@ class Tier:
     states: dict[str, Tensor]
 
     @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Weights and states by name."""
+        return {"weights": self.weights, **self.states}
+
+    @property
     def nbytes(self) -> int:
         """Bytes of rows and states."""
-        return self.weights.nbytes + sum(state.nbytes for state in self.states.values())
+        return sum(tensor.nbytes for tensor in self.tensors.values())
 
 
 class Holding:
     """The rows of one slice: the first `device_rows` on the device, the rest in host memory."""
 
     def __init__(
-        self,
-        part: Slice,
-        *,
-        name: str,
-        rows: int,
-        width: int,
-        seed: int,
-        dtype: torch.dtype,
-        optimizer: RowOptimizer,
-        link: HostLink,
+        self, part: Slice, initial: InitialRows, dtype: torch.dtype, optimizer: RowOptimizer, link: HostLink
     ) -> None:
-        self.part, self.optimizer, self.link = part, optimizer, link
-        self.cut = part.device_rows
-        device = link.device
+        self.part, self.initial, self.optimizer, self.link = part, initial, optimizer, link
+        self.cut, device = part.device_rows, link.device
         make = torch.zeros if part.hashed else torch.empty
-        weights = make(self.cut, part.width, dtype=dtype, device=device)
-        self.device = Tier(weights, optimizer.states(self.cut, part.width, device))
+        self.device = optimizer.tier(make(self.cut, part.width, dtype=dtype, device=device))
         host_rows = part.held_rows - self.cut
-        host = host_of(device)
         self.host: Tier | None = None
         if host_rows:
-            self.host = Tier(
-                on_host(host_rows, part.width, dtype, device), optimizer.states(host_rows, part.width, host)
-            )
-        self.keys = KeyTable(part.held_rows, device, name=name) if part.hashed else None
-        self._table: dict[str, Any] = {"part": part, "name": name, "rows": rows, "width": width, "seed": seed}
+            self.host = optimizer.tier(on_host(host_rows, part.width, dtype, device))
+        self.keys = KeyTable(part.held_rows, device, name=initial.name) if part.hashed else None
 
     def fill(self) -> None:
         """Initialise the rows; rows of hashed keys are initialised when a key first comes."""
         for tier, start in [] if self.part.hashed else self.tiers():
-            fill(tier.weights, from_row=start, **self._table)
+            self.initial.fill(tier.weights, self.part, start)
 
     def tiers(self) -> list[tuple[Tier, int]]:
         """Each tier and the slice's row that it begins with."""
@@ -272,7 +251,7 @@ class Holding:
         self.keys.add(keys)
         for tier, start in self.tiers():
             window = slice(start, start + len(tier.weights))
-            for kind, target in {"weights": tier.weights, **tier.states}.items():
+            for kind, target in tier.tensors.items():
                 values = rows[kind][window]
                 target.zero_()
                 target[: len(values)] = values
@@ -283,7 +262,7 @@ class Holding:
         rows = self.keys.find(keys)
         if len(new := (rows < 0).nonzero()[:, 0]):
             rows[new] = self.keys.add(keys[new])
-            values = rows_of_keys(keys[new], **self._table).to(self.device.weights.dtype)
+            values = self.initial.of_keys(keys[new], self.part).to(self.device.weights.dtype)
             for tier, start in self.tiers():
                 in_tier = (rows[new] >= start) & (rows[new] < start + len(tier.weights))
                 at, tier_values = rows[new][in_tier] - start, values[in_tier]
@@ -298,13 +277,13 @@ class Holding:
             values, squares = values[order], None if squares is None else squares[order]
         split = len(rows) if self.host is None else int(torch.searchsorted(rows, self.cut))
         on_device, on_host = (None, None) if squares is None else (squares[:split], squares[split:])
-        apply, tier, down = self.optimizer.apply, self.device, self.link.down
+        apply, down = self.optimizer.apply, self.link.down
         if split:
-            apply(tier.weights, tier.states, rows[:split], values[:split], on_device, rate, step)
+            apply(self.device, rows[:split], values[:split], on_device, rate, step)
         if self.host is not None and split < len(rows):
             host_rows, gradient = down(rows[split:]) - self.cut, down(values[split:])
             mean = None if on_host is None else down(on_host)
-            apply(self.host.weights, self.host.states, host_rows, gradient, mean, rate, step)
+            apply(self.host, host_rows, gradient, mean, rate, step)
 
 
 def device_share(option: Option) -> float:
@@ -358,26 +337,30 @@ _AT_ONCE = 1 << 22
 _MANTISSA = 24
 
 
-def fill(weights: Tensor, part: Slice, from_row: int, *, name: str, rows: int, width: int, seed: int) -> None:
-    """Fill the slice's rows from its `from_row`-th on: (n, part.width), of a table of (`rows`, `width`)."""
-    if weights.is_meta:
-        return
-    key = key_of(seed, name)
-    chunk = max(1, _AT_ONCE // max(1, part.width))
-    for begin in range(0, len(weights), chunk):
-        end = min(len(weights), begin + chunk)
-        numbers = torch.arange(from_row + begin, from_row + end, device=weights.device)
-        weights[begin:end] = _rows(part.first + part.residue + part.ways * numbers, part, key, rows, width)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitialRows:
+    """Initial rows of a table of (`rows`, `width`)."""
 
+    name: str
+    rows: int
+    width: int
+    seed: int
 
-def rows_of_keys(keys: Tensor, part: Slice, *, name: str, rows: int, width: int, seed: int) -> Tensor:
-    """(n, part.width) initial rows of keys as a hashed slice numbers them: those of the rows of these numbers."""
-    return _rows(part.residue + part.ways * keys, part, key_of(seed, name), rows, width)
+    def fill(self, weights: Tensor, part: Slice, from_row: int) -> None:
+        """Fill the slice's rows from its `from_row`-th on: (n, part.width)."""
+        chunk = max(1, _AT_ONCE // max(1, part.width))
+        for begin in range(0, 0 if weights.is_meta else len(weights), chunk):
+            end = min(len(weights), begin + chunk)
+            numbers = torch.arange(from_row + begin, from_row + end, device=weights.device)
+            weights[begin:end] = self._of(part.first + part.residue + part.ways * numbers, part)
 
+    def of_keys(self, keys: Tensor, part: Slice) -> Tensor:
+        """(n, part.width) initial rows of keys as a hashed slice numbers them: those of the rows of these numbers."""
+        return self._of(part.residue + part.ways * keys, part)
 
-def _rows(numbers: Tensor, part: Slice, key: int, rows: int, width: int) -> Tensor:
-    """The slice's columns of rows of these numbers."""
-    columns = torch.arange(part.begin, part.end, device=numbers.device)
-    bits = bits_of(numbers[:, None] * width + columns, key)
-    uniform = shifted(bits, 64 - _MANTISSA).float() / (1 << _MANTISSA)  # in [0, 1)
-    return (2.0 * uniform - 1.0) / sqrt(rows)
+    def _of(self, numbers: Tensor, part: Slice) -> Tensor:
+        """The slice's columns of rows of these numbers."""
+        columns = torch.arange(part.begin, part.end, device=numbers.device)
+        bits = bits_of(numbers[:, None] * self.width + columns, key_of(self.seed, self.name))
+        uniform = shifted(bits, 64 - _MANTISSA).float() / (1 << _MANTISSA)  # in [0, 1)
+        return (2.0 * uniform - 1.0) / sqrt(self.rows)

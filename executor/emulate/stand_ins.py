@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
-from itertools import accumulate, pairwise
 from types import FunctionType
 from typing import Any
 
@@ -32,9 +31,9 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from executor.axes.expert import Exchange, ExchangeSizes
 from executor.data.clicks import MadeUpClicks
-from executor.embeddings.bags import Bags
+from executor.embeddings.bags import Bags, cut
 from executor.embeddings.collection import AT_ONCE, CopyExchange, Embeddings, ids_of_part
-from executor.embeddings.exchanges import Parts, Peers, Router, Slice
+from executor.embeddings.exchanges import Counts, Parts, Peers, Router, Slice
 from executor.models.experts import routers
 
 
@@ -128,7 +127,7 @@ class _EvenExchange(Exchange):
             mine_L = counts_eL[dist.get_rank(self.across)]
             arriving_teL = mine_L.expand(self.parts, self.ranks, -1).contiguous()
             sent_rows = counts_eL.sum(-1).tolist()
-            sizes = ExchangeSizes.of(sent_rows, arriving_teL, self._place, torch.device("cpu"))
+            sizes = ExchangeSizes.of(sent_rows, arriving_teL, self.place, torch.device("cpu"))
         order = torch.empty(sum(sizes.expert_rows), dtype=torch.long, device=rows_RD.device)
         return replace(sizes, order=order, back=torch.empty_like(order))
 
@@ -146,13 +145,7 @@ class AbsentPeers(Peers):
     """Absent ranks: their vectors and gradients are noise."""
 
     def _all_to_all(
-        self,
-        received: Tensor,
-        message: Tensor,
-        counts: Sequence[int],
-        sizes: Sequence[int],
-        *,
-        is_async: bool = False,
+        self, received: Tensor, message: Tensor, counts: Counts, sizes: Counts, *, is_async: bool = False
     ) -> None:
         if received.is_floating_point():
             received.uniform_(0, _SCALE)
@@ -174,9 +167,8 @@ class _KnownRouter(Router):
 
     def exchange(self, parts: Parts) -> dict[Slice, Bags]:
         super().exchange(parts)
-        return {
-            piece: Bags(bags.values.clone(), bags.lengths.clone()) for piece, bags in self.known_bags.items()
-        }
+        known = self.known_bags.items()
+        return {piece: Bags(bags.values.clone(), bags.lengths.clone()) for piece, bags in known}
 
 
 class _KnownCopies(CopyExchange):
@@ -203,9 +195,8 @@ class OtherRanks:
 
     def draw(self, step: int) -> None:
         """Draw the samples of absent ranks for a step, counted from 0."""
-        table_ids = {
-            table: self._ids(step, table) for table in {part.table for part in self.embeddings.holdings}
-        }
+        own_tables = {part.table for part in self.embeddings.holdings}
+        table_ids = {table: self._ids(step, table) for table in own_tables}
         self._router.known_bags = {
             part: self._part(part, table_ids[part.table]).split(part.ways)[part.residue]
             for part in self._router.own_slices
@@ -222,7 +213,6 @@ class OtherRanks:
         return ids_of_part(part, self.embeddings.tables[part.table], bags)
 
     def _rows_by_rank(self, part: Slice, bags: Bags) -> list[Tensor]:
-        lengths = self._part(part, bags).lengths.view(self.embeddings.peers.size, -1).sum(1).tolist()
-        values = self._part(part, bags).values
-        borders = [0, *accumulate(lengths)]
-        return [values[start:end].unique() for start, end in pairwise(borders)]  # type: ignore[no-untyped-call]
+        own_bags = self._part(part, bags)
+        counts = own_bags.lengths.view(self.embeddings.peers.size, -1).sum(1).tolist()
+        return [rows.unique() for rows in cut(own_bags.values, counts)]  # type: ignore[no-untyped-call]

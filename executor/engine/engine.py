@@ -78,12 +78,8 @@ class Engine(Rank):
         self.optimizer = Optimizer(self)
         self.pipeline: PipelineStep | None = None
         if self.layout.pp > 1:
-            self.pipeline = make_pipeline(
-                self,
-                self._share_of_loss,
-                loss_inside=self.loss_chunk is not None,
-                take_gradients=self.optimizer.take_gradients,
-            )
+            take, loss_inside = self.optimizer.take_gradients, self.loss_chunk is not None
+            self.pipeline = make_pipeline(self, self._share_of_loss, take, loss_inside=loss_inside)
         self.filled = False
         """Whether weights have values."""
         if filled:

@@ -137,11 +137,9 @@ def frozen(
     for parameter in {id(one): one for part in parts for one in part.parameters()}.values():
         place = names[id(parameter)]
         values = local(parameter.detach())
-        is_left_out = (
-            parameter.requires_grad or not parameter.is_floating_point()
-        )  # bytes of what is quantised
-        for box in [] if is_left_out else _boxes(parameter, place, 0, values.numel()):
-            yield place, box, values.view(box.sizes)
+        if not parameter.requires_grad and parameter.is_floating_point():  # not bytes of what is quantised
+            for box in _boxes(parameter, place, 0, values.numel()):
+                yield place, box, values.view(box.sizes)
 
 
 def fill_quantised(parts: Sequence[nn.Module], values: Values, group: dist.ProcessGroup | None) -> None:
@@ -151,7 +149,7 @@ def fill_quantised(parts: Sequence[nn.Module], values: Values, group: dist.Proce
             if not isinstance(module, QuantisedLinear) or not has_values(module.weight):
                 continue
             codes, *scales = (local(one.detach()) for one in module.stored)
-            part_of, first = module.part, _first_row(module.weight)
+            part_of, first = module.part, box_here(module.weight).offsets[0]
             sizes = (len(codes), part_of.columns)
             weights = torch.empty(sizes, device=codes.device)
             box = Box((part_of.row + first, part_of.column), sizes)
@@ -160,33 +158,27 @@ def fill_quantised(parts: Sequence[nn.Module], values: Values, group: dist.Proce
             codes.copy_(quantised_codes)
             scales[0].copy_(block_scales)
             if second_scales is not None:
-                scales[1].copy_(second_scales[_first_row(module.stored[2]) :][: len(scales[1])])
-
-
-def _first_row(parameter: Tensor) -> int:
-    return box_here(parameter).offsets[0] if isinstance(parameter, DTensor) else 0
+                first_group = box_here(module.stored[2]).offsets[0]
+                scales[1].copy_(second_scales[first_group:][: len(scales[1])])
 
 
 def _boxes(parameter: nn.Parameter, place: ParameterPlace, begin: int, end: int) -> list[Box]:
     """Elements `begin` to `end` − 1 of the local tensor, as boxes of the whole."""
-    shard = (
-        box_here(parameter)
-        if isinstance(parameter, DTensor)
-        else Box((0,) * parameter.dim(), parameter.shape)
-    )
-    return [
-        box.shifted(shard.offsets).shifted(place.offsets) for box in boxes_of_range(shard.sizes, begin, end)
-    ]
+    shard = box_here(parameter)
+    boxes = boxes_of_range(shard.sizes, begin, end)
+    return [box.shifted(shard.offsets).shifted(place.offsets) for box in boxes]
 
 
-def box_here(tensor: DTensor) -> Box:
-    """This rank's part of a distributed tensor; empty parts begin where the whole ends.
+def box_here(tensor: Tensor) -> Box:
+    """This rank's part of a distributed tensor, all of any other; empty parts begin where the whole ends.
 
     Tensor ranks split before the ranks of `fully_shard` do, though these come first in the mesh (`_StridedShard`).
     `torch.distributed.tensor` answers by cutting up a tensor of all indices, which takes half a second for each of
     a thousand parameters over 512 ranks.
     """
     offsets, sizes = [0] * tensor.dim(), list(tensor.shape)
+    if not isinstance(tensor, DTensor):
+        return Box(tuple(offsets), tuple(sizes))
     place = tensor.device_mesh.get_coordinate()
     assert place is not None
     split = zip(tensor.placements, place, tensor.device_mesh.shape, strict=True)
@@ -201,9 +193,10 @@ def box_here(tensor: DTensor) -> Box:
 
 def _place_of(prefix: str, name: str, parameter: nn.Parameter, module: nn.Module) -> ParameterPlace:
     shape = tuple(parameter.shape)  # a `DTensor` answers with the shape of the whole
-    parts = module.parts_of_wholes() if isinstance(module, RoutedExperts) else {}
-    whole_shape, offsets = parts.get(name, (shape, (0,) * len(shape)))
-    return ParameterPlace(_plain(f"{prefix}.{name}" if prefix else name), whole_shape, offsets)
+    full_shape, offsets = shape, (0,) * len(shape)
+    if isinstance(module, RoutedExperts):
+        full_shape, offsets = module.full_shape(name, shape)
+    return ParameterPlace(_plain(f"{prefix}.{name}" if prefix else name), full_shape, offsets)
 
 
 def _plain(name: str) -> str:

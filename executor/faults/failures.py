@@ -23,6 +23,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import groupby
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -36,7 +37,7 @@ PHASES = ("start", "data", "forward and backward", "update", "save", "end")
 """Phases of a rank, in the order of a step."""
 _OF_ANY_LENGTH = ("start", "end")
 """Phases without a time limit: building a model, checking a checkpoint, measuring."""
-SIGN = "alive-{rank}.json"
+SIGN, SIGNS = "alive-{rank}.json", "alive-*.json"
 LAUNCH = "MESHWRIGHT_LAUNCH"
 """Environment variable: the token of the launcher that started this rank."""
 _WIDTH = 2048
@@ -116,7 +117,7 @@ def write_into_sign(folder: Path, rank: int, fields: Sign) -> None:
 def read_signs(folder: Path) -> dict[int, Sign]:
     """Last sign of each rank: `pid`, `step`, `phase`, `at` (seconds since 1970), `node` as torchrun counts, `host`, and
     `launch`, its launcher's token."""
-    signs = [_read(path) for path in folder.glob(SIGN.format(rank="*"))]
+    signs = [_read(path) for path in folder.glob(SIGNS)]
     return {int(str(sign["rank"])): sign for sign in signs if sign}
 
 
@@ -131,9 +132,9 @@ def last_sign(folder: Path) -> float | None:
     return max((float(str(sign["at"])) for sign in trained), default=None)
 
 
-def delete_signs(folder: Path) -> None:
-    """Delete all signs, before the ranks of a new run start."""
-    for path in folder.glob(SIGN.format(rank="*")):
+def delete_files(folder: Path, *patterns: str) -> None:
+    """Delete the files of a run's folder whose names match, which other processes may be deleting, too."""
+    for path in (path for pattern in patterns for path in folder.glob(pattern)):
         path.unlink(missing_ok=True)
 
 
@@ -184,12 +185,11 @@ def last_checkpoint(saved: Path | None) -> Problem:
     if saved is None:
         return Problem("last checkpoint", "none is kept")
     newest = Folder(saved).complete()[:1]
-    return Problem(
-        "last checkpoint", f"of step {newest[0]}, in {saved}" if newest else f"none yet, in {saved}"
-    )
+    state = f"of step {newest[0]}" if newest else "none yet"
+    return Problem("last checkpoint", f"{state}, in {saved}")
 
 
-_FAILURE = "failure-{rank}.json"
+_FAILURE, FAILURES = "failure-{rank}.json", "failure-*.json"
 _FAILED = "failed"
 """Key of a sign that holds the failure of its rank, for want of another place."""
 _LAST_LINES = 5
@@ -246,16 +246,10 @@ def error_of_fields(failure: Failure) -> MeshwrightError:
 def read_failures(folder: Path) -> list[Failure]:
     """Failures that ranks wrote, by rank; ranks that start again may be deleting them meanwhile."""
     failures: list[Failure] = [sign[_FAILED] for sign in read_signs(folder).values() if _FAILED in sign]  # type: ignore[misc]
-    for path in folder.glob(_FAILURE.format(rank="*")):
+    for path in folder.glob(FAILURES):
         with suppress(OSError, ValueError):
             failures.append(json.loads(path.read_text("utf-8")))
     return sorted(failures, key=lambda failure: int(failure["rank"]))
-
-
-def delete_failures(folder: Path) -> None:
-    """Delete all failures, before the ranks start or start again."""
-    for path in folder.glob(_FAILURE.format(rank="*")):
-        path.unlink(missing_ok=True)
 
 
 def is_peer_lost(failure: Failure) -> bool:
@@ -324,21 +318,18 @@ def failure_error(
         if "headline" in failure:
             return error_of_fields(failure)
     headline, failed = _cause(folder, failures, ranks, live_ranks, called=bool(live_ranks))
+    resumable: dict[str, Any] = {"problems": [last_checkpoint(saved)], "hint": ON if saved else ON_WITHOUT}
     if hung := [failure for failure in failures if "step" in failure]:
-        problems = [
-            Problem(f"rank {failure['rank']}", f"{failure['reason']}: {' > '.join(failure['frames'])}")
-            for failure in hung
-        ]
+        reasons = {one["rank"]: f"{one['reason']}: {' > '.join(one['frames'])}" for one in hung}
+        problems = [Problem(f"rank {rank}", reason) for rank, reason in reasons.items()]
         problems += [] if saved is None else [last_checkpoint(saved)]
         return RunError(headline, problems=problems, hint="--timeout is how long a rank may stand still")
     if failed is None and headline != _UNKNOWN:
-        return RunError(headline, problems=[last_checkpoint(saved)], hint=ON_WITHOUT if saved is None else ON)
+        return RunError(headline, **resumable)
     if failed is None:
         if not folder.is_dir():
             reason = f"the run's folder `{folder}` was deleted or moved while it went on"
-            return RunError(
-                reason, problems=[last_checkpoint(saved)], hint=ON_WITHOUT if saved is None else ON
-            )
+            return RunError(reason, **resumable)
         if (full := no_room(folder, saved)) is not None:
             return full
         lines = last_lines([*logs.rglob("stderr.log"), logs / "torchrun.log"])
@@ -352,10 +343,8 @@ def failure_error(
 def _hang(folder: Path, failures: list[Failure], ranks: int) -> str:
     """A sentence on which rank hangs: the silent one, or where all wrote, the one with the least progress."""
     hung = [failure for failure in failures if "step" in failure]
-    silent = sorted(
-        set(range(ranks)) - {int(failure["rank"]) for failure in failures if "ended" not in failure}
-    )
-    if silent:
+    spoke = {int(failure["rank"]) for failure in failures if "ended" not in failure}
+    if silent := sorted(set(range(ranks)) - spoke):
         signs = read_signs(folder)
         hang = f"{_ranks(silent)} hang{'s' * (len(silent) == 1)}{_last_seen(signs, silent)}"
         nodes = _whole_nodes(signs, silent)
@@ -402,12 +391,8 @@ def _was(those: Sequence[object]) -> str:
 
 
 def _ranks(ranks: list[int]) -> str:
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
+    groups = groupby(enumerate(ranks), key=lambda entry: entry[1] - entry[0])  # equal in a run of numbers
+    runs = [[rank for _, rank in group] for _, group in groups]
     words = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(words)}"
 

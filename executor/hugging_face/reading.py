@@ -63,20 +63,15 @@ class FromTensors:
         for part in self.names.parts(name, box):
             source, tensor = part.source, self.tensors[part.source.name]
             dims = len(self.names.shapes[source.name])
+            rows, columns = part.rows, part.columns
             if source.slab is not None:
-                values = tensor[source.slab : source.slab + 1, part.rows, part.columns].squeeze(0)
-            elif source.transposed and dims == 4:
-                values = tensor[part.columns, :, part.rows].flatten(1).T
+                values = tensor[source.slab : source.slab + 1, rows, columns].squeeze(0)
             elif source.transposed:
-                values = tensor[part.columns, part.rows].flatten(1).T
-            elif dims == 1:
-                values = tensor[part.rows].unsqueeze(1)
-            elif dims == 4:
-                values = tensor[part.rows].flatten(1)[:, part.columns]
-            elif dims == 3:
-                values = tensor[part.rows, :, part.columns].squeeze(1)
+                values = tensor[(columns, *[slice(None)] * (dims == 4), rows)].flatten(1).T
+            elif dims in (1, 4):
+                values = tensor[rows].flatten(1)[:, columns] if dims == 4 else tensor[rows].unsqueeze(1)
             else:
-                values = tensor[part.rows, part.columns]
+                values = tensor[(rows, *[slice(None)] * (dims == 3), columns)].flatten(1)
             if not values.isfinite().all():
                 raise InputError(f"`{source.name}` has {NOT_FINITE}")
             if source.added:
@@ -178,11 +173,9 @@ class Folder(Mapping[str, Any]):
         for name in self.unused:
             self.names.shapes[name] = tuple(self[name].get_shape())
             self.types[name] = self[name].get_dtype()
-        if not broken:
-            missing = [name for name in self.names.shapes if name not in self._at]
-            yield from (
-                Problem(name, f"is missing; it must be {self.names.shapes[name]}") for name in missing
-            )
+        for name, shape in self.names.shapes.items():
+            if not broken and name not in self._at:
+                yield Problem(name, f"is missing; it must be {shape}")
 
     def _current_name(self, stored_name: str) -> str:
         """Name of a stored tensor in the family: files of a model without its head omit a prefix, old ones have
@@ -216,9 +209,8 @@ def _cut_off(file: Path) -> str:
     try:
         stated = max(one["data_offsets"][1] for one in json.loads(header).values() if "dtype" in one)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return (
-            "" if size > _LENGTH + len(header) else f"is cut off in its header, after {grouped(size)} bytes"
-        )
+        complete = size > _LENGTH + len(header)
+        return "" if complete else f"is cut off in its header, after {grouped(size)} bytes"
     full_size = _LENGTH + length + int(stated)
     return f"is cut off: it has {grouped(size)} of {grouped(full_size)} bytes" if size < full_size else ""
 
@@ -235,12 +227,11 @@ def _model_type(path: Path, model: TransformerSpec) -> str:
             f"{path} has no {CONFIG}", hint="--weights takes a folder as Hugging Face's hub has it"
         )
     our_fields, their_fields = stated(model), stated(resolve_model(str(path)).spec)
-    problems = [
-        Problem(name, f"the plan has {our_fields.get(name)}, {CONFIG} {their_fields.get(name)}")
-        for name in dict.fromkeys((*our_fields, *their_fields))
-        if our_fields.get(name) != their_fields.get(name)
-    ]
-    if problems:
+    values = {name: (our_fields.get(name), their_fields.get(name)) for name in our_fields | their_fields}
+    differing = {name: pair for name, pair in values.items() if pair[0] != pair[1]}
+    if problems := [
+        Problem(name, f"the plan has {ours}, {CONFIG} {theirs}") for name, (ours, theirs) in differing.items()
+    ]:
         raise InputError(
             f"{path} holds another model than the plan",
             problems=problems,

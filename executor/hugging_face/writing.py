@@ -74,7 +74,7 @@ class AdapterNames:
             raise InputError(
                 "peft has one adapter where several of ours lie side by side",
                 problems=[
-                    Problem("", f"`{module}` joins matrices that have an adapter each") for module in problems
+                    Problem("", f"`{one}` joins matrices that have an adapter each") for one in problems
                 ],
                 hint="name others with --targets, or keep adapters by --checkpoint",
             )
@@ -90,12 +90,10 @@ class AdapterNames:
     def config(self, base: str) -> dict[str, Any]:
         """Config file of these adapters for the model in a folder."""
         spec = self.names.spec
-        task = (
-            "SEQ_2_SEQ_LM" if spec.stacks else None if spec.encoder else "CAUSAL_LM"
-        )  # none for masked tokens
+        task = None if spec.encoder else "CAUSAL_LM"  # none for masked tokens
         return {
             "peft_type": "LORA",
-            "task_type": task,
+            "task_type": "SEQ_2_SEQ_LM" if spec.stacks else task,
             "base_model_name_or_path": base,
             "r": self.tuning.rank,
             "lora_alpha": self.tuning.scale * self.tuning.rank,

@@ -39,9 +39,10 @@ from cost_models.files.whole import lock, lock_alone, temporary_folder
 from executor.clock import STARTED, date
 from executor.families import training_of
 from executor.faults.failures import (
+    FAILURES,
     LAUNCH,
-    delete_failures,
-    delete_signs,
+    SIGNS,
+    delete_files,
     error_of_fields,
     failure_error,
     last_lines,
@@ -70,6 +71,8 @@ from executor.run_config import (
 from planner.plan import AnyPlan, load_any_plan, save_plan
 
 _ANSWER = "launcher-{token}"
+ANSWERS = _ANSWER.format(token="*")
+"""Pattern of the files with which launchers answer."""
 _ANSWER_POLL_SECONDS = 0.1
 _ENDING_SECONDS = 5.0
 """How long ranks of a launcher that was killed may take to end."""
@@ -98,15 +101,14 @@ class Nodes:
         """
         if self.count == 1:
             return on_one_node(ranks, logs)
-        share = ["--nproc-per-node", str(ranks // self.count)]
         assert self.rendezvous is not None
         name = hashlib.sha256(folder.resolve().name.encode()).hexdigest()[:_NAME_DIGITS]
         place = f"{LOOPBACK}:{self.rendezvous.rpartition(':')[2]}" if self.here else self.rendezvous
-        rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", place]
-        rendezvous += ["--rdzv-id", f"meshwright-{name}"]
-        rendezvous += ["--local-addr", LOOPBACK] if self.here else []
-        wait = ["--rdzv-conf", f"join_timeout={max(1, round(longest_wait))}"]
-        return ["--nnodes", str(self.count), *rendezvous, *wait, *share]
+        wait = f"join_timeout={max(1, round(longest_wait))}"
+        arguments = ["--nnodes", str(self.count), "--nproc-per-node", str(ranks // self.count)]
+        arguments += ["--rdzv-backend", "c10d", "--rdzv-endpoint", place, "--rdzv-conf", wait]
+        arguments += ["--rdzv-id", f"meshwright-{name}"]
+        return [*arguments, "--local-addr", LOOPBACK] if self.here else arguments
 
 
 def require_nodes(nodes: Nodes, ranks: int, *, has_folder: bool, inside: bool) -> None:
@@ -220,22 +222,15 @@ class Launch:
         (self.folder / _ANSWER.format(token=self.token)).touch()
         deadline = time.monotonic() + longest_seconds
         while True:
-            names = [path.name for path in self.folder.glob(_ANSWER.format(token="*"))]
+            names = [path.name for path in self.folder.glob(ANSWERS)]
             live_ranks = self._started_by({name.partition("-")[2] for name in names})
             if len(live_ranks) == self.size or time.monotonic() > deadline:
                 return live_ranks
             time.sleep(_ANSWER_POLL_SECONDS)
 
     def _started_by(self, tokens: set[str]) -> frozenset[int]:
-        return frozenset(
-            rank for rank, sign in read_signs(self.folder).items() if sign.get("launch") in tokens
-        )
-
-
-def delete_answers(folder: Path) -> None:
-    """Delete what launchers of an earlier run answered, before the ranks of a new one start."""
-    for path in folder.glob(_ANSWER.format(token="*")):
-        path.unlink(missing_ok=True)
+        signs = read_signs(self.folder)
+        return frozenset(rank for rank, sign in signs.items() if sign.get("launch") in tokens)
 
 
 OnStep = Callable[[dict[str, Any]], None]
@@ -310,10 +305,8 @@ class Follower:
             return False
         self.failed_at = self.failed_at or time.monotonic()
         since = time.monotonic() - self.failed_at
-        if any(
-            failure["final"] or (failure.get("left_out") and failure["launch"] == self.launch.token)
-            for failure in failures
-        ):
+        token = self.launch.token
+        if any(one["final"] or (one.get("left_out") and one["launch"] == token) for one in failures):
             return since > _LAST_WORDS_SECONDS
         waits = self.nodes.count > 1 and _restarts(self.config) and since > _WAITING_SECONDS
         if waits and not self.wait_noted:
@@ -362,10 +355,8 @@ class Follower:
         is_known = any(failure["final"] or "left_out" in failure for failure in failures)
         if self.nodes.count > 1 and launch.folder.is_dir() and not is_known:
             live_ranks = launch.roll_call(_ROLL_CALL_SECONDS)
-        saved = self.config.checkpoint
-        return failure_error(
-            launch.folder, self.logs, launch.size, launch=launch.token, live_ranks=live_ranks, saved=saved
-        )
+        how: dict[str, Any] = {"launch": launch.token, "saved": self.config.checkpoint}
+        return failure_error(launch.folder, self.logs, launch.size, live_ranks=live_ranks, **how)
 
 
 def _restarts(config: RunConfig) -> int:
@@ -378,17 +369,10 @@ _ROLL_CALL_SECONDS = 15.0
 
 
 def run_ranks(
-    ranks: int,
-    config: RunConfig,
-    logs: Path,
-    arguments: list[str],
-    *,
-    on_step: OnStep,
-    on_note: OnNote,
-    locks: Sequence[int] = (),
+    plan: AnyPlan, config: RunConfig, temporary: Path, locks: Sequence[int], on_step: OnStep, on_note: OnNote
 ) -> None:
-    """Run the ranks until their report is in the run's folder; their output goes to files under `logs`. torchrun holds
-    the `locks`, too.
+    """Run the ranks of a plan until their report is in the run's folder; plan, flags and the ranks' output go to files
+    in a temporary folder. torchrun holds the `locks`, too.
 
     Of several nodes each calls it; the one with rank 0 reports steps.
 
@@ -400,6 +384,10 @@ def run_ranks(
     """
     folder, nodes = config.out, Nodes(count=config.nodes, rendezvous=config.rendezvous)
     assert folder is not None
+    ranks, logs = plan.num_ranks, temporary / "logs"
+    arguments = [str(temporary / "plan.yaml"), str(temporary / "run.json")]
+    save_plan(plan, Path(arguments[0]))
+    Path(arguments[1]).write_text(config.model_dump_json(), "utf-8")
     if nodes.count == 1:
         clear_run_folder(folder)  # of several, others may have begun; their first rank does it
         (folder / FAILED_CHECKS).unlink(missing_ok=True)
@@ -436,23 +424,15 @@ def run_ranks(
 
 def clear_run_folder(folder: Path) -> None:
     """Delete what an earlier run left in the folder."""
-    for old in (PROGRESS, REPORT, STOP, STOPPED, OWNERS):
-        (folder / old).unlink(missing_ok=True)
-    delete_signs(folder)
-    delete_failures(folder)
-    delete_answers(folder)
+    delete_files(folder, PROGRESS, REPORT, STOP, STOPPED, OWNERS, SIGNS, FAILURES, ANSWERS)
 
 
 def stopped(step: int, saved: int | None) -> StoppedError:
     """The error of a run that stopped on request after `step`; `saved` is its newest checkpoint."""
+    end, hint = ", which is saved", "the same command with --resume goes on"
     if saved is None:
-        return StoppedError(
-            f"stopped after step {step}; nothing was saved",
-            hint="with --checkpoint FOLDER a run can go on later",
-        )
-    return StoppedError(
-        f"stopped after step {step}, which is saved", hint="the same command with --resume goes on"
-    )
+        end, hint = "; nothing was saved", "with --checkpoint FOLDER a run can go on later"
+    return StoppedError(f"stopped after step {step}{end}", hint=hint)
 
 
 @contextmanager
@@ -510,22 +490,11 @@ def run_plan(
         config = config.model_copy(update={"out": folder})
         first = os.environ.get("RANK", "0") == "0"
         folder.mkdir(parents=True, exist_ok=True)
-        with exclusive_folders(
-            (folder, config.checkpoint) if first else (), config.rendezvous or ""
-        ) as locks:
+        written = (folder, config.checkpoint) if first else ()
+        with exclusive_folders(written, config.rendezvous or "") as locks:
             if inside:
                 return _as_rank(loaded, config)
-            save_plan(loaded, temporary / "plan.yaml")
-            (temporary / "run.json").write_text(config.model_dump_json(), "utf-8")
-            run_ranks(
-                loaded.num_ranks,
-                config,
-                temporary / "logs",
-                [str(temporary / "plan.yaml"), str(temporary / "run.json")],
-                on_step=on_step or (lambda step: None),
-                on_note=on_note,
-                locks=locks,
-            )
+            run_ranks(loaded, config, temporary, locks, on_step or (lambda step: None), on_note)
             return load_any_report(folder / REPORT)
 
 

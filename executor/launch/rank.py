@@ -34,7 +34,7 @@ from executor.faults.failures import LAUNCH, Heartbeat, error_of_full_disk, last
 from executor.faults.stopping import StopRequest, largest_count, last_words, write_stopped
 from executor.launch import rendezvous
 from executor.launch.environment import PARENT, end_with_parent
-from executor.launch.launch import clear_run_folder, delete_answers
+from executor.launch.launch import ANSWERS, clear_run_folder
 from executor.launch.rendezvous import FailedCheck, check_returned
 from executor.measure.any_report import AnyReport, load_any_report, operations_of_record, save_report
 from executor.measure.memory import OutOfMemoryError
@@ -82,11 +82,8 @@ class FileWatcher(Watcher):
         if not self._is_continued:
             return
         now, process_start = date(), process_began()
-        dated_lines = [line for line in self._earlier if "at" in line]
-        seen = max(
-            [line["at"] for line in dated_lines] + ([self._last_sign] if self._last_sign else []),
-            default=process_start,
-        )
+        dates = [line["at"] for line in self._earlier if "at" in line]
+        seen = max([*dates, *[self._last_sign or 0.0] * bool(self._last_sign)], default=process_start)
         self._append(
             {
                 "restart": self._start,
@@ -164,9 +161,8 @@ def work(plan: AnyPlan, config: RunConfig) -> AnyReport | Stopped:
     assert backend is not None
     rank, restarts = int(os.environ["RANK"]), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     launch = os.environ.get(LAUNCH, "")
-    if restarts and any(
-        failure["final"] and failure["launch"] == launch for failure in failures.read_failures(out_dir)
-    ):
+    own_failures = [one for one in failures.read_failures(out_dir) if one.get("launch") == launch]
+    if restarts and any(failure["final"] for failure in own_failures):
         raise InputError("the last failure would happen again")
     with last_words(out_dir, rank):
         try:
@@ -200,31 +196,32 @@ def _work(
     if starts > 1:
         check_returned(out_dir, device)
     rendezvous.require_same_job(plan, config, device)
-    watcher = _meet(
-        out_dir, starts, rendezvous.owners_of_all_ranks(rendezvous.owner(plan, config)), device, config
-    )
+    owners = rendezvous.owners_of_all_ranks(rendezvous.owner(plan, config))
+    watcher = _meet(out_dir, starts, owners, device, config)
     clock.end("groups")
     watcher.clock = clock
     heartbeat = watcher.heartbeat = Heartbeat(out_dir, rank)
-    heartbeat.watch(config.timeout, _Hang(out_dir, rank, config.timeout))
-    result = _train(plan, config, device, watcher, out_dir, restarted=starts > 1)
+
+    def on_hang(phase: str, step: int, frames: list[str]) -> None:
+        """Write where this rank hangs, give the others time to write that too, and end the process."""
+        reason = f"stood still for {config.timeout:.0f} s in step {step} ({phase})"
+        failures.write_failure(out_dir, rank, reason, final=False, step=step, phase=phase, frames=frames)
+        time.sleep(min(_LONGEST_GRACE, config.timeout / 2))
+        os._exit(1)
+
+    heartbeat.watch(config.timeout, on_hang)
+    if starts > 1 and config.saving is not None:
+        config = config.model_copy(update={"resume": True})
+    with StopRequest(out_dir) as request, timing_groups() as watcher.groups:
+        result = training_of(plan).train(plan, device, config, watcher, lambda: request.is_made)
+    if isinstance(result, Stopped):
+        if rank == 0:
+            write_stopped(out_dir, result.step, result.saved)
+    elif rank == 0:
+        result = watcher.completed(result)
+        save_report(result, out_dir / REPORT)
     dist.destroy_process_group()
     return result
-
-
-class _Hang:
-    """Called when this rank hangs: writes where, gives the others time to write that too, and ends the process."""
-
-    def __init__(self, out_dir: Path, rank: int, timeout: float) -> None:
-        self.out_dir, self.rank, self.timeout = out_dir, rank, timeout
-
-    def __call__(self, phase: str, step: int, frames: list[str]) -> None:
-        reason = f"stood still for {self.timeout:.0f} s in step {step} ({phase})"
-        failures.write_failure(
-            self.out_dir, self.rank, reason, final=False, step=step, phase=phase, frames=frames
-        )
-        time.sleep(min(_LONGEST_GRACE, self.timeout / 2))
-        os._exit(1)
 
 
 def _meet(
@@ -245,33 +242,10 @@ def _meet(
             clear_run_folder(out_dir)
         if is_continued:
             watcher.note(f"start {starts}: {failures.what_happened(out_dir, dist.get_world_size())}")
-            failures.delete_failures(out_dir)
-            delete_answers(out_dir)
+            failures.delete_files(out_dir, failures.FAILURES, ANSWERS)
         rendezvous.write_owners(out_dir, owners)
     dist.barrier()
     return watcher
-
-
-def _train(
-    plan: AnyPlan,
-    config: RunConfig,
-    device: torch.device,
-    watcher: FileWatcher,
-    out_dir: Path,
-    *,
-    restarted: bool,
-) -> AnyReport | Stopped:
-    if restarted and config.saving is not None:
-        config = config.model_copy(update={"resume": True})
-    with StopRequest(out_dir) as request, timing_groups() as watcher.groups:
-        result = training_of(plan).train(plan, device, config, watcher, lambda: request.is_made)
-    if dist.get_rank() == 0:
-        if isinstance(result, Stopped):
-            write_stopped(out_dir, result.step, result.saved)
-        else:
-            result = watcher.completed(result)
-            save_report(result, out_dir / REPORT)
-    return result
 
 
 def main() -> None:

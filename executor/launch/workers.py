@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.errors import HostError, Problem, RunError
+from cost_models.files.whole import temporary_folder
 from executor.faults.failures import last_lines
 from executor.launch.environment import LOOPBACK, PARENT, end_with_parent, on_this_machine, worker_environment
+from executor.requirements import cuda_devices
 
 if TYPE_CHECKING:
     import torch
@@ -97,53 +99,59 @@ def end_agent(process: subprocess.Popen[bytes], *, kill: bool = False) -> None:
 def run_workers(
     module: str,
     processes: int,
-    folder: Path,
-    options: Sequence[str],
+    device: str,
+    options: Sequence[str] = (),
     *,
     task: str,
     longest_seconds: float,
     on_progress: Progress = lambda family: None,
-) -> None:
-    """Run `python -m MODULE FOLDER OPTIONS` as so many processes until all have ended.
+) -> list[str]:
+    """Run `python -m MODULE FOLDER --device DEVICE OPTIONS` as so many processes until all have ended; the result that
+    each wrote, in order of rank.
 
     `task` names what they do in errors; `on_progress` hears of each family of measurements that the first begins.
 
     Raises:
+        HostError: there are fewer CUDA devices than processes.
         RunError: a process failed, or did not end; the last lines it wrote are the problems.
     """
-    logs, deadline, reported = folder / "logs", time.monotonic() + longest_seconds, 0
-    process = start_agent(on_one_node(processes, logs), module, [str(folder), *options], logs)
-    try:
-        ended = False
-        while not ended:
-            ended = process.poll() is not None
-            lines = [
-                line for log in logs.rglob("0/stdout.log") for line in log.read_text("utf-8").splitlines()
-            ]
-            families = [line.removeprefix(FAMILY_MARK) for line in lines if line.startswith(FAMILY_MARK)]
-            for family in families[reported:]:
-                on_progress(family)
-            reported = len(families)
-            if time.monotonic() > deadline:
-                raise RunError(f"{task} did not end within {longest_seconds:.0f} s")
-            time.sleep(_POLL_SECONDS)
-    finally:
-        end_agent(process)
-    if process.returncode:
-        raise _failure(task, logs)
+    if device == "cuda" and (devices := cuda_devices()) < processes:
+        raise HostError(
+            f"measuring {processes} processes needs as many CUDA devices; this host has {devices}"
+        )
+    deadline, reported = time.monotonic() + longest_seconds, 0
+    with temporary_folder("meshwright-workers-") as folder:
+        logs, arguments = folder / "logs", [str(folder), "--device", device, *options]
+        process = start_agent(on_one_node(processes, logs), module, arguments, logs)
+        try:
+            ended = False
+            while not ended:
+                ended = process.poll() is not None
+                texts = [log.read_text("utf-8") for log in logs.rglob("0/stdout.log")]
+                lines = [line.partition(FAMILY_MARK) for text in texts for line in text.splitlines()]
+                families = [family for before, mark, family in lines if mark and not before]
+                for family in families[reported:]:
+                    on_progress(family)
+                reported = len(families)
+                if time.monotonic() > deadline:
+                    raise RunError(f"{task} did not end within {longest_seconds:.0f} s")
+                time.sleep(_POLL_SECONDS)
+        finally:
+            end_agent(process)
+        if process.returncode:
+            raise _failure(task, logs)
+        results = [_result_of(folder, rank) for rank in range(processes)]
+        return [path.read_text("utf-8") for path in results if path.exists()]
 
 
 def _failure(task: str, logs: Path) -> RunError:
     """The error of the process that failed first (torch's record of errors), with the last lines it wrote."""
     failed = {path: json.loads(path.read_text("utf-8"))["message"] for path in logs.rglob("*/error.json")}
-    if not failed:
-        lines = last_lines([logs / "torchrun.log"])
-        return RunError(f"{task} failed: a process was ended", problems=[Problem("", line) for line in lines])
-    first = min(failed, key=lambda path: int(failed[path]["extraInfo"]["timestamp"]))
-    lines = last_lines([first.with_name("stderr.log")])
-    return RunError(
-        f"{task} failed on process {first.parent.name}", problems=[Problem("", line) for line in lines]
-    )
+    headline, log = f"{task} failed: a process was ended", logs / "torchrun.log"
+    if failed:
+        first = min(failed, key=lambda path: int(failed[path]["extraInfo"]["timestamp"]))
+        headline, log = f"{task} failed on process {first.parent.name}", first.with_name("stderr.log")
+    return RunError(headline, problems=[Problem("", line) for line in last_lines([log])])
 
 
 def worker_arguments(description: str | None) -> argparse.ArgumentParser:
@@ -154,9 +162,18 @@ def worker_arguments(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def result_of(folder: Path, rank: int) -> Path:
-    """The file of a process's result."""
+def _result_of(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank}.json"
+
+
+def write_result(
+    parser: argparse.ArgumentParser, measure: Callable[[torch.device, argparse.Namespace], str]
+) -> None:
+    """Measure as one worker among the others of `run_workers`, and write the result to this process's file."""
+    arguments = parser.parse_args()
+    with among_workers(arguments.device) as device:
+        path = _result_of(arguments.folder, int(os.environ["RANK"]))
+        path.write_text(measure(device, arguments), "utf-8")
 
 
 @contextmanager
@@ -175,14 +192,3 @@ def among_workers(kind: str) -> Iterator[torch.device]:
         yield device
     finally:
         dist.destroy_process_group()
-
-
-def require_devices(processes: int) -> None:
-    """Raise HostError where there are fewer CUDA devices than processes."""
-    import torch
-
-    if torch.cuda.device_count() < processes:
-        raise HostError(
-            f"measuring {processes} processes needs as many CUDA devices; this host has"
-            f" {torch.cuda.device_count()}"
-        )

@@ -10,7 +10,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cost_models.defaults import OWN_STACK
 from cost_models.errors import InputError, Problem
@@ -100,9 +100,8 @@ def observed_run(report: RunReport, name: str) -> ObservedRun:
     by_thread = on_cpu and not report.is_foreign
     watched = all(rank.parts for rank in report.ranks) and by_thread == on_cpu
     disturbed = math.log(_stretch(_busiest_parts(report))) / 2 if watched else 0.0
-    seen = {
-        STEP: MeasuredQuantity(seconds=report.step_seconds, noise=report.step_noise, disturbance=disturbed)
-    }
+    step_seconds, noise = report.step_seconds, report.step_noise
+    seen = {STEP: MeasuredQuantity(seconds=step_seconds, noise=noise, disturbance=disturbed)}
     seen |= _watched(report) if watched else {}
     if by_thread:
         seen |= _by_thread(report)
@@ -200,7 +199,7 @@ def foreign_report(
     """Report of `steps` steps of `seconds` each, with memory from the `log` and parts from the traces of a `job`;
     `notes` say what was read."""
     peaks: Peaks = ({}, {}) if log is None else (log.allocated, log.reserved)
-    traced = {} if job is None else {report.rank: report for report in job.traced}
+    traced = set() if job is None else {report.rank for report in job.traced}
     ranks = sorted(traced or {rank for rank in {*peaks[0], *peaks[1]} if rank < plan.layout.num_gpus}) or [0]
     lines = () if steps is None else steps.lines
     course = Course(
@@ -212,25 +211,21 @@ def foreign_report(
         gradient_norms=[line.gradient_norm for line in lines],
         notes=notes,
     )
-    rank_reports = [_rank(plan, rank, seconds, peaks) for rank in ranks]
-    if job is not None:
-        rank_reports = [
-            report.model_copy(
-                update={
-                    "parts": traced[report.rank].parts,
-                    "passes": job.passes.get(report.rank, ()),
-                    "late_seconds": job.late_seconds.get(report.rank, ()),
-                }
-            )
-            for report in rank_reports
-        ]
+    rank_reports = [_rank(plan, rank, seconds, peaks, job) for rank in ranks]
     return make_report(plan, rank_reports, course, stack=plan.stack.name)
 
 
-def _rank(plan: Plan, rank: int, seconds: Sequence[float], peaks_of_ranks: Peaks) -> RankReport:
+def _rank(
+    plan: Plan, rank: int, seconds: Sequence[float], peaks_of_ranks: Peaks, job: Job | None
+) -> RankReport:
     stage = plan.layout.place_along("pp", rank)
     allocated, reserved = (round(peaks.get(rank, 0)) for peaks in peaks_of_ranks)
+    peak = AllocatorPeak(allocated=allocated, reserved=reserved) if allocated or reserved else None
     unseen = PhaseReport(wall_seconds=(), thread_seconds=(), waiting_seconds={})
+    traced: dict[str, Any] = {}
+    if job is not None:
+        traced["parts"] = next(one.parts for one in job.traced if one.rank == rank)
+        traced |= {"passes": job.passes.get(rank, ()), "late_seconds": job.late_seconds.get(rank, ())}
     return RankReport(
         rank=rank,
         pipeline_rank=stage,
@@ -241,9 +236,8 @@ def _rank(plan: Plan, rank: int, seconds: Sequence[float], peaks_of_ranks: Peaks
         update=unseen,
         memory={},
         predicted_memory=predicted_parts(plan.prediction.rank_memory[stage]),
-        allocator_peak=AllocatorPeak(allocated=allocated, reserved=reserved)
-        if allocated or reserved
-        else None,
+        allocator_peak=peak,
+        **traced,
     )
 
 

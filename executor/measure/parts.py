@@ -33,7 +33,6 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -46,6 +45,7 @@ from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from cost_models.axes.offload.moves import LANE_NAMES, Lane, MoveSpan, predicted_moves
+from cost_models.base import Spec
 from cost_models.files.whole import write_whole
 from cost_models.pipeline.pricing import PredictedSpan, predicted_spans
 from cost_models.schedules.actions import KINDS
@@ -101,8 +101,7 @@ class CarriedSpan(NamedTuple):
     end: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepSpans:
+class StepSpans(Spec):
     """One recorded step of one rank; seconds from the common start."""
 
     rank: int
@@ -143,31 +142,22 @@ def record_steps(engine: Engine, batches: Sequence[Sequence[Tensor]]) -> list[St
                 engine.update()
             end = mark_on(engine.device)
         engine.record(None)
-        seen, engine.passes.passes = engine.passes.passes, None
-        steps.append(_spans(engine.place, origin, middle, end, seen, waits.take(), carried))
+        passes, engine.passes.passes = engine.passes.passes, None
+        steps.append(_spans(engine.place, (origin, middle, end), passes, waits.take(), carried))
     return steps
 
 
-def typical_waits(steps: Sequence[StepSpans], *, update: bool) -> dict[str, float]:
-    """Median seconds a step waited in one phase, by kind of wait (`WAITS`); empty without steps."""
+def typical_waits(steps: Sequence[StepSpans], *, update: bool) -> tuple[dict[str, float], float | None]:
+    """Medians over the steps of the seconds waited in one phase by kind of wait (`WAITS`), and of the CPU time that the
+    training thread spent in those waits; nothing without steps."""
     if not steps:
-        return {}
+        return {}, None
     waits_of_steps = [step.waits_in_phase(update=update) for step in steps]
-    return {
-        axis: statistics.median(
-            sum(wait.end - wait.start for wait in waits if wait.axis == axis) for waits in waits_of_steps
-        )
+    seconds = {
+        axis: statistics.median(_length(one for one in waits if one.axis == axis) for waits in waits_of_steps)
         for axis in WAITS
     }
-
-
-def typical_thread(steps: Sequence[StepSpans], *, update: bool) -> float | None:
-    """Median over the steps of the CPU time that the training thread spent in those waits; None without steps."""
-    if not steps:
-        return None
-    return statistics.median(
-        sum(wait.thread for wait in step.waits_in_phase(update=update)) for step in steps
-    )
+    return seconds, statistics.median(sum(wait.thread for wait in waits) for waits in waits_of_steps)
 
 
 def gather_typical(steps: Sequence[StepSpans]) -> list[StepSpans]:
@@ -175,28 +165,19 @@ def gather_typical(steps: Sequence[StepSpans]) -> list[StepSpans]:
     ends = gather_json([step.end for step in steps])
     longest = [max(rank[index] for rank in ends) for index in range(len(steps))]
     typical = steps[longest.index(statistics.median_low(longest))]
-    return [_step_of(one) for one in gather_json(asdict(typical))]
-
-
-def _step_of(fields: dict[str, Any]) -> StepSpans:
-    """The step that another rank sent as JSON."""
-    work = tuple(WorkSpan(*span) for span in fields["work"])
-    waits = tuple(WaitSpan(*span) for span in fields["waits"])
-    carried = tuple(CarriedSpan(*span) for span in fields["carried"])
-    return StepSpans(
-        **{**fields, "place": Place(**fields["place"]), "work": work, "waits": waits, "carried": carried}
-    )
+    return [StepSpans.model_validate_json(text) for text in gather_json(typical.model_dump_json())]
 
 
 def _spans(
     place: Place,
-    origin: Mark,
-    middle: Mark,
-    end: Mark,
+    borders: tuple[Mark, Mark, Mark],
     passes: Sequence[Pass],
     waits: Sequence[Wait],
     carried: Sequence[Carried],
 ) -> StepSpans:
+    """Recording of a step, from the marks of its beginning, of its update and of its end."""
+    origin, middle, end = borders
+
     def when(mark: Mark) -> float:
         return lap_between(origin, mark).wall
 
@@ -204,14 +185,15 @@ def _spans(
         rank=dist.get_rank(),
         place=place,
         work=tuple(
-            WorkSpan(one.kind, one.stage, one.microbatch, when(one.start), when(one.end)) for one in passes
+            WorkSpan(kind, stage, microbatch, when(start), when(end))
+            for kind, stage, microbatch, start, end in passes
         ),
         waits=tuple(
-            WaitSpan(one.axis, when(one.start), when(one.end), lap_between(one.start, one.end).thread)
-            for one in waits
+            WaitSpan(axis, when(start), when(end), lap_between(start, end).thread)
+            for axis, start, end in waits
         ),
         carried=tuple(
-            CarriedSpan(one.lane, one.block, max(0.0, when(one.start)), when(one.end)) for one in carried
+            CarriedSpan(lane, block, max(0.0, when(start)), when(end)) for lane, block, start, end in carried
         ),
         update_start=when(middle),
         end=when(end),
@@ -249,9 +231,8 @@ def chrome_trace(plan: Plan, steps: Sequence[StepSpans]) -> dict[str, Any]:
         of_rank = list(_events_of_rank(step, predicted, moves))
         events += [*of_rank, *_names(step, sorted({event["tid"] for event in of_rank} | {_WAITS}))]
     for lane in (_PREDICTED, _MEASURED):
-        events += _arrows(
-            [event for event in events if event["ph"] == "X" and event["tid"] == lane], steps, numbers
-        )
+        spans = [event for event in events if event["ph"] == "X" and event["tid"] == lane]
+        events += _arrows(spans, steps, numbers)
     return {
         "displayTimeUnit": "ms",
         "traceEvents": events,
@@ -285,14 +266,22 @@ def _events_of_rank(
 ) -> Iterable[Event]:
     """The predicted step of a rank's stage, the measured one, and its moves, each as predicted and as measured."""
 
-    def event(lane: int, kind: str, start: float, end: float, stage: int = -1, microbatch: int = -1) -> Event:
-        return _span(step.rank, lane, kind, stage, microbatch, start, end)
+    def event(lane: int, name: str, start: float, end: float, **more: Any) -> Event:
+        about = {"ph": "X", "name": name, "cat": LANES[lane], "pid": step.rank, "tid": lane}
+        return {**about, "ts": start * _MICROSECONDS, "dur": (end - start) * _MICROSECONDS, **more}
+
+    def passed(lane: int, span: PredictedSpan | WorkSpan) -> Event:
+        if span.kind not in _NAMES:
+            return event(lane, span.kind, span.start, span.end)
+        name = f"{_NAMES[span.kind]} {span.microbatch}"
+        arguments = {"kind": span.kind, "stage": span.stage, "microbatch": span.microbatch}
+        return event(lane, name, span.start, span.end, cname=_COLOURS[span.kind], args=arguments)
 
     for span in predicted:
         if span.rank == step.place.pp:
-            yield event(_PREDICTED, span.kind, span.start, span.end, span.stage, span.microbatch)
+            yield passed(_PREDICTED, span)
     for work in step.work:
-        yield event(_MEASURED, work.kind, work.start, work.end, work.stage, work.microbatch)
+        yield passed(_MEASURED, work)
     yield event(_MEASURED, "update", step.update_start, step.end)
     for wait in step.waits:
         yield event(_WAITS, wait.axis, wait.start, wait.end)
@@ -305,36 +294,14 @@ def _events_of_rank(
         yield event(lanes[carried.lane] + 1, name, carried.start, carried.end)
 
 
-def _span(rank: int, lane: int, kind: str, stage: int, microbatch: int, start: float, end: float) -> Event:
-    event: Event = {
-        "ph": "X",
-        "name": kind,
-        "cat": LANES[lane],
-        "pid": rank,
-        "tid": lane,
-        "ts": start * _MICROSECONDS,
-        "dur": (end - start) * _MICROSECONDS,
-    }
-    if kind in _NAMES:
-        event["name"] = f"{_NAMES[kind]} {microbatch}"
-        event["cname"] = _COLOURS[kind]
-        event["args"] = {"kind": kind, "stage": stage, "microbatch": microbatch}
-    return event
-
-
 def _arrows(spans: Sequence[Event], steps: Sequence[StepSpans], numbers: Iterable[int]) -> list[Event]:
     """Trace arrows from each pass to the pass on another rank that needed its result."""
     pipeline_of = {step.rank: (step.place.dp, step.place.cp, step.place.tp) for step in steps}
     events_by_pass = {}
     for event in spans:
-        arguments = event.get("args")
-        if arguments and arguments["kind"] != "W":
-            events_by_pass[
-                pipeline_of[event["pid"]],
-                arguments["kind"] == "F",
-                arguments["stage"],
-                arguments["microbatch"],
-            ] = event
+        if "args" in event and (kind := event["args"]["kind"]) != "W":
+            _, stage, microbatch = event["args"].values()
+            events_by_pass[pipeline_of[event["pid"]], kind == "F", stage, microbatch] = event
     arrows: list[Event] = []
     ids = iter(numbers)
     for (pipeline, forward, stage, microbatch), event in events_by_pass.items():
@@ -363,16 +330,21 @@ def step_parts(
     step_seconds = max(step.end for step in steps)
     all_there = max(step.update_start for step in steps)
     return {
-        step.rank: _parts(
-            step, _senders(step, steps), shares[step.rank], step_seconds, all_there, on_cpu=on_cpu
-        )
+        step.rank: _parts(step, steps, shares[step.rank], step_seconds, all_there, on_cpu=on_cpu)
         for step in steps
     }
 
 
 def _parts(
-    step: StepSpans, senders: _Senders, share: float, step_seconds: float, all_there: float, *, on_cpu: bool
+    step: StepSpans,
+    steps: Sequence[StepSpans],
+    share: float,
+    step_seconds: float,
+    all_there: float,
+    *,
+    on_cpu: bool,
 ) -> dict[str, float]:
+    senders = _senders(step, steps)
     first, second = (step.waits_in_phase(update=update) for update in (False, True))
     busy = step.update_start - _length(first)
     updating = step.end - step.update_start - _length(second)
@@ -420,7 +392,7 @@ def _clamped(seconds: float, limit: float) -> float:
     return min(max(0.0, seconds), limit)
 
 
-def _length(waits: Sequence[WaitSpan]) -> float:
+def _length(waits: Iterable[WaitSpan]) -> float:
     return sum(wait.end - wait.start for wait in waits)
 
 

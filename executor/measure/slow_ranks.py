@@ -56,9 +56,8 @@ def slow_ranks(parts: Mapping[str, Array], peers: Sequence[int]) -> tuple[SlowRa
         if not peer_ranks or len(total) < FEWEST_STEPS:
             continue
         excess = excess_of(total, rank, peer_ranks)
-        clipped_excess = np.clip(
-            excess - SLOW_SHARE / 2, -SLOW_SHARE / 2, SLOW_SHARE / 2
-        )  # one disturbed step counts as one
+        half = SLOW_SHARE / 2
+        clipped_excess = np.clip(excess - half, -half, half)  # one disturbed step counts as one
         since = int(np.argmax(np.cumsum(clipped_excess[::-1])[::-1]))
         tail = excess[since:]
         middle = float(np.median(tail))
@@ -66,10 +65,8 @@ def slow_ranks(parts: Mapping[str, Array], peers: Sequence[int]) -> tuple[SlowRa
         z = middle / max(scatter / len(tail) ** 0.5, _LEAST_ERROR)
         if len(tail) >= FEWEST_STEPS and middle >= SLOW_SHARE and z >= SURE:
             lost = {
-                part: float(
-                    np.median(part_times[since:, rank] - np.median(part_times[since:, peer_ranks], axis=1))
-                )
-                for part, part_times in parts.items()
+                part: np.median(times[since:, rank] - np.median(times[since:, peer_ranks], axis=1))
+                for part, times in parts.items()
             }
             part = max(lost, key=lost.__getitem__)
             slow.append(SlowRank(rank, part, middle, since, z, len(peer_ranks)))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import datetime
 import json
 from pathlib import Path
+from typing import Any
 
 from cost_models.files import catalog
 from cost_models.files.catalog import save_spec
-from cost_models.files.whole import temporary_folder
 from cost_models.measured.calibration.microbenchmarks import Measurement, fit_microbenchmarks
 from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
-from executor.launch.workers import Progress, require_devices, result_of, run_workers
+from executor.launch.workers import Progress, run_workers
 from executor.requirements import require_torch
 
 _LONGEST_SECONDS = 600.0
@@ -41,14 +41,9 @@ def calibrate(
     cluster = cluster or catalog.local_cluster(processes)
     on_cpu = cluster.gpu.kind == "cpu"
     precision = precision or ("fp32" if on_cpu else "bf16")
-    measurements = measure(
-        processes,
-        device="cpu" if on_cpu else "cuda",
-        precision=precision,
-        quick=quick,
-        on_progress=on_progress,
-    )
-    profile = fit_measurements(measurements, cluster, precision)
+    device = "cpu" if on_cpu else "cuda"
+    rows = measure(processes, device=device, precision=precision, quick=quick, on_progress=on_progress)
+    profile = fit_measurements(rows, cluster, precision)
     if out is not None:
         save_spec(profile, out)
     return profile
@@ -81,18 +76,7 @@ def measure(
     on_progress: Progress = lambda family: None,
 ) -> list[Measurement]:
     """Run the processes and return all their rows. Raises HostError and RunError as `calibrate` does."""
-    if device == "cuda":
-        require_devices(processes)
-    with temporary_folder("meshwright-calibrate-") as folder:
-        options = ["--device", device, "--precision", precision] + ["--quick"] * quick
-        run_workers(
-            "executor.microbenchmarks.worker",
-            processes,
-            folder,
-            options,
-            task="calibration",
-            longest_seconds=_LONGEST_SECONDS,
-            on_progress=on_progress,
-        )
-        rows = [json.loads(result_of(folder, rank).read_text("utf-8")) for rank in range(processes)]
-    return [Measurement.from_dict(row) for of_rank in rows for row in of_rank]
+    worker, options = "executor.microbenchmarks.worker", ["--precision", precision, *["--quick"] * quick]
+    how: dict[str, Any] = {"longest_seconds": _LONGEST_SECONDS, "on_progress": on_progress}
+    results = run_workers(worker, processes, device, options, task="calibration", **how)
+    return [Measurement.from_dict(row) for result in results for row in json.loads(result)]

@@ -272,12 +272,9 @@ def _updates(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator[Measur
     summed = row_gradients(bags, gradients)
     for kind in get_args(TableOptimizer):
         optimizer = RowOptimizer(kind)
-        states = optimizer.states(len(weights), width, watch.device)
+        tier = optimizer.tier(weights)
         squares = summed.values.square().mean(1) if optimizer.by_row else None
-
-        def change(optimizer=optimizer, states=states, squares=squares) -> None:  # type: ignore[no-untyped-def]
-            optimizer.apply(weights, states, summed.rows, summed.values, squares, _RATE, 1)
-
+        change = partial(optimizer.apply, tier, summed.rows, summed.values, squares, _RATE, 1)
         yield _row(f"{CHANGE}{kind}", width, bags, watch.compute(change))
 
 

@@ -6,6 +6,7 @@ measurements keeps the processes side by side, contending for cores, caches and 
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
@@ -15,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from cost_models.measured.calibration.microbenchmarks import Measurement, quietest
-from executor.launch.workers import FAMILY_MARK, among_workers, result_of, worker_arguments
+from executor.launch.workers import FAMILY_MARK, worker_arguments, write_result
 from executor.microbenchmarks import kernels
 from executor.microbenchmarks.kernels import tables
 from executor.microbenchmarks.links import collectives, host_overhead, offload, tiny_engines
@@ -60,19 +61,20 @@ def main() -> None:
     parser = worker_arguments(__doc__)
     parser.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="bf16")
     parser.add_argument("--quick", action="store_true")
-    arguments = parser.parse_args()
-    with among_workers(arguments.device) as device:
-        rank = dist.get_rank()
-        torch.manual_seed(rank)
-        quick = arguments.quick
-        scale = scale_of(device.type, arguments.precision if device.type == "cuda" else None, quick=quick)
-        budget = _QUICK_BUDGET_SECONDS if quick else _BUDGET_SECONDS
-        watch = Stopwatch(device=device, budget_seconds=budget / scale.rounds)
-        # fault the pages in that the measurements will use: training does it in its first step
-        torch.ones(_TOUCHED_BYTES, dtype=torch.uint8, device=device)
-        rows = measure(watch, scale, on_progress=lambda family: print(f"{FAMILY_MARK}{family}", flush=True))
-        text = json.dumps([asdict(row) for row in rows])
-        result_of(arguments.folder, rank).write_text(text, encoding="utf-8")
+    write_result(parser, _measured)
+
+
+def _measured(device: torch.device, arguments: argparse.Namespace) -> str:
+    """Rows of this process as JSON."""
+    torch.manual_seed(dist.get_rank())
+    quick = arguments.quick
+    scale = scale_of(device.type, arguments.precision if device.type == "cuda" else None, quick=quick)
+    budget = _QUICK_BUDGET_SECONDS if quick else _BUDGET_SECONDS
+    watch = Stopwatch(device=device, budget_seconds=budget / scale.rounds)
+    # fault the pages in that the measurements will use: training does it in its first step
+    torch.ones(_TOUCHED_BYTES, dtype=torch.uint8, device=device)
+    rows = measure(watch, scale, on_progress=lambda family: print(f"{FAMILY_MARK}{family}", flush=True))
+    return json.dumps([asdict(row) for row in rows])
 
 
 if __name__ == "__main__":

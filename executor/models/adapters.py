@@ -12,7 +12,7 @@ there is no state and no update, and no backward pass where nothing before is tr
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -76,15 +76,12 @@ def add_adapters(part: Transformer, tuning: TuningSpec) -> None:
             if name in targets and isinstance(matrix, nn.Linear):
                 adapter = Adapter(tuning, matrix)
                 module.add_module(f"{child}{ENDING}", adapter)
-                matrix.register_forward_hook(_adapter_hook(adapter))
+                matrix.register_forward_hook(partial(_add_adapter, adapter))
 
 
-def _adapter_hook(adapter: Adapter) -> Any:
-    def added(_matrix: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        wider: Tensor = output + adapter(inputs[0])
-        return wider
-
-    return added
+def _add_adapter(adapter: Adapter, _matrix: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    wider: Tensor = output + adapter(inputs[0])
+    return wider
 
 
 def is_adapter(name: str) -> bool:
@@ -126,15 +123,16 @@ def freeze(part: nn.Module, model: TransformerSpec, training: TrainingSpec, dtyp
 
 def _is_frozen(name: str, frozen: Frozen) -> bool:
     module, _, place = name.partition(".")
-    match module:
-        case "blocks":
-            return frozen.blocks[int(place.partition(".")[0])]
-        case "patches" | "tower_norm":
-            return frozen.patches
-        case "projector":
-            return frozen.projector
-        case "embedding":
-            return frozen.embedding
-        case "head":
-            return frozen.head_matrix
-    return frozen.head
+    if module == "blocks":
+        return frozen.blocks[int(place.partition(".")[0])]
+    return bool(getattr(frozen, _FROZEN_PART.get(module, "head")))
+
+
+_FROZEN_PART = {
+    "patches": "patches",
+    "tower_norm": "patches",
+    "projector": "projector",
+    "embedding": "embedding",
+    "head": "head_matrix",
+}
+"""Module outside of blocks → the field of `Frozen` for it; that of all others is `head`."""

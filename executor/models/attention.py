@@ -39,7 +39,8 @@ from torch.autograd.function import once_differentiable
 
 from cost_models.specs.transformer import Stacks, TransformerSpec
 from executor.mesh import local
-from executor.models.positions import Sequence, Turns, WholeSequence, turning_of, visibility_of
+from executor.models.ends import through
+from executor.models.positions import Sequence, Turns, Visibility, WholeSequence, turning_of
 
 _aten: Any = torch.ops.aten
 _FLASH_DTYPES = (torch.bfloat16, torch.float16)
@@ -61,15 +62,27 @@ class AttentionInputs(NamedTuple):
     causal: bool
 
 
+class AttentionResult(NamedTuple):
+    """What the backward pass reads: outputs over all keys, their log-sum-exps, and their gradient."""
+
+    out: Tensor
+    """(B, H, Q, K), as `gradient`."""
+    lse: Tensor
+    """(B, H, Q)"""
+    gradient: Tensor
+
+
+Gradients = tuple[Tensor, Tensor, Tensor]
+"""Gradients of query, key and value."""
+
+
 class Kernel(Protocol):
     """Both passes of attention."""
 
     def forward(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
         """Output (B, H, Q, K) and log-sum-exp (B, H, Q) in fp32."""
 
-    def backward(
-        self, inputs: AttentionInputs, gradient_BHQK: Tensor, out_BHQK: Tensor, lse_BHQ: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(self, inputs: AttentionInputs, result: AttentionResult) -> Gradients:
         """Gradients of query, key and value."""
 
 
@@ -96,18 +109,15 @@ class _FlashOfCpu:
 
     def forward(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
         query, key, value, bias, causal = self._masked(inputs)
-        out, lse = _aten._scaled_dot_product_flash_attention_for_cpu(
-            query, key, value, 0.0, causal, attn_mask=bias
-        )
+        attend = _aten._scaled_dot_product_flash_attention_for_cpu
+        out, lse = attend(query, key, value, 0.0, causal, attn_mask=bias)
         return out, lse
 
-    def backward(
-        self, inputs: AttentionInputs, gradient_BHQK: Tensor, out_BHQK: Tensor, lse_BHQ: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(self, inputs: AttentionInputs, result: AttentionResult) -> Gradients:
         query, key, value, bias, causal = self._masked(inputs)
-        gradients: tuple[Tensor, Tensor, Tensor] = _aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            gradient_BHQK, query, key, value, out_BHQK, lse_BHQ, 0.0, causal, attn_mask=bias
-        )
+        out, lse, dout = result
+        differentiate = _aten._scaled_dot_product_flash_attention_for_cpu_backward
+        gradients: Gradients = differentiate(dout, query, key, value, out, lse, 0.0, causal, attn_mask=bias)
         return gradients
 
     def _masked(self, inputs: AttentionInputs) -> AttentionInputs:
@@ -126,16 +136,12 @@ class _FlashOfCuda:
         out, lse, *_ = _aten._scaled_dot_product_flash_attention(query, key, value, 0.0, causal)
         return out, lse
 
-    def backward(
-        self, inputs: AttentionInputs, gradient_BHQK: Tensor, out_BHQK: Tensor, lse_BHQ: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(self, inputs: AttentionInputs, result: AttentionResult) -> Gradients:
         assert inputs.bias is None
-        query, key, value, dout, out, lse = (
-            one.contiguous() for one in (*inputs[:3], gradient_BHQK, out_BHQK, lse_BHQ)
-        )
+        query, key, value, out, lse, dout = (one.contiguous() for one in (*inputs[:3], *result))
         unused = torch.zeros(2, dtype=torch.int64, device=query.device).view(torch.uint64)  # of dropout
         sizes = None, None, query.shape[2], key.shape[2]
-        gradients: tuple[Tensor, Tensor, Tensor] = _aten._scaled_dot_product_flash_attention_backward(
+        gradients: Gradients = _aten._scaled_dot_product_flash_attention_backward(
             dout, query, key, value, out, lse, *sizes, 0.0, inputs.causal, unused, unused
         )
         return gradients
@@ -154,30 +160,25 @@ class WrittenOut:
         out = weights @ value.float().repeat_interleave(groups, 1)
         return out.to(query.dtype), lse_BHQ
 
-    def backward(
-        self, inputs: AttentionInputs, gradient_BHQK: Tensor, out_BHQK: Tensor, lse_BHQ: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(self, inputs: AttentionInputs, result: AttentionResult) -> Gradients:
         """dS = P ∘ (dP − Σ dO ∘ O), with P from the scores and the log-sum-exp."""
-        dquery, dkey, dvalue, _ = self.gradients(inputs, gradient_BHQK, out_BHQK, lse_BHQ)
-        return dquery, dkey, dvalue
+        return self.gradients(inputs, result)[0]
 
-    def gradients(
-        self, inputs: AttentionInputs, gradient_BHQK: Tensor, out_BHQK: Tensor, lse_BHQ: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def gradients(self, inputs: AttentionInputs, result: AttentionResult) -> tuple[Gradients, Tensor]:
         """Gradients of query, key and value, and of the biased scores (B, H, Q, S) in fp32."""
         query, key, value, *_ = inputs
         groups = query.shape[1] // key.shape[1]
-        weights = _scores(inputs).sub_(lse_BHQ[..., None]).exp_()
-        dout = gradient_BHQK.float()
+        weights = _scores(inputs).sub_(result.lse[..., None]).exp_()
+        dout = result.gradient.float()
         dvalue = weights.transpose(-1, -2) @ dout
         dweights = dout @ value.float().repeat_interleave(groups, 1).transpose(-1, -2)
-        output_products = (dout * out_BHQK.float()).sum(-1, keepdim=True)
+        output_products = (dout * result.out.float()).sum(-1, keepdim=True)
         dscores = weights.mul_(dweights.sub_(output_products))
         scale = query.shape[-1] ** -0.5
         dquery = (dscores @ key.float().repeat_interleave(groups, 1)).mul_(scale)
         dkey = (dscores.transpose(-1, -2) @ query.float()).mul_(scale)
         dkey, dvalue = (torch.unflatten(one, 1, (-1, groups)).sum(2) for one in (dkey, dvalue))
-        return dquery.to(query.dtype), dkey.to(key.dtype), dvalue.to(value.dtype), dscores
+        return (dquery.to(query.dtype), dkey.to(key.dtype), dvalue.to(value.dtype)), dscores
 
 
 def _scores(inputs: AttentionInputs) -> Tensor:
@@ -233,6 +234,11 @@ class Buckets:
             bias_HQS = bias_HQS.masked_fill(hidden, torch.finfo(table_NH.dtype).min / 2)
         return bias_HQS.contiguous().unsqueeze(0)
 
+    def inputs(self, table_NH: Tensor, query: Tensor, key: Tensor, value: Tensor) -> AttentionInputs:
+        """Queries, keys and values with the table's bias on their scores."""
+        bias = self.bias(table_NH, query.shape[2], key.shape[2])
+        return AttentionInputs(query, key, value, bias, causal=False)
+
     def summed(self, gradient_BHQS: Tensor, like_NH: Tensor) -> Tensor:
         """Gradient (N, H) of a table: the gradient of biased scores, summed by bucket."""
         of_pair = self.of(gradient_BHQS.shape[2], gradient_BHQS.shape[3], gradient_BHQS.device).flatten()
@@ -245,32 +251,26 @@ def biased_attention(
     query_BHQK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, table_NH: Tensor, buckets: Buckets
 ) -> Tensor:
     """(B, H, Q, K) attention whose scores have the biases of a table."""
-    mixed: Tensor = _Biased.apply(query_BHQK, key_BGSK, value_BGSK, table_NH, buckets)  # type: ignore[no-untyped-call]
+    mixed: Tensor = _Biased.apply(buckets, table_NH, query_BHQK, key_BGSK, value_BGSK)  # type: ignore[no-untyped-call]
     return mixed
 
 
 class _Biased(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, table: Tensor, buckets: Buckets
-    ) -> Tensor:
-        inputs = AttentionInputs(
-            query, key, value, buckets.bias(table, query.shape[2], key.shape[2]), causal=False
-        )
+    def forward(ctx: Any, buckets: Buckets, table: Tensor, *heads: Tensor) -> Tensor:
+        inputs = buckets.inputs(table, *heads)
         out, lse = kernel_for(inputs).forward(inputs)
-        ctx.save_for_backward(query, key, value, table, out, lse)
+        ctx.save_for_backward(table, *heads, out, lse)
         ctx.buckets = buckets
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, table, out, lse = ctx.saved_tensors
-        inputs = AttentionInputs(
-            query, key, value, ctx.buckets.bias(table, query.shape[2], key.shape[2]), causal=False
-        )
-        *gradients, of_scores = WrittenOut().gradients(inputs, gradient, out, lse)
-        return *gradients, ctx.buckets.summed(of_scores, table), None
+        table, *heads, out, lse = ctx.saved_tensors
+        inputs = ctx.buckets.inputs(table, *heads)
+        gradients, of_scores = WrittenOut().gradients(inputs, AttentionResult(out, lse, gradient))
+        return None, ctx.buckets.summed(of_scores, table), *gradients
 
 
 class _Core(nn.Module):
@@ -300,8 +300,14 @@ class _Core(nn.Module):
 
     def attended(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor) -> Tensor:
         """(B, H, S, K) mixed values."""
-        visibility = visibility_of(self.spec, self.window, self.first_head, both_ways=self.both_ways)
-        return self.sequence.attend(query_BHSK, key_BGSK, value_BGSK, visibility)
+        visible = Visibility(
+            both_ways=self.both_ways,
+            window=self.window,
+            chunked=self.spec.window_kind == "chunked",
+            slopes=self.spec.num_heads if self.spec.positions == "alibi" else 0,
+            first_head=self.first_head,
+        )
+        return self.sequence.attend(query_BHSK, key_BGSK, value_BGSK, visible)
 
 
 class Attention(_Core):
@@ -320,14 +326,12 @@ class Attention(_Core):
         self.query_norm = _norm(spec, spec.query_size) if normed else None
         self.key_norm = _norm(spec, spec.kv_size) if normed else None
 
-    def forward(
-        self, x_BSD: Tensor, source_BSD: Tensor | None = None, *, table: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, x_BSD: Tensor, source: Tensor | None = None, *, table: Tensor | None = None) -> Tensor:
         """(B, S, D) → (B, S, D); keys and values of the source where there is one, scores biased by a table."""
-        of_BSD = x_BSD if source_BSD is None else source_BSD
+        source_BSD = x_BSD if source is None else source
         query_BHSK = self._heads(self.query(x_BSD), self.query_norm)
-        key_BGSK = self._heads(self.key(of_BSD), self.key_norm)
-        value_BGSK = self._heads(self.value(of_BSD), None)
+        key_BGSK = self._heads(self.key(source_BSD), self.key_norm)
+        value_BGSK = self._heads(self.value(source_BSD), None)
         query_BHSK, key_BGSK = self.scaled(self.turned(query_BHSK)), self.turned(key_BGSK)
         if table is not None and self.buckets is not None:
             mixed_BHSK = biased_attention(query_BHSK, key_BGSK, value_BGSK, table, self.buckets)
@@ -340,12 +344,9 @@ class Attention(_Core):
     def _heads(self, x: Tensor, norm: nn.Module | None) -> Tensor:
         """(B, S, heads · K) → (B, heads, S, K)."""
         over_all = self.spec.qk_norm_over == "all"
-        if norm is not None and over_all:
-            x = norm(x)
-        split: Tensor = torch.unflatten(x, -1, (-1, self.spec.head_dim))
-        if norm is not None and not over_all:
-            split = norm(split)
-        return split.transpose(1, 2)
+        x = through(norm, x) if over_all else x
+        heads: Tensor = torch.unflatten(x, -1, (-1, self.spec.head_dim))
+        return (heads if over_all else through(norm, heads)).transpose(1, 2)
 
 
 def _norm(spec: TransformerSpec, width: int) -> nn.RMSNorm:
@@ -365,19 +366,16 @@ class LatentAttention(_Core):
         assert latent is not None
         self.latent = latent
         width, query_inputs = spec.hidden_size, latent.query_rank or spec.hidden_size
-        self.query_down: nn.Linear | None = None
-        self.query_norm: nn.RMSNorm | None = None
-        if latent.query_rank:
-            self.query_down = nn.Linear(width, latent.query_rank, bias=False)
-            self.query_norm = nn.RMSNorm(latent.query_rank, eps=_LATENT_NORM_EPSILON)
+        rank = latent.query_rank
+        self.query_down = nn.Linear(width, rank, bias=False) if rank else None
+        self.query_norm = nn.RMSNorm(rank, eps=_LATENT_NORM_EPSILON) if rank else None
         self.query = nn.Linear(query_inputs, spec.query_size, bias=False)
         self.down = nn.Linear(width, latent.kv_rank + latent.position_dim, bias=False)
         self.latent_norm = nn.RMSNorm(latent.kv_rank, eps=_LATENT_NORM_EPSILON)
         self.shared_key = nn.Identity()  # where tensor ranks meet, each with its own heads
         self.plain_dim = spec.head_dim - latent.position_dim
-        self.key_value = nn.Linear(
-            latent.kv_rank, spec.num_kv_heads * (self.plain_dim + latent.value_dim), bias=False
-        )
+        key_value_size = spec.num_kv_heads * (self.plain_dim + latent.value_dim)
+        self.key_value = nn.Linear(latent.kv_rank, key_value_size, bias=False)
         self.out = nn.Linear(spec.attended_size, width, bias=False)
 
     def forward(self, x_BSD: Tensor) -> Tensor:
@@ -404,9 +402,8 @@ class LatentAttention(_Core):
 
     def _key_value(self, x_BSD: Tensor) -> tuple[Tensor, Tensor]:
         """(B, G, S, K) keys and (B, G, S, W) values."""
-        latent, shared = torch.split(
-            self.down(x_BSD), [self.latent.kv_rank, self.latent.position_dim], dim=-1
-        )
+        widths = [self.latent.kv_rank, self.latent.position_dim]
+        latent, shared = torch.split(self.down(x_BSD), widths, dim=-1)
         key_value: Tensor = self.key_value(self.latent_norm(latent))
         heads = torch.unflatten(key_value, -1, (-1, self.plain_dim + self.latent.value_dim)).transpose(1, 2)
         plain_BGSK, value_BGSW = torch.split(heads, [self.plain_dim, self.latent.value_dim], dim=-1)

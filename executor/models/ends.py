@@ -45,11 +45,7 @@ def held_by_several(spec: TransformerSpec, layers: tuple[int, ...]) -> dict[str,
     stages_by_name = {EMBEDDING: [embeds, len(layers) - 1]} if spec.tied_embeddings else {}
     if spec.stacks is not None and spec.stacks.position_buckets:
         first, ends = spec.stacks.encoder_layers, list(accumulate(layers))
-        filled = [
-            (stage, end - count, end)
-            for stage, (count, end) in enumerate(zip(layers, ends, strict=True))
-            if count
-        ]
+        filled = [(stage, ends[stage] - count, ends[stage]) for stage, count in enumerate(layers) if count]
         stages_by_name["encoder"] = [stage for stage, begin, _ in filled if begin < first]
         stages_by_name["decoder"] = [stage for stage, _, end in filled if end > first]
     return {name: stages for name, stages in stages_by_name.items() if len({*stages}) > 1}
@@ -147,10 +143,8 @@ class Positions(nn.Module):
 
     def forward(self, tokens: int) -> Tensor:
         """(1, S, D)."""
-        rows = [
-            self.weight[self.first + run.start : self.first + run.stop]
-            for run in self.sequence.places(tokens)
-        ]
+        runs = self.sequence.places(tokens)
+        rows = [self.weight[self.first + run.start : self.first + run.stop] for run in runs]
         return (rows[0] if len(rows) == 1 else torch.cat(rows)).unsqueeze(0)
 
 

@@ -140,11 +140,8 @@ class RoutedExperts(nn.Module):
             inner_RF = self.activation(up_RF)
         return self._product("down", inner_RF, counts)
 
-    def parts_of_wholes(self) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Parameter → (shape over all experts and all their parts, where this rank's share begins)."""
-        return {name: self._full_shape(name, tuple(one.shape)) for name, one in self.named_parameters()}
-
-    def _full_shape(self, name: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def full_shape(self, name: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Shape of a parameter over all experts and all their parts, and the offsets of this rank's share in it."""
         inner, place = self.spec.moe_ffn_hidden_size, self.place
         split = {"down": 2, "down_bias": None}.get(name, 1)
         full_shape, offsets = [self.spec.num_experts, *shape[1:]], [place.first] + [0] * (len(shape) - 1)
@@ -166,13 +163,8 @@ class RoutedExperts(nn.Module):
                 out = out + bias.repeat_interleave(repeats, dim=0, output_size=rows.shape[0])
             return out
         biases = (None,) * len(counts) if bias is None else bias.unbind(0)
-        pieces = zip(
-            torch.split(rows, counts.tolist() if isinstance(counts, Tensor) else counts),
-            weight.unbind(0),
-            biases,
-            strict=True,
-        )
-        return torch.cat([F.linear(piece, matrix, one) for piece, matrix, one in pieces])
+        pieces = torch.split(rows, counts.tolist() if isinstance(counts, Tensor) else counts)
+        return torch.cat(list(map(F.linear, pieces, weight.unbind(0), biases)))
 
 
 class Routed(nn.Module):
@@ -203,13 +195,12 @@ class Routed(nn.Module):
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # how many copies an expert gets is new in every step
     def forward(self, x_BSD: Tensor) -> Tensor:
         """(B, S, D) → (B, S, D)."""
-        probabilities_BSE, weights_BSK, chosen_BSK = choose_experts(
-            self.spec, self.router(x_BSD), self.choice_bias
-        )
+        scores_BSE = self.router(x_BSD)
+        probabilities_BSE, weights_BSK, chosen_BSK = choose_experts(self.spec, scores_BSE, self.choice_bias)
         counts_BE = _counts(chosen_BSK, self.spec.num_experts)
         counts_E = counts_BE.sum(0)
         self.load_E = counts_E if self.load_E is None else self.load_E + counts_E
-        out_BSD = self._through_experts(x_BSD, weights_BSK, chosen_BSK, counts_E)
+        out_BSD = self._mixed(x_BSD, weights_BSK, chosen_BSK, counts_E)
         if self.spec.load_balance == 0 or not torch.is_grad_enabled():
             return out_BSD
         balance = self._balance(probabilities_BSE, counts_BE)
@@ -222,18 +213,15 @@ class Routed(nn.Module):
         self.load_E = None
         return torch.zeros(self.spec.num_experts) if load is None else load.cpu()
 
-    def _through_experts(
-        self, x_BSD: Tensor, weights_BSK: Tensor, chosen_BSK: Tensor, counts_E: Tensor
-    ) -> Tensor:
+    def _mixed(self, x_BSD: Tensor, weights_BSK: Tensor, chosen_BSK: Tensor, counts_E: Tensor) -> Tensor:
         """Copies of the tokens laid out by expert, worked on, brought back and added up with their weights."""
         k, x_ND = self.spec.experts_per_token, x_BSD.flatten(0, 1)
         order = chosen_BSK.flatten().argsort(stable=True)  # place by expert → copy
         back = torch.empty_like(order)
         back[order] = torch.arange(len(order), device=order.device)  # copy → place by expert
-        rows: Tensor = _Copy.apply(x_ND, order, back, k)  # type: ignore[no-untyped-call]
-        run = self.experts
+        rows, run = reorder(x_ND, order, back, copies=k), self.experts
         results = run(rows, counts_E) if self.exchange is None else self.exchange(rows, counts_E, run)
-        copies: Tensor = reorder(results, back, order)
+        copies = reorder(results, back, order)
         weights_NK1 = weights_BSK.flatten(0, 1).unsqueeze(-1).to(copies.dtype)
         return (copies.view(-1, k, copies.shape[-1]) * weights_NK1).sum(1).view_as(x_BSD)
 
@@ -242,12 +230,11 @@ class Routed(nn.Module):
 
         Over context ranks their mean counts, as of the loss of the tokens.
         """
-        spec, parts = self.spec, 1
+        spec = self.spec
         for group in (self.tensor_group, self.context_group):
             if group is not None:
                 dist.all_reduce(counts_BE, group=group)
-        if self.tensor_group is not None:
-            parts = dist.get_world_size(self.tensor_group)
+        parts = 1 if self.tensor_group is None else dist.get_world_size(self.tensor_group)
         share_BE = counts_BE / counts_BE.sum(-1, keepdim=True)
         part_BE = probabilities_BSE.mean(1) / parts
         return spec.load_balance * spec.num_experts * (share_BE * part_BE).sum(-1).mean()
@@ -279,9 +266,9 @@ class MoE(nn.Module):
         return out + shared_BSD
 
 
-def reorder(rows: Tensor, order: Tensor, back: Tensor) -> Tensor:
-    """Rows in another order; `back` is the inverse permutation, so that the backward pass only gathers."""
-    reordered: Tensor = _Reorder.apply(rows, order, back)  # type: ignore[no-untyped-call]
+def reorder(rows: Tensor, order: Tensor, back: Tensor, *, copies: int = 1) -> Tensor:
+    """Copies of rows in another order; `back` is the inverse permutation, so that the backward pass only gathers."""
+    reordered: Tensor = _Reorder.apply(rows, order, back, copies)  # type: ignore[no-untyped-call]
     return reordered
 
 
@@ -300,33 +287,20 @@ def _has_grouped_product(rows: Tensor, weight: Tensor) -> bool:
     return is_aligned and is_supported and rows.shape[0] > 0
 
 
-class _Copy(torch.autograd.Function):
-    """k copies of each token, laid out in `order`; backward they are summed choice by choice, always alike."""
+class _Reorder(torch.autograd.Function):
+    """k copies of each row, laid out in `order`; backward they are summed copy by copy, always alike."""
 
     @staticmethod
-    def forward(ctx: Any, x_ND: Tensor, order: Tensor, back: Tensor, k: int) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, order: Tensor, back: Tensor, k: int) -> Tensor:
         ctx.save_for_backward(back)
         ctx.k = k
-        return x_ND.index_select(0, order // k)
+        return rows.index_select(0, order if k == 1 else order // k)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        (back,) = ctx.saved_tensors
-        return gradient.index_select(0, back).view(-1, ctx.k, gradient.shape[-1]).sum(1), None, None, None
-
-
-class _Reorder(torch.autograd.Function):
-    """A permutation of rows."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, order: Tensor, back: Tensor) -> Tensor:
-        ctx.save_for_backward(back)
-        return rows.index_select(0, order)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (back,) = ctx.saved_tensors
-        return gradient.index_select(0, back), None, None
+        copies = gradient.index_select(0, *ctx.saved_tensors)
+        rows = copies if ctx.k == 1 else copies.view(-1, ctx.k, gradient.shape[-1]).sum(1)
+        return rows, None, None, None
 
 
 class _AddLoss(torch.autograd.Function):

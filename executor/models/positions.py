@@ -67,9 +67,8 @@ class Visibility:
 
     def is_causal(self, queries: Places, keys: Places) -> bool:
         """Whether a causal mask is enough: the keys end with the queries' own, nothing else is hidden or biased."""
-        ends_alike = (
-            len(queries) == 1 and keys[-1].start <= queries[0].start < keys[-1].stop == queries[0].stop
-        )
+        first, last = queries[0], keys[-1]
+        ends_alike = len(queries) == 1 and last.start <= first.start < last.stop == first.stop
         return not self.both_ways and self._unbiased(queries, keys) and (keys == queries or ends_alike)
 
     def sees_all(self, queries: Places, keys: Places) -> bool:
@@ -110,19 +109,6 @@ class Visibility:
 
     def _unbiased(self, queries: Places, keys: Places) -> bool:
         return not self.slopes and self.first_seen(queries[-1].stop - 1) <= keys[0].start
-
-
-def visibility_of(
-    spec: TransformerSpec, window: int | None, first_head: int, *, both_ways: bool
-) -> Visibility:
-    """The mask of a block with that window; `first_head` is the first of the heads at hand."""
-    return Visibility(
-        both_ways=both_ways,
-        window=window,
-        chunked=spec.window_kind == "chunked",
-        slopes=spec.num_heads if spec.positions == "alibi" else 0,
-        first_head=first_head,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,14 +207,9 @@ class WholeSequence:
         if not (causal or all_seen) and suits_flex(query_BHSK):
             return self._flexible.attend(query_BHSK, key_BGSK, value_BGSK, visible)
         mask = None if causal or all_seen else self._mask_of(query_BHSK, visible)
-        return F.scaled_dot_product_attention(
-            query_BHSK,
-            key_BGSK,
-            value_BGSK,
-            attn_mask=mask,
-            is_causal=causal and not all_seen,
-            enable_gqa=query_BHSK.shape[1] != key_BGSK.shape[1],
-        )
+        how: dict[str, Any] = {"attn_mask": mask, "is_causal": causal and not all_seen}
+        grouped = query_BHSK.shape[1] != key_BGSK.shape[1]
+        return F.scaled_dot_product_attention(query_BHSK, key_BGSK, value_BGSK, **how, enable_gqa=grouped)
 
     def _mask_of(self, query_BHSK: Tensor, visible: Visibility) -> Tensor:
         """The mask, made once and kept while nothing changes."""

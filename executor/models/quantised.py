@@ -225,9 +225,8 @@ def quantise(model: Transformer, base: Base) -> None:
                 module.split = mesh, placement
                 if isinstance(placement, Shard):
                     offsets[placement.dim] = mesh.get_local_rank() * (rows, columns)[placement.dim]
+            row, column = offsets
             full_shape = (weight.shape[0], weight.shape[1])
-            module.part = Part(
-                base=base, full_shape=full_shape, row=offsets[0], column=offsets[1], columns=columns
-            )
+            module.part = Part(base=base, full_shape=full_shape, row=row, column=column, columns=columns)
             for kind, room in module.part.stored(rows).items():
                 module.register_parameter(kind, nn.Parameter(room, requires_grad=False))

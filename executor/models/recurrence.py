@@ -48,9 +48,8 @@ class _Recomputed(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         needed = ctx.needs_input_grad[2:]
-        inputs = [
-            one.detach().requires_grad_(need) for one, need in zip(ctx.saved_tensors, needed, strict=True)
-        ]
+        pairs = zip(ctx.saved_tensors, needed, strict=True)
+        inputs = [one.detach().requires_grad_(need) for one, need in pairs]
         with torch.enable_grad():
             out = ctx.run(**dict(zip(ctx.names, inputs, strict=True)))
         needed_inputs = [one for one, need in zip(inputs, needed, strict=True) if need]
@@ -91,15 +90,8 @@ class StateMixer(nn.Module):
 
     def inputs(self) -> dict[str, nn.Linear | Latent]:
         """The projections of the residual stream by name."""
-        names = (
-            "gate",
-            "query",
-            "key",
-            "value",
-            "step",
-            *(("strength",) if self.strength is not None else ()),
-        )
-        return {name: getattr(self, name) for name in names}
+        names = ("gate", "query", "key", "value", "step", "strength")
+        return {name: module for name in names if (module := getattr(self, name)) is not None}
 
 
 class Latent(nn.Module):
@@ -170,11 +162,8 @@ class StateScan(nn.Module):
             return tokens.repeat_interleave(repeats, dim) if grouped and repeats > 1 else tokens
 
         tokens = {name: by_unit(name, one, 2) for name, one in projections.items()}
-        learned = {
-            name: by_unit(name, part_here(one), 0)
-            for name, one in self._parameters.items()
-            if one is not None
-        }
+        present = {name: one for name, one in self._parameters.items() if one is not None}
+        learned = {name: by_unit(name, part_here(one), 0) for name, one in present.items()}
         if self.traded is not None:
             tokens = dict(zip(tokens, self.traded.to_heads(*tokens.values()), strict=True))
             learned = {name: one.chunk(parts)[self.traded.part] for name, one in learned.items()}
@@ -224,9 +213,7 @@ def convolved_and_scanned(
         step_BSHW = step_BSHW.clamp(min=mixer.least_step)
     decays_BSHW = -step_BSHW * decay_log.float().exp()
     if mixer.delta:
-        query, key = (
-            one * (one.square().sum(-1, keepdim=True) + _LENGTH_EPSILON).rsqrt() for one in (query, key)
-        )
+        query, key = map(_unit_length, (query, key))
         query = query * mixer.state_dim**-0.5
         strength_BSH = inputs["strength"].float().sigmoid().squeeze(-1)
         output = scanned(query, key, value, decays_BSHW, strength_BSH, mixer.chunk)
@@ -234,6 +221,10 @@ def convolved_and_scanned(
         output = scanned(query, key, value * step_BSHW, decays_BSHW, None, mixer.chunk)
         output = output + value * inputs["skip"].float()
     return output.to(inputs["value"].dtype)
+
+
+def _unit_length(x: Tensor) -> Tensor:
+    return x * (x.square().sum(-1, keepdim=True) + _LENGTH_EPSILON).rsqrt()
 
 
 def _convolved(x_BSUW: Tensor, taps_UWT: Tensor | None, bias_UW: Tensor | None) -> Tensor:

@@ -40,11 +40,6 @@ from executor.models.experts import ACTIVATIONS, ExpertPlace, FeedForward, MoE
 from executor.models.recurrence import StateMixer
 
 
-def tower_norm(tower: Tower) -> nn.Module | None:
-    """Norm behind the tower's last block."""
-    return _norm(tower, tower.hidden_size, is_used=tower.norm_after)
-
-
 def _norm(tower: Tower, width: int, *, is_used: bool) -> nn.Module | None:
     kind = nn.RMSNorm if tower.norm == "rmsnorm" else nn.LayerNorm
     return kind(width, eps=tower.norm_epsilon) if is_used else None
@@ -156,10 +151,8 @@ class Block(nn.Module):
         self.norms_sums = spec.norm_placement == "after-sum"
         self.dropout, self.scale = dropout, spec.residual_scale
 
-    def forward(
-        self, x_BSD: Tensor, source_BSD: Tensor | None = None, *, table: Tensor | None = None
-    ) -> Tensor:
-        """(B, S, D) → (B, S, D); a table has biases on the scores of its own tokens."""
+    def forward(self, x_BSD: Tensor, source: Tensor | None = None, *, table: Tensor | None = None) -> Tensor:
+        """(B, S, D), and those of a source → (B, S, D); a table has biases on the scores of its own tokens."""
         if self.norms_sums:
             assert self.attention is not None
             assert self.mlp is not None
@@ -171,7 +164,7 @@ class Block(nn.Module):
             # what it found has no name here, which would keep it until the end
             x_BSD = x_BSD + self._mixed(x_BSD, **({} if table is None else {"table": table}))
         if self.cross is not None:
-            x_BSD = x_BSD + self._dropped(self.cross(through(self.cross_norm, x_BSD), source_BSD))
+            x_BSD = x_BSD + self._dropped(self.cross(through(self.cross_norm, x_BSD), source))
         if self.mlp is None:
             return x_BSD
         return x_BSD + self._dropped(through(self.mlp_post_norm, self.mlp(through(self.mlp_norm, x_BSD))))
@@ -186,12 +179,10 @@ class Block(nn.Module):
         assert self.join is not None
         assert self.attention is not None
         assert self.mlp is not None
-        normed_BSD = through(self.attention_norm, x_BSD)
-        if self.fork is not None:
-            normed_BSD = self.fork(normed_BSD)
-        found_BSD = self.attention(normed_BSD)
-        found_BSD = found_BSD + self.mlp(normed_BSD if self.mlp_norm is None else self.mlp_norm(x_BSD))
-        joined: Tensor = self.join(found_BSD)
+        normed_BSD = through(self.fork, through(self.attention_norm, x_BSD))
+        sums_BSD = self.attention(normed_BSD)
+        sums_BSD = sums_BSD + self.mlp(normed_BSD if self.mlp_norm is None else self.mlp_norm(x_BSD))
+        joined: Tensor = self.join(sums_BSD)
         return joined
 
     def _dropped(self, x_BSD: Tensor) -> Tensor:
@@ -244,8 +235,9 @@ class Transformer(nn.Module):
         """The first block behind a vision tower."""
         joins = spec.tower is not None and self.decoding in layers
         self.patches = Patches(spec.tower) if spec.tower and has_embedding else None
-        self.tower_norm = tower_norm(spec.tower) if spec.tower and joins else None
-        self.projector = Projector(spec.tower, spec.hidden_size) if spec.tower and joins else None
+        tower = spec.tower if joins else None
+        self.tower_norm = _norm(tower, tower.hidden_size, is_used=tower.norm_after) if tower else None
+        self.projector = Projector(tower, spec.hidden_size) if tower else None
         self.placing = Placing() if joins else None
         self.has_tower = spec.tower is not None and layers.start <= self.decoding
         """Whether this slice receives images, or tokens of images."""
@@ -253,9 +245,8 @@ class Transformer(nn.Module):
         self.embedding = Embedding(spec, vocabulary, dropout) if has_embedding else None
         self.blocks = nn.ModuleDict({str(layer): _block(spec, layer, dropout, place) for layer in layers})
         self.encoder_layers = spec.stacks.encoder_layers if spec.stacks else 0
-        self.encoder_norm = (
-            make_norm(spec) if self.encoder_layers and self.encoder_layers - 1 in layers else None
-        )
+        ends_encoder = self.encoder_layers > 0 and self.encoder_layers - 1 in layers
+        self.encoder_norm = make_norm(spec) if ends_encoder else None
         self.distances = nn.ModuleDict()
         if spec.stacks is not None and spec.stacks.position_buckets:
             for stack, first in (("encoder", 0), ("decoder", self.encoder_layers)):
@@ -302,8 +293,7 @@ class Transformer(nn.Module):
             logits_BSV: Tensor = self.head(x)
             return logits_BSV
         # here, not outside: only inside a forward pass does `fully_shard` promise that the weight is gathered
-        rows_TD, targets_T = x.flatten(0, 1), targets_BS.flatten()
-        weight_VD = self.head.weight
+        rows_TD, targets_T, weight_VD = x.flatten(0, 1), targets_BS.flatten(), self.head.weight
         if len(weight_VD) > self.vocabulary:  # padded
             weight_VD = weight_VD[: self.vocabulary]
         return chunked_loss(rows_TD, weight_VD, targets_T, self.loss_chunk, self.of_logits)
@@ -340,9 +330,8 @@ class Transformer(nn.Module):
             if int(layer) == self.encoder_layers - 1:
                 source = through(self.encoder_norm, source)
         if self.head is None:
-            source, x = (
-                one.clone() if one is old else one for one, old in zip((source, x), inputs, strict=True)
-            )
+            source = source.clone() if source is inputs[0] else source
+            x = x.clone() if x is inputs[1] else x
         return source, x
 
     def shared(self, name: str) -> nn.Parameter:

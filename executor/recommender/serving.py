@@ -49,7 +49,7 @@ from executor.data.clicks import MadeUpClicks
 from executor.embeddings.bags import Bags, CachedSets, HottestRows
 from executor.embeddings.collection import DTYPES
 from executor.embeddings.exchanges import Slice
-from executor.embeddings.holding import fill, on_host
+from executor.embeddings.holding import InitialRows, on_host
 from executor.requirements import device_for, free_bytes, name_of, require_memory
 from executor.timing import finish
 from planner.serving import ServingPlan, rows_on_host
@@ -214,8 +214,9 @@ class ServedTables:
     def _draw(self) -> None:
         for name, spec, stored in zip(self.names, self.specs, self.stored, strict=True):
             part = Slice(table=0, form="whole", rows=spec.rows, end=spec.width, bags=1)
+            initial = InitialRows(name=name, rows=spec.rows, width=spec.width, seed=0)
             for rows, first in stored.parts():
-                fill(rows, part, first, name=name, rows=spec.rows, width=spec.width, seed=0)
+                initial.fill(rows, part, first)
 
     def _load(self, folder: Path) -> None:
         """Read the newest checkpoint in a folder. Raises InputError: there is none, or not of these tables."""

@@ -25,7 +25,8 @@ from torch import Tensor
 
 from executor.boxes import Box
 from executor.checkpoints.contents import Contents, Piece, RankTensor, unsplit
-from executor.checkpoints.manifest import RecommenderProgress, descent_of
+from executor.checkpoints.manifest import RecommenderProgress, progress_fields
+from executor.embeddings.collection import parts_of_tables
 from executor.embeddings.exchanges import Peers, Slice, exchanged_rows
 from executor.embeddings.holding import EMPTY, Holding
 from executor.recommender.engine import RecommenderEngine
@@ -93,14 +94,14 @@ Rows = dict[str, Tensor]
 """Kind → values of all rows of a slice: `keys`, `weights`, states."""
 
 
-def rows_with_keys(part: Slice, holding: Holding, kinds: Mapping[str, Tensor]) -> Rows:
-    """A slice's rows as a checkpoint has them; `kinds` has weights and states in the order in which it holds them."""
+def rows_with_keys(part: Slice, holding: Holding) -> Rows:
+    """A slice's rows as a checkpoint has them, with their keys."""
     assert holding.keys is not None
     keys = holding.keys.by_row()
     order = keys.argsort() if part.rank is None else torch.arange(len(keys), device=keys.device)
     used = keys[order] != EMPTY
     full_keys = torch.where(used, keys[order] * part.ways + part.residue, EMPTY)
-    return {KEYS: full_keys} | {kind: values[order.to(values.device)] for kind, values in kinds.items()}
+    return {KEYS: full_keys} | {kind: _rows(holding, kind)[order] for kind in holding.optimizer.kinds}
 
 
 def put_back(
@@ -181,7 +182,7 @@ class RecommenderState:
             contents[f"weights.dense.{name}"] = unsplit(parameter, dist.group.WORLD)
             for kind, state in self._dense_states(parameter):
                 contents[f"{kind}.dense.{name}"] = unsplit(state, dist.group.WORLD)
-        for part in self._parts():
+        for part in parts_of_tables(self.engine.embeddings.slices):
             if part[0].hashed:
                 self._add_keyed(contents, part)
             elif part[0].ways == 1:
@@ -207,11 +208,10 @@ class RecommenderState:
             none = self._none(part[0], kind)
             for owner, rows in from_blocks(embeddings.peers, part, blocks, none).items():
                 for tier, start in embeddings.holdings[owner].tiers():
-                    target = tier.weights if kind == "weights" else tier.states[kind]
+                    target = tier.tensors[kind]
                     target.copy_(rows[start : start + len(target)])
         for part, rows_of in self._keyed:
-            kinds = (KEYS, "weights", *embeddings.optimizer.state_names)
-            empty = {kind: self._none(part[0], kind) for kind in kinds}
+            empty = {kind: self._none(part[0], kind) for kind in (KEYS, *embeddings.optimizer.kinds)}
             put_back(embeddings.peers, part, rows_of, embeddings.holdings, empty)
         embeddings.steps, self.engine.filled = int(self._updates), True
         embeddings.sent.take_counts()
@@ -222,43 +222,25 @@ class RecommenderState:
 
     def progress(self, step: int, data: str) -> RecommenderProgress:
         """The progress of the run after `step` steps on this data."""
-        engine, options = self.engine, self.options
+        engine = self.engine
         return RecommenderProgress(
-            step=step,
-            seed=options.seed,
-            learning_rate=options.rate.at(step),
-            descent=descent_of(options),
-            data=data,
+            **progress_fields(self.options, step, data),
             sharding=str(engine.sharding),
             ranks=engine.places.ranks,
             model=engine.model,
             training=engine.training,
         )
 
-    def _parts(self) -> list[list[Slice]]:
-        """Slices of each part of a table, all ranks' together, in the order of their numbers."""
-        parts: dict[tuple[int, int], list[Slice]] = {}
-        for piece in self.engine.embeddings.slices:
-            parts.setdefault((piece.table, piece.first), []).append(piece)
-        return list(parts.values())
-
     def _add_views(self, contents: Contents, part: list[Slice]) -> None:
-        for piece in part:
-            if piece not in self.engine.embeddings.holdings:
-                continue
-            holding = self.engine.embeddings.holdings[piece]
+        for piece, holding in self._held(part).items():
             for tier, start in holding.tiers():
-                for kind, values in {"weights": tier.weights, **tier.states}.items():
+                for kind, values in tier.tensors.items():
                     self._add(contents, piece, kind, values, piece.first + start)
 
     def _add_blocks(self, contents: Contents, part: list[Slice]) -> None:
         embeddings = self.engine.embeddings
-        for kind in ("weights", *embeddings.optimizer.state_names):
-            own_rows = {
-                piece: _rows(embeddings.holdings[piece], kind)
-                for piece in part
-                if piece in embeddings.holdings
-            }
+        for kind in embeddings.optimizer.kinds:
+            own_rows = {piece: _rows(holding, kind) for piece, holding in self._held(part).items()}
             blocks = to_blocks(embeddings.peers, part, own_rows, self._none(part[0], kind))
             self._blocks.append((part, kind, blocks))
             for piece, block in blocks.items():
@@ -266,17 +248,17 @@ class RecommenderState:
         embeddings.sent.take_counts()
 
     def _add_keyed(self, contents: Contents, part: list[Slice]) -> None:
-        holdings, loaded = self.engine.embeddings.holdings, {}
-        for piece in part:
-            if piece in holdings:
-                kinds = {
-                    kind: _rows(holdings[piece], kind)
-                    for kind in ("weights", *self.engine.embeddings.optimizer.state_names)
-                }
-                loaded[piece] = rows_with_keys(piece, holdings[piece], kinds)
-                for kind, values in loaded[piece].items():
-                    self._add(contents, piece, kind, values, piece.rows_before)
+        loaded = {}
+        for piece, holding in self._held(part).items():
+            loaded[piece] = rows_with_keys(piece, holding)
+            for kind, values in loaded[piece].items():
+                self._add(contents, piece, kind, values, piece.rows_before)
         self._keyed.append((part, loaded))
+
+    def _held(self, part: list[Slice]) -> dict[Slice, Holding]:
+        """Slices of a part that this rank holds."""
+        holdings = self.engine.embeddings.holdings
+        return {piece: holdings[piece] for piece in part if piece in holdings}
 
     def _add(self, contents: Contents, owner: Slice, kind: str, values: Tensor, row: int) -> None:
         """Add rows from `row` on of a slice's columns."""
@@ -309,12 +291,10 @@ class RecommenderState:
         state = optimizer.state[parameter]
         for name in _DENSE_STATES[kind]:
             if name not in state:
-                zeros = torch.zeros(()) if name == "step" else torch.zeros_like(parameter)
-                state[name] = zeros
+                state[name] = torch.zeros(()) if name == "step" else torch.zeros_like(parameter)
             yield name, state[name]
 
 
 def _rows(holding: Holding, kind: str) -> Tensor:
     """All rows of a slice, on the device."""
-    tiers = [tier.weights if kind == "weights" else tier.states[kind] for tier, _ in holding.tiers()]
-    return torch.cat([one.to(holding.link.device) for one in tiers])
+    return torch.cat([tier.tensors[kind].to(holding.link.device) for tier, _ in holding.tiers()])

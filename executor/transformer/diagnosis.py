@@ -11,8 +11,10 @@ torch chooses an attention kernel by device, type, shape and mask, and does not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -89,17 +91,15 @@ def run_diagnostic_steps(
         if config.measure_memory and not _stop_requested("memory", notes, engine, stop):
             if config.waiting_steps:
                 keep(Diagnosis(steps=steps, parts=parts, passes=passes, notes=(*notes, MEMORY_LEFT_OUT)))
-            kernels = AttentionKernels()
             last = config.waiting_steps + 1
-            with kernels:
+            with AttentionKernels() as kernels:
                 measured_memory = _unless_it_fails(
                     "memory", notes, lambda: measure_tiers(engine, *_batch(engine, batches, config, last))
                 )
             memory = measured_memory or memory
             if measured_memory and engine.device.type == "cuda":
-                notes.append(
-                    in_words(set().union(*gather_json(sorted(kernels.seen))), flexible=takes_flexible(engine))
-                )
+                seen = set().union(*gather_json(sorted(kernels.seen)))
+                notes.append(in_words(seen, flexible=takes_flexible(engine)))
     return Diagnosis(
         steps=steps, parts=parts, passes=passes, memory=memory[0], host_bytes=memory[1], notes=tuple(notes)
     )
@@ -137,23 +137,26 @@ def _parts(
 ) -> tuple[list[StepSpans], dict[str, float], Sequence[WorkSpan]]:
     """The recorded steps, parts and passes of the typical one on this rank; rank 0 writes its trace, or a note."""
     *watched, profiled = (_batch(engine, batches, config, more) for more in range(config.waiting_steps + 1))
-    if config.profiler is not None:
-        place = config.profiler / f"trace_rank{dist.get_rank()}.json.gz"
+
+    @contextmanager
+    def noting(place: Path) -> Iterator[None]:
+        """Make a note of a trace that cannot be written inside the block."""
         try:
-            profile_step(engine, profiled, place)
+            yield
         except OSError as error:
             notes.append(f"{WARNING}the trace could not be written to {place}: {error.strerror or error}")
+
+    if config.profiler is not None:
+        place = config.profiler / f"trace_rank{dist.get_rank()}.json.gz"
+        with noting(place):
+            profile_step(engine, profiled, place)
     steps = record_steps(engine, watched)
     share = operator_share(engine, *profiled)
     everyone = gather_typical(steps)
     parts = step_parts(everyone, dict(enumerate(gather_json(share))), on_cpu=engine.device.type != "cuda")
     if config.trace is not None and dist.get_rank() == 0:
-        try:
+        with noting(config.trace):
             save_trace(chrome_trace(engine.plan, everyone), config.trace)
-        except OSError as error:
-            notes.append(
-                f"{WARNING}the trace could not be written to {config.trace}: {error.strerror or error}"
-            )
     return steps, parts[dist.get_rank()], everyone[dist.get_rank()].work
 
 
@@ -201,8 +204,5 @@ def in_words(seen: Collection[str], *, flexible: bool) -> str:
     """The note for the report. `flexible`: measured steps use FlexAttention, which is never seen here."""
     kinds = [name for name in KERNELS.values() if name in seen]
     kernels = " and ".join(kinds) or "none that torch has fused"
-    if flexible:
-        return (
-            f"attention kernel: FlexAttention; in the steps that are followed, with a dense mask: {kernels}"
-        )
-    return f"attention kernel: {kernels}"
+    followed = "FlexAttention; in the steps that are followed, with a dense mask: " if flexible else ""
+    return f"attention kernel: {followed}{kernels}"

@@ -14,7 +14,7 @@ boxes of the whole a rank holds. Tensors that follow these rules can be resharde
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from cost_models.defaults import OWN_COMPILED, OWN_STACK
 from cost_models.reliability import checkpoint_bytes, resume_of
 from executor.checkpoints.contents import Contents, Piece, RankTensor, unsplit
-from executor.checkpoints.manifest import Progress, descent_of
+from executor.checkpoints.manifest import Progress, progress_fields
 from executor.data.batches import Batches, SharedBatches
 from executor.engine.engine import Engine, mean_over_data
 from executor.engine.optimizer import Lamb
@@ -35,7 +35,7 @@ from executor.hugging_face.reading import Folder, FromTensors
 from executor.hugging_face.writing import keeps_gains_less_one, save_weights
 from executor.measure.any_report import listed_steps
 from executor.measure.memory import allocator_peak, out_of_memory_by_part
-from executor.measure.parts import StepSpans, typical_thread, typical_waits
+from executor.measure.parts import StepSpans, typical_waits
 from executor.measure.report import (
     AllocatorPeak,
     PhaseReport,
@@ -51,7 +51,6 @@ from executor.messages import gather_json
 from executor.models.ends import original
 from executor.models.experts import routers
 from executor.models.initial import InitialValues, Values
-from executor.models.transformer import Transformer
 from executor.run_config import RunConfig
 from executor.steps import Curve, Stopped, Trained, Watcher, kept_report, train_to_end
 from executor.timing import Lap
@@ -90,9 +89,8 @@ class TransformerState:
                 contents[key].pieces += [Piece(box, values) for box, values in owner.pieces(tensor)]
         if self.engine.plan.training.tuning is None:  # beside adapters they come from where they came from
             for place, box, values in frozen(self.engine.parts, self.engine.names):
-                contents[f"weights.{place.name}"] = RankTensor(
-                    place.shape, values.dtype, [Piece(box, values)]
-                )
+                pieces = [Piece(box, values)]
+                contents[f"weights.{place.name}"] = RankTensor(place.shape, values.dtype, pieces)
         return contents
 
     def substitutes(self, contents: Contents) -> dict[str, str]:
@@ -121,17 +119,8 @@ class TransformerState:
 
     def progress(self, step: int, data: str) -> Progress:
         """The progress of the run after `step` steps on this data."""
-        plan, options = self.engine.plan, self.engine.options
-        return Progress(
-            step=step,
-            seed=options.seed,
-            learning_rate=options.rate.at(step),
-            descent=descent_of(options),
-            data=data,
-            layout=plan.layout,
-            model=plan.model,
-            training=plan.training,
-        )
+        plan, fields = self.engine.plan, progress_fields(self.engine.options, step, data)
+        return Progress(**fields, layout=plan.layout, model=plan.model, training=plan.training)
 
 
 def _states(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Tensor]:
@@ -254,9 +243,8 @@ def train(
             return curve
         if config.save_weights is not None:
             save_weights(engine, config.save_weights, source)
-        report = partial(
-            _report, engine, curve, (trained.starting_peak, allocator_peak(device)), routers_so_far(engine)
-        )
+        peaks = trained.starting_peak, allocator_peak(device)
+        report = partial(_report, engine, curve, peaks, routers_so_far(engine))
 
         def keep(so_far: Diagnosis) -> None:
             partial_report = report(so_far, watcher.notes)
@@ -317,56 +305,42 @@ def _report(
 
 def _phase(steps: Sequence[tuple[Lap, ...]], watched: Sequence[StepSpans], *, update: bool) -> PhaseReport:
     laps = [step[1 + int(update)] for step in steps]
+    waiting, waiting_thread = typical_waits(watched, update=update)
     return PhaseReport(
         wall_seconds=tuple(lap.wall for lap in laps),
         thread_seconds=tuple(lap.thread for lap in laps),
-        waiting_seconds=typical_waits(watched, update=update),
-        waiting_thread_seconds=typical_thread(watched, update=update),
+        waiting_seconds=waiting,
+        waiting_thread_seconds=waiting_thread,
     )
 
 
 def routers_so_far(engine: Engine) -> tuple[RouterReport, ...]:
-    """The load of every MoE layer since the last call; every rank must call it."""
-    model, training = engine.plan.model, engine.plan.training
-    if not model.has_experts:
-        return ()
-    loads = take_loads(engine.parts, model.num_layers, model.num_experts, engine.device)
-    return router_reports(loads, training.tokens_per_step * model.experts_per_token)
-
-
-def take_loads(
-    parts: Iterable[Transformer], num_layers: int, num_experts: int, device: torch.device
-) -> Tensor:
-    """(layers, E) copies of tokens that each expert got on all ranks together since the last call, on every rank.
+    """The load of every MoE layer on all ranks together since the last call; every rank must call it.
 
     Where a block is recomputed its copies count twice, all of them alike.
     """
-    loads = torch.zeros(num_layers, num_experts, dtype=torch.long, device=device)
-    for part in parts:
-        for layer, block in part.blocks.items():
-            for routed in routers(block):
-                loads[int(layer)] += routed.take_load().to(device)
+    model, device = engine.plan.model, engine.device
+    if not model.has_experts:
+        return ()
+    loads = torch.zeros(model.num_layers, model.num_experts, dtype=torch.long, device=device)
+    for layer, block in (entry for part in engine.parts for entry in part.blocks.items()):
+        for routed in routers(block):
+            loads[int(layer)] += routed.take_load().to(device)
     dist.all_reduce(loads)
-    return loads.cpu()
+    return tuple(router_reports(loads.cpu(), engine.plan.training.tokens_per_step * model.experts_per_token))
 
 
-def router_reports(loads: Tensor, copies_per_step: float) -> tuple[RouterReport, ...]:
+def router_reports(loads: Tensor, copies_per_step: float) -> Iterator[RouterReport]:
     """A report for each layer of (layers, E) `loads` that has any; its experts get `copies_per_step` together."""
-    return tuple(
-        _router_report(layer, load.double(), copies_per_step)
-        for layer, load in enumerate(loads)
-        if load.sum() > 0
-    )
-
-
-def _router_report(layer: int, load_E: Tensor, copies_per_step: float) -> RouterReport:
-    share_E = load_E / load_E.sum()
-    experts = len(load_E)
-    entropy = -float(torch.special.xlogy(share_E, share_E).sum())
-    return RouterReport(
-        layer=layer,
-        mean_load=copies_per_step / experts,
-        largest_load=float(share_E.max()) * experts,
-        smallest_load=float(share_E.min()) * experts,
-        entropy=entropy / math.log(experts) if experts > 1 else 1.0,
-    )
+    experts = loads.shape[1]
+    for layer, load_E in enumerate(loads.double()):
+        if load_E.sum() > 0:
+            share_E = load_E / load_E.sum()
+            entropy = -float(torch.special.xlogy(share_E, share_E).sum())
+            yield RouterReport(
+                layer=layer,
+                mean_load=copies_per_step / experts,
+                largest_load=float(share_E.max()) * experts,
+                smallest_load=float(share_E.min()) * experts,
+                entropy=entropy / math.log(experts) if experts > 1 else 1.0,
+            )

@@ -111,10 +111,10 @@ def whole_tables(engine: Any) -> dict[str, Array]:
 
 def by_key(holding: Any, values: torch.Tensor, name: str, table: TableSpec) -> torch.Tensor:
     """Rows of a hashed slice where direct rows of the keys' numbers would be; those of no key as they begin."""
-    from executor.embeddings.holding import EMPTY, rows_of_keys
+    from executor.embeddings.holding import EMPTY, InitialRows
 
     size = {"rows": table.rows, "width": table.width}
-    all_rows = rows_of_keys(torch.arange(len(values)), holding.part, name=name, seed=0, **size)
+    all_rows = InitialRows(name=name, seed=0, **size).of_keys(torch.arange(len(values)), holding.part)
     keys = holding.keys.by_row()
     all_rows[keys[keys != EMPTY]] = values[keys != EMPTY].float()
     return all_rows

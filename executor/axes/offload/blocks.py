@@ -32,7 +32,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import torch
@@ -40,6 +40,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.optim import Optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from cost_models.axes.columns import LayoutColumns
@@ -166,8 +167,7 @@ class StatesOnHost(FlatParameters):
             slot.arrival.before_computing()
         else:
             self.host.link.up(own_weights, source).before_computing()
-        if self.shards > 1:
-            dist.all_gather_into_tensor(self.weights, own_weights, group=self.group)
+        self.gather_group()
 
     def _updated_weights(self) -> Tensor:
         """The updated share, which is about to be copied."""
@@ -219,12 +219,7 @@ class Parking:
     parameters themselves, too."""
 
     def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        parameters: Sequence[nn.Parameter],
-        link: HostLink,
-        *,
-        masters: bool,
+        self, optimizer: Optimizer, parameters: Sequence[nn.Parameter], link: HostLink, *, masters: bool
     ) -> None:
         self._optimizer, self._parameters, self._link = optimizer, list(parameters), link
         self._masters = masters
@@ -239,17 +234,16 @@ class Parking:
         """Copy this block's states to the device, and begin to copy those of the next block."""
         for arrival in self._begin():
             arrival.before_computing()
-        if self._masters:
-            for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
+        for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
+            if self._masters:
                 parameter.grad = gradient
         if self.following is not None:
             self.following._begin()
 
     def park(self) -> None:
         """Copy the states to host memory and free the device."""
-        if self._masters:
-            for parameter in self._parameters:
-                parameter.grad = None
+        for parameter in self._parameters if self._masters else ():
+            parameter.grad = None
         for key, tensor in self._tensors():
             if key not in self._hosts:
                 self._hosts[key] = self._link.buffer(tensor.numel(), tensor.dtype).view_as(tensor)
@@ -291,7 +285,7 @@ class ParkedStates(FlatParameters):
         """Bring the states up, update, gather everyone's, park them again."""
         self.parking.bring()
         self.optimizer.step()
-        FlatParameters.spread(self)
+        super().spread()
         self.gradients.zero_()
         self.parking.park()
 
@@ -311,7 +305,7 @@ class ShardedBlock:
         lives: Residency,
         make: Make,
         link: HostLink,
-        drive: Drive | None = None,
+        drive: Drive | None,
     ) -> None:
         self.parameters, self.lives, self.link, self._drive = list(parameters), lives, link, drive
         self.updated = self.parameters
@@ -323,9 +317,8 @@ class ShardedBlock:
         if lives == "parked":
             self.parking = Parking(self.optimizer, self.updated, link, masters=False)
         else:
-            self._updater = HostOptimizer(
-                self.optimizer, self.updated, make, drive, weights=lives == "states"
-            )
+            weights = lives == "states"
+            self._updater = HostOptimizer(self.optimizer, self.updated, make, drive, weights=weights)
         self._update: Future[None] | None = None
 
     def begin_update(self) -> None:
@@ -461,6 +454,10 @@ class StreamedBlock(StatesOnHost):
             self._update.result()
         return self._norms
 
+    def _take_norms(self) -> None:
+        self._await_gradients()
+        self._norms = super().norms()
+
     def scale(self, factor: float) -> None:
         assert self.shard.grad is not None
         self._compute_on_host(partial(self.shard.grad.mul_, factor))
@@ -480,7 +477,7 @@ class StreamedBlock(StatesOnHost):
         _allocate(self.weights)
         share = self.weights[self._own_range]
         self.host.link.up(share, own_weights).before_computing()
-        dist.all_gather_into_tensor(self.weights, share, group=self.group)
+        self.gather_group()
         self.host.link.down(self.host_weights, self.weights).on_host()
         _free(self.weights)
 
@@ -495,10 +492,6 @@ class StreamedBlock(StatesOnHost):
             self._norms = super().norms()
         self._updater.step()
         self._write_weights()
-
-    def _take_norms(self) -> None:
-        self._await_gradients()
-        self._norms = super().norms()
 
     def _average(self) -> None:
         """Make the sums of the shares' gradients means."""
@@ -651,8 +644,7 @@ class ActivationPool:
     def offload(self, blocks: Iterable[nn.Module]) -> None:
         """Have blocks, in the order in which they run, keep their activations here; in place."""
         for place, block in enumerate(blocks):
-            run = partial(self._run, block, block.forward, first=place == 0)
-            block.forward = run
+            block.forward = partial(self._run, block, block.forward, first=place == 0)
 
     def take(self, size: int) -> Tensor:
         """A free buffer of `size` bytes, made where there is none."""
@@ -685,9 +677,7 @@ class _SavedTensors:
 
     def __init__(self, pool: ActivationPool, block: nn.Module, earlier_block: _SavedTensors | None) -> None:
         self._pool, self._block, self._earlier_block = pool, block, earlier_block
-        self._stored: dict[
-            tuple[int, int], tuple[weakref.ref[torch.UntypedStorage], weakref.ref[_Stored]]
-        ] = {}
+        self._stored: dict[tuple[int, int], tuple[weakref.ref[Any], weakref.ref[_Stored]]] = {}
         """Address and version of a storage → the storage, while it lives (another may then have its address)."""
         self._all: list[weakref.ref[_Stored]] = []
 
@@ -861,9 +851,8 @@ class OffloadAxis(Axis):
 
     def host_tensors(self) -> Iterator[Tensor]:
         yield from self.link.buffers
-        for flats in self._on_host.values():
-            for flat in flats:
-                yield from flat.host_tensors()
+        for flat in chain.from_iterable(self._on_host.values()):
+            yield from flat.host_tensors()
         for block in self.sharded:
             yield from block.host_tensors()
 
@@ -889,10 +878,9 @@ class OffloadAxis(Axis):
         ranks, listed = self._ranks_here, self._steps[:: -(-len(self._steps) // MOST_STEPS) or 1]
         channels = channel_seconds(plan.question, columns)
 
-        def steps(*counts: str, **names: str) -> dict[str, Any]:
-            """Fields of a report, the counts of the same name or another of each step."""
-            pairs = [*zip(counts, counts, strict=True), *names.items()]
-            return {name: tuple(getattr(step, count) for step in listed) for name, count in pairs}
+        def steps(*names: str, prefix: str = "") -> dict[str, Any]:
+            """Fields of a report: the counts of each step."""
+            return {name: tuple(getattr(step, prefix + name) for step in listed) for name in names}
 
         host = HostReport(
             peak_bytes=host_peak and host_peak + self._rounded_up(),
@@ -910,9 +898,7 @@ class OffloadAxis(Axis):
             predicted_read_bytes=float(read[0]),
             predicted_written_bytes=float(written[0]),
             predicted_seconds=float((channels.read + channels.write)[0]),
-            **steps(
-                read_bytes="drive_read_bytes", written_bytes="drive_written_bytes", seconds="drive_seconds"
-            ),
+            **steps("read_bytes", "written_bytes", "seconds", prefix="drive_"),
         )
         return {"host": host, "drive": drive}
 

@@ -34,11 +34,13 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from cost_models.axes.offload.moves import Lane
 from cost_models.errors import HostError, Problem
 from cost_models.units import format_bytes
+from executor.axes.axis import Make
 from executor.mesh import local
 from executor.pinned import pinned_zeros
 from executor.timing import Carried, CopiedEvent, Mark, mark_on
@@ -130,12 +132,9 @@ class HostLink:
     def buffer(self, elements: int, dtype: torch.dtype, *, pinned: bool = True) -> Tensor:
         """Zeros in host memory. Raises HostError where there is not enough of it, or not that much may be pinned."""
         pinned = pinned and self._pinned
+        zeros: Callable[..., Tensor] = pinned_zeros if pinned else partial(torch.zeros, device=self.memory)
         try:
-            buffer = (
-                pinned_zeros(elements, dtype)
-                if pinned
-                else torch.zeros(elements, dtype=dtype, device=self.memory)
-            )
+            buffer = zeros(elements, dtype=dtype)
         except (RuntimeError, MemoryError, OSError) as error:
             raise self._no_room(elements * dtype.itemsize, error, pinned=pinned) from error
         self.buffers.append(buffer)
@@ -394,7 +393,7 @@ class Drive:
 
 
 _WEIGHTS = "weights"
-_MOMENTS: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {
+_MOMENTS: dict[type[Optimizer], tuple[str, ...]] = {
     torch.optim.AdamW: ("exp_avg", "exp_avg_sq"),
     torch.optim.SGD: (),
 }
@@ -409,14 +408,14 @@ class HostOptimizer:
 
     def __init__(
         self,
-        optimizer: torch.optim.Optimizer,
-        parameters: Sequence[nn.Parameter],
-        make: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+        optimizer: Optimizer,
+        updated: Sequence[nn.Parameter],
+        make: Make,
         drive: Drive | None,
         *,
         weights: bool,
     ) -> None:
-        self._optimizer, self._parameters, self._drive = optimizer, list(parameters), drive
+        self._optimizer, self._parameters, self._drive = optimizer, list(updated), drive
         self._places: list[dict[str, FileRange]] = []
         if drive is not None:
             self._at_work = nn.Parameter(torch.empty(0))
@@ -428,9 +427,7 @@ class HostOptimizer:
         if self._drive is None or self._drive.pretends:
             self._optimizer.step()
             return
-        for key, value in self._optimizer.param_groups[0].items():
-            if key != "params":
-                self._updates.param_groups[0][key] = value
+        self._updates.param_groups[0] |= {**self._optimizer.param_groups[0], "params": [self._at_work]}
         for hook in self._optimizer._optimizer_step_pre_hooks.values():
             hook(self._optimizer, (), {})
         self._run_chunks(self._drive, list(self._chunks(self._drive.chunk)))
@@ -494,7 +491,7 @@ class HostOptimizer:
 
 
 def _place_states(
-    drive: Drive, optimizer: torch.optim.Optimizer, parameter: nn.Parameter, *, weights: bool
+    drive: Drive, optimizer: Optimizer, parameter: nn.Parameter, *, weights: bool
 ) -> dict[str, FileRange]:
     """Kind of state of a parameter → where it lies on the drive from now on."""
     values, state = local(parameter.detach()), optimizer.state[parameter]

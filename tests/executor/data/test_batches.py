@@ -13,7 +13,7 @@ from cost_models.errors import InputError
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import Encoder
 from executor.data.batches import Batches, text_tokens
-from executor.data.tokens import TokenHeader, write_header
+from executor.data.tokens import TokenHeader
 from executor.run_config import NO_TARGET
 
 TRAINING = TrainingSpec(global_batch=8, sequence_length=32)
@@ -87,7 +87,7 @@ def numbered(folder: Path, count: int) -> Path:
         text_bytes=1,
         sha256="0" * 64,
     )
-    write_header(header, folder)
+    (folder / "tokens.json").write_text(header.model_dump_json(), "utf-8")
     return folder
 
 

@@ -45,7 +45,7 @@ def test_ranks_and_torchrun_do_not_import_from_it(marker: Path, tmp_path: Path) 
 
 def test_processes_that_measure_do_not_import_from_it(marker: Path, tmp_path: Path) -> None:
     """The module is no worker: it only has to be found."""
-    run_workers("executor.run_config", 1, tmp_path, [], task="nothing", longest_seconds=60)
+    run_workers("executor.run_config", 1, "cpu", task="nothing", longest_seconds=60)
     assert not marker.exists()
 
 

@@ -125,8 +125,8 @@ def test_blocks_are_compiled_as_the_plan_has_it(
     """A plan for compiled blocks has no schedule that splits their backward pass, and needs no flag."""
     given: list[RunConfig] = []
 
-    def not_now(ranks: int, folder: Path, logs: Path, arguments: list[str], **_: object) -> None:
-        given.append(RunConfig.model_validate_json(Path(arguments[1]).read_text("utf-8")))
+    def not_now(plan: Plan, config: RunConfig, *_: object) -> None:
+        given.append(config)
         raise RunError("not now")
 
     monkeypatch.setattr("executor.launch.launch.run_ranks", not_now)

@@ -13,7 +13,7 @@ from torch._higher_order_ops.flex_attention import math_attention
 from torch.nn.attention.flex_attention import BlockMask
 
 from executor.axes.context import Merged, tile_of_ring, tiles_of_whole, zigzag_places
-from executor.models.attention import AttentionInputs, WrittenOut, kernel_for
+from executor.models.attention import AttentionInputs, AttentionResult, WrittenOut, kernel_for
 from executor.models.positions import FlexAttention, Places, Visibility, WholeSequence, positions
 
 SIGHTS = [
@@ -193,7 +193,7 @@ def test_both_passes_of_a_kernel_are_autograds(
         out, lse = kernel.forward(met)
         assert torch.allclose(out.float(), expected, atol=near)
         assert lse.shape == query.shape[:-1]
-        found = kernel.backward(met, gradient.to(dtype), out, lse)
+        found = kernel.backward(met, AttentionResult(out, lse, gradient.to(dtype)))
         for one, other in zip(found, wanted, strict=True):
             assert torch.allclose(one.float(), other, atol=10 * near)
 

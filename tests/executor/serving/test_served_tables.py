@@ -23,7 +23,7 @@ from cost_models.recommender.serving import ServingQuestion
 from cost_models.specs.recommender.model import Interaction, RecommenderSpec, TableSpec
 from executor.embeddings.bags import pooled
 from executor.embeddings.exchanges import Slice
-from executor.embeddings.holding import fill
+from executor.embeddings.holding import InitialRows
 from executor.recommender.serving import ServedTables, drawn, serve
 from planner.serving import ServingPlan, latencies, plan_cache, scaled
 
@@ -60,7 +60,8 @@ def whole(model: RecommenderSpec) -> dict[str, torch.Tensor]:
         spec = model.classes[index]
         found[name] = torch.empty(spec.rows, spec.width)
         part = Slice(table=0, form="whole", rows=spec.rows, end=spec.width, bags=1)
-        fill(found[name], part, 0, name=name, rows=spec.rows, width=spec.width, seed=0)
+        initial = InitialRows(name=name, rows=spec.rows, width=spec.width, seed=0)
+        initial.fill(found[name], part, 0)
     return found
 
 
