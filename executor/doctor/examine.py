@@ -192,18 +192,14 @@ def judge(seen: Examination, plan: Assumptions | None = None) -> Judgement:
     for name, values in _facts(seen.hosts).items():
         typical = statistics.median_high(values)
         checks.append(_fact(name, values, typical, plan, seen))
-        findings += [
-            _finding((rank,), name, 1 - value / typical, seen)
-            for rank, value in enumerate(values)
-            if value < (1 - SLOW_SHARE) * typical
-        ]
-    if plan is not None:
-        needed = plan.bytes_needed
-        findings += [
-            _finding((host.rank,), "free memory", 1 - host.free_bytes / needed, seen, than="the plan needs")
-            for host in seen.hosts
-            if host.free_bytes < needed
-        ]
+        for rank, value in enumerate(values):
+            if value < (1 - SLOW_SHARE) * typical:
+                findings.append(_finding((rank,), name, 1 - value / typical, seen))
+    needed = 0.0 if plan is None else plan.bytes_needed
+    for host in seen.hosts:
+        if host.free_bytes < needed:
+            share = 1 - host.free_bytes / needed
+            findings.append(_finding((host.rank,), "free memory", share, seen, than="the plan needs"))
     return Judgement(checks=tuple(checks), findings=tuple(findings))
 
 
@@ -324,14 +320,8 @@ def _fact(
 ) -> Judged:
     rank = min(range(len(values)), key=lambda at: values[at])
     needed = plan.bytes_needed if plan is not None and name == "free memory" else None
-    return Judged(
-        check=name,
-        typical=typical,
-        worst=values[rank],
-        worst_of=_who((rank,), seen),
-        noise=None,
-        assumed=needed,
-    )
+    worst, worst_of = values[rank], _who((rank,), seen)
+    return Judged(check=name, typical=typical, worst=worst, worst_of=worst_of, noise=None, assumed=needed)
 
 
 _LONGEST_SECONDS = 300.0
@@ -381,10 +371,8 @@ def assumptions_of(plan: Plan) -> Assumptions:
     question = plan.question
     if question.has_pools:
         return Assumptions(seconds={}, bytes_needed=needed, known=False)
-    sizes, device = (
-        sizes_of("cpu" if question.cluster.gpu.kind == "cpu" else "cuda"),
-        device_of(question, uncast=True),
-    )
+    sizes = sizes_of("cpu" if question.cluster.gpu.kind == "cpu" else "cuda")
+    device = device_of(question, uncast=True)
     side = np.array([float(sizes.side)])
     seconds = {
         MATMUL: float(gemm_seconds(side, side, side, device)[0]),

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from itertools import cycle
-from typing import Any
 
 import psutil
 import torch
@@ -162,20 +161,16 @@ def _gathered(device: torch.device, sizes: Sizes, seconds: Times, took: float) -
         readings.Reading(check=check, ranks=ranks, seconds=tuple(found), work=work[check])
         for (check, ranks), found in seconds.items()
     ]
-    gathered: list[Any] = gather_json(
-        {
-            "host": _facts(device).model_dump_json(),
-            "readings": [reading.model_dump_json() for reading in own_readings],
-            "took": took,
-        }
+    own = readings.Examination(
+        backend=dist.get_backend(), hosts=(_facts(device),), readings=tuple(own_readings), seconds=took
     )
-    return readings.Examination(
-        backend=dist.get_backend(),
-        hosts=tuple(readings.HostFacts.model_validate_json(answer["host"]) for answer in gathered),
-        readings=tuple(
-            readings.Reading.model_validate_json(text) for answer in gathered for text in answer["readings"]
-        ),
-        seconds=max(answer["took"] for answer in gathered),
+    everyone = [readings.Examination.model_validate_json(text) for text in gather_json(own.model_dump_json())]
+    return own.model_copy(
+        update={
+            "hosts": tuple(host for one in everyone for host in one.hosts),
+            "readings": tuple(reading for one in everyone for reading in one.readings),
+            "seconds": max(one.seconds for one in everyone),
+        }
     )
 
 
@@ -184,12 +179,9 @@ def _rank_checks(device: torch.device, sizes: Sizes, wrap: Wrap) -> RankChecks:
     side = (sizes.side, sizes.side)
     left, right = (torch.randn(side, device=device).to(sizes.dtype) for _ in range(2))
     out = torch.empty(side, device=device, dtype=sizes.dtype)
-    places = cycle(
-        [
-            tuple(torch.full((sizes.copied_bytes // 4,), float(end), device=device) for end in (0, 1))
-            for _ in range(sizes.places)
-        ]
-    )
+    count = sizes.copied_bytes // 4
+    pairs = [[torch.full((count,), end, device=device) for end in (0.0, 1.0)] for _ in range(sizes.places)]
+    places = cycle(pairs)
     tiny = torch.zeros(16, device=device)
 
     def launch() -> None:
@@ -217,10 +209,9 @@ def _with_partner(
     for pair in pairs:
         if rank not in pair:
             continue
-        for check, size, repeats in (
-            (readings.LATENCY, sizes.small_bytes, sizes.small_repeats),
-            (readings.LINK, sizes.large_bytes, sizes.large_repeats),
-        ):
+        latency = readings.LATENCY, sizes.small_bytes, sizes.small_repeats
+        link = readings.LINK, sizes.large_bytes, sizes.large_repeats
+        for check, size, repeats in (latency, link):
             message = torch.ones(size // 4, device=watch.device)
             call = wrap(check, pair, partial(there_and_back, message, pair))
             pair_seconds = watch.elapsed(call, repeats).quiet / 2

@@ -122,15 +122,13 @@ def _built_shards(plan: RecommenderPlan, rank: int) -> BuiltShards:
         raise RunError(f"rank {rank} cannot be built: {error}") from error
     holdings = engine.embeddings.holdings
     parts = plan.prediction.device_parts
+    weights_bytes = sum(one.device.weights.nbytes for one in holdings.values())
     return BuiltShards(
         rank=rank,
         slices=len(holdings),
         rows=sum(one.held_rows for one in holdings),
-        table_bytes=sum(
-            one.device.weights.nbytes + (0 if one.keys is None else one.keys.nbytes)
-            for one in holdings.values()
-        ),
-        state_bytes=sum(state.nbytes for one in holdings.values() for state in one.device.states.values()),
+        table_bytes=weights_bytes + sum(one.keys.nbytes for one in holdings.values() if one.keys),
+        state_bytes=sum(one.device.nbytes for one in holdings.values()) - weights_bytes,
         host_bytes=held_on_host(engine),
         dense_parameters=sum(one.numel() for one in engine.network.parameters()),
         predicted_table_bytes=parts["weights"][rank] + parts["hash tables"][rank],

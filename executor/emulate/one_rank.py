@@ -127,9 +127,8 @@ def emulate(plan: Plan, rank: int, *, steps: int = 3, fake: bool = False) -> Emu
     if not fake:
         require_fp8_gemms(plan, "plan", on_gpu=device.type == "cuda")
         needs = sum(predicted_parts(plan.prediction.rank_memory[stage]).values())
-        require_memory(
-            f"rank {rank} (stage {stage})", needs, device, "--fake measures its memory without a device"
-        )
+        hint = "--fake measures its memory without a device"
+        require_memory(f"rank {rank} (stage {stage})", needs, device, hint)
     try:
         with alone(rank, ranks), out_of_memory_by_part(device) as engines:
             if fake:
@@ -225,11 +224,5 @@ def tokens_of(engine: Engine) -> tuple[Tensor, ...]:
     tokens = tuple(draw((engine.share.sequences, length)) for length in (*lengths, lengths[-1]))
     if (tower := engine.plan.model.tower) is None:
         return tokens
-    images = (
-        engine.share.sequences,
-        engine.plan.training.images or 1,
-        tower.channels,
-        tower.image,
-        tower.image,
-    )
-    return torch.randn(images), *tokens
+    images = engine.share.sequences, engine.plan.training.images or 1
+    return torch.randn(*images, tower.channels, tower.image, tower.image), *tokens

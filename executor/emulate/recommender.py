@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -132,16 +131,8 @@ def _laps(engine: RecommenderEngine, clicks: MadeUpClicks, step: int, rank: int)
     """Seconds of one step: lookup, dense network, update of rows, update of the dense network."""
     own_clicks = clicks.slice(step, rank, engine.places.ranks).to(engine.device)
     clock = StepClock(engine.device)
-    clock.time(
-        partial(engine.index_exchange, own_clicks),
-        engine.lookup,
-        engine.forward_exchange,
-        engine.dense,
-        engine.backward_exchange,
-        engine.gather_sums,
-        engine.update_rows,
-        engine.update_dense,
-    )
+    *stages, _ = engine.stages(own_clicks)
+    clock.time(*stages, engine.gather_sums, engine.update_rows, engine.update_dense)
     laps = clock.steps[0]
     return [compute_seconds(laps[at], engine.device) for at in (1, 3, 6, 7)]
 

@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from executor.axes.axis import Bucket, Gradient, Rank, Shards
@@ -68,10 +68,9 @@ class Optimizer:
             axis.connect()
         self._updating: list[FlatParameters | Shards] = [*self.flats, *self.sharded]
         self.optimizers = [*self._on_device, *(shard.optimizer for shard in self._updating)]
-        tensor_axis, data_axis = self.mesh["tp"], self.mesh["shard"]  # slicing a mesh is slow: not every step
-        self._over_tp = {id(parameter): _split_over(parameter, tensor_axis) for parameter in self.parameters}
+        self._over_tp = {id(parameter): _split_over(parameter, "tp") for parameter in self.parameters}
         self._over_replicas = {
-            id(parameter): _split_over(parameter, data_axis) for parameter in self.parameters
+            id(parameter): _split_over(parameter, "shard") for parameter in self.parameters
         }
         stages_by_name = held_by_several(self.plan.model, rank.layout.layers)
         self.counted_elsewhere = {
@@ -158,21 +157,18 @@ class Optimizer:
     def _flat(self, parameters: Sequence[nn.Parameter], bucket: Bucket) -> list[FlatParameters]:
         """One buffer over the ranks that hold the same parameters; another over those that hold the same experts."""
         experts = self.experts
-        routed = [] if experts is None else [one for one in parameters if experts.contains(one)]
-        dense = [one for one in parameters if experts is None or not experts.contains(one)]
-        replicas = self._replicas
         layout, buffers = self.plan.layout, []
-        for group, copies in ((dense, replicas), (routed, experts.copies if experts else replicas)):
-            how: dict[str, Any] = {
-                "sharded": layout.zero == 1,
-                "mean_over": layout.data_ranks,
-                "make": self._make,
-            }
+        how: dict[str, Any] = {
+            "sharded": layout.zero == 1,
+            "mean_over": layout.data_ranks,
+            "make": self._make,
+        }
+        for routed in (False, True):
+            group = [one for one in parameters if bool(experts and experts.contains(one)) == routed]
+            copies = experts.copies if routed and experts else self._replicas
             if group:
-                candidates = (
-                    axis.buffer(bucket, group, copies, routed=group is routed, **how)
-                    for axis in self.rank.axes
-                )
+                axes = self.rank.axes
+                candidates = (axis.buffer(bucket, group, copies, routed=routed, **how) for axis in axes)
                 flat = next((one for one in candidates if one is not None), None)
                 buffers.append(flat or FlatParameters(group, copies, **how))
         return buffers
@@ -205,8 +201,8 @@ class Optimizer:
 
         With rate η and decay λ an update makes x (1 − ηλ) of x, less its step, and of x + ηλ / (1 − ηλ) that and ηλ.
         """
-        parameters = (optimizer for part in self.rank.parts for optimizer in part.named_parameters())
-        gains = {id(parameter) for name, parameter in parameters if is_gain(name)}
+        named = (entry for part in self.rank.parts for entry in part.named_parameters())
+        gains = {id(parameter) for name, parameter in named if is_gain(name)}
         for optimizer, slices in zip(self.optimizers, self._slices(), strict=True):
             gain_slices = [part for part in slices if id(part.parameter) in gains]
             if gain_slices and isinstance(optimizer, torch.optim.AdamW):
@@ -284,13 +280,8 @@ def _raise_gains(slices: Sequence[Slice], optimizer: torch.optim.Optimizer, *_: 
 
 def _unique(parts: Sequence[Transformer]) -> list[nn.Parameter]:
     """Parameters that are trained, each once."""
-    parameters = {
-        id(parameter): parameter
-        for part in parts
-        for parameter in part.parameters()
-        if parameter.requires_grad
-    }
-    return list(parameters.values())
+    parameters = (parameter for part in parts for parameter in part.parameters())
+    return list({id(one): one for one in parameters if one.requires_grad}.values())
 
 
 def _by_kind(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
@@ -302,12 +293,11 @@ def _by_kind(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
     return [kind[at : at + _AT_ONCE] for kind in kinds.values() for at in range(0, len(kind), _AT_ONCE)]
 
 
-def _split_over(parameter: Tensor, mesh: DeviceMesh) -> int:
+def _split_over(parameter: Tensor, axis: str) -> int:
     """1 where the parameter is sharded over this axis (replicas are not), else 0."""
     if not isinstance(parameter, DTensor):
         return 0
     names = parameter.device_mesh.mesh_dim_names or ()
-    axis = (mesh.mesh_dim_names or ("",))[0]
     placements = dict(zip(names, parameter.placements, strict=True))
     return int(axis in placements and not placements[axis].is_replicate())
 
@@ -401,7 +391,7 @@ class WholeNorms:
         self,
         parameters: Sequence[nn.Parameter],
         group: dist.ProcessGroup | None,
-        join_tied: Callable[[Callable[[Tensor], Tensor | None]], None],
+        join_tied: Callable[[Gradient], None],
         device: torch.device | str,
     ) -> None:
         """`group` holds all elements of each parameter, some as often as others; None: this rank has all of them.
@@ -416,18 +406,15 @@ class WholeNorms:
         update), with one all-reduce for all."""
         squares_of = [optimizer.begin() for optimizer in optimizers]
         sums = torch.zeros(len(self._place), 2, device=self._device)
-        for parameter, squares in (optimizer for pairs in squares_of for optimizer in pairs):
+        for parameter, squares in chain.from_iterable(squares_of):
             # one slice of each, as a flat buffer has it in one piece
             sums[self._place[id(parameter)]] = squares
         if self._group is not None:
             dist.all_reduce(sums, group=self._group)  # several times where ranks hold copies: the ratio stays
         if tied:  # twice the squares of both norms: their ratio stays, to the bit the same on both stages
-            self._join_tied(lambda parameter: self._of(sums, parameter))
+            by_parameter = {key: sums[place] for key, place in self._place.items()}
+            self._join_tied(lambda parameter: by_parameter.get(id(parameter)))
         x, r = sums.unbind(1)
         ratios = torch.where((x > 0) & (r > 0), (x / r).sqrt(), 1.0).unbind()
         for optimizer, pairs in zip(optimizers, squares_of, strict=True):
             optimizer.take([ratios[self._place[id(parameter)]] for parameter, _ in pairs])
-
-    def _of(self, sums: Tensor, parameter: Tensor) -> Tensor | None:
-        place = self._place.get(id(parameter))
-        return None if place is None else sums[place]

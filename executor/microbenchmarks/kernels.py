@@ -114,12 +114,9 @@ def _attention_core(watch: Stopwatch, scale: Scale, sequence: int, head_dim: int
         outputs.append(F.scaled_dot_product_attention(q, k, v, is_causal=True))
     gradient = torch.ones_like(outputs[0])
     forward = in_turn([partial(_attend, *tensors) for tensors in leaves])
-    backward = in_turn(
-        [
-            partial(torch.autograd.grad, output, tensors, gradient, retain_graph=True)
-            for output, tensors in zip(outputs, leaves, strict=True)
-        ]
-    )
+    differentiate = partial(torch.autograd.grad, grad_outputs=gradient, retain_graph=True)
+    passes = zip(outputs, leaves, strict=True)
+    backward = in_turn([partial(differentiate, output, tensors) for output, tensors in passes])
     with AttentionKernels() as kernels:
         _attend(*leaves[0])
     default_kernel: AttentionKernel = "flash2"
@@ -298,15 +295,12 @@ def _cached_lookups(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator
     few_misses = bags_of(*(torch.cat((held_rows[:_FEW_MISSES], row_ids)) for row_ids in strange))
     hit = bags_of(*(torch.cat((held_rows[:-_FEW_MISSES], row_ids)) for row_ids in strange))
     for policy in POLICIES:
-        cache: HottestRows | CachedSets = (
-            CachedSets(host_table, room, policy, watch.device)
-            if policy == "lru"
-            else HottestRows(host_table, torch.arange(room), watch.device)
-        )
+        cache: HottestRows | CachedSets = HottestRows(host_table, torch.arange(room), watch.device)
+        if policy == "lru":
+            cache = CachedSets(host_table, room, policy, watch.device)
         for name, batches in (("miss", gone), ("few", few_misses), ("hit", hit)):
-            timing = watch.on_host(
-                in_turn([partial(cache.look_up, row_ids) for row_ids in batches]), own_clock=True
-            )
+            calls = in_turn([partial(cache.look_up, row_ids) for row_ids in batches])
+            timing = watch.on_host(calls, own_clock=True)
             shape = width * _FP32, len(batches[0].values)
             yield timing.row("table", f"{SERVED_PREFIX}{policy}.{name}", float(shape[1]), shape)
 

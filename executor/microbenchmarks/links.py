@@ -24,6 +24,7 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
@@ -94,9 +95,7 @@ def _products(watch: Stopwatch) -> Call | None:
     return lambda: torch.linalg.multi_dot([left] * (_PRODUCTS + 1))
 
 
-def there_and_back(
-    message: torch.Tensor, pair: tuple[int, int], group: dist.ProcessGroup | None = None
-) -> None:
+def there_and_back(message: Tensor, pair: tuple[int, int], group: dist.ProcessGroup | None = None) -> None:
     """Send a message from the first of two ranks to the second, and back."""
     first, second = pair
     if dist.get_rank() == first:
@@ -136,14 +135,13 @@ def tiny_engines(device: torch.device, precision: Precision) -> Engines:
         layouts |= {"block.tensor-parallel": split, "block.sequence-parallel": f"{split} sp"}
         if device.type == "cpu":
             layouts[_PIPELINED] = f"pp{_STAGES} dp{world // _STAGES}"
-    return {
-        name: {
-            # of a pipeline what its blocks do not explain is asked for
-            blocks: _engine(layout, blocks, device, precision)
-            for blocks in (_BLOCKS[:1] if name == _PIPELINED else _BLOCKS)
-        }
-        for name, layout in layouts.items()
-    }
+    engines: Engines = {}
+    for name, layout in layouts.items():
+        counts = (
+            _BLOCKS[:1] if name == _PIPELINED else _BLOCKS
+        )  # of a pipeline only what blocks do not explain
+        engines[name] = {blocks: _engine(layout, blocks, device, precision) for blocks in counts}
+    return engines
 
 
 def host_overhead(watch: Stopwatch, engines: Engines) -> Iterator[Measurement]:
@@ -194,9 +192,8 @@ _BACKWARD = 2
 
 def offload(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
     """Updates by threads, copies by ranks, and passes and updates apart and together."""
-    link = HostLink(watch.device, 1)
     yield from _updates(watch, scale)
-    yield from _copies(watch, scale, link)
+    yield from _copies(watch, scale)
     yield from _overlap(watch, scale)
 
 
@@ -213,20 +210,20 @@ def _updates(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
         torch.set_num_threads(threads_before)
         yield timing.row("offload", "update", float(scale.block_parameters), (threads,))
     smallest = in_turn([block.step for block in blocks_of(_SMALLEST)])
-    yield watch.on_host(smallest, own_clock=True, aside=_something_else).row(
-        "offload", "call", _SMALLEST, (1,)
-    )
+    timing = watch.on_host(smallest, own_clock=True, aside=_other_work)
+    yield timing.row("offload", "call", _SMALLEST, (1,))
 
 
-def _copies(watch: Stopwatch, scale: Scale, link: HostLink) -> Iterator[Measurement]:
+def _copies(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
     """From 1, 2, 4, … ranks up to all, while the others wait; only those that copy report."""
+    link = HostLink(watch.device, 1)
     world, rank = dist.get_world_size(), dist.get_rank()
     size = scale.copied_bytes
     pairs = [
         (link.buffer(size, torch.uint8), torch.zeros(size, dtype=torch.uint8, device=watch.device))
         for _ in range(BLOCKS)
     ]
-    ways: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+    ways: dict[str, Callable[[Tensor, Tensor], object]] = {
         "down": link.down,
         "up": lambda host, device: link.up(device, host),
         "both": partial(_copy_both_ways, link),
@@ -238,10 +235,9 @@ def _copies(watch: Stopwatch, scale: Scale, link: HostLink) -> Iterator[Measurem
                 copy = in_turn([partial(way, host, device) for host, device in pairs])
                 yield watch.on_host(copy, own_clock=True).row("offload", name, float(size), (ranks,))
         dist.barrier()
-    link.take_traffic()
 
 
-def _copy_both_ways(link: HostLink, host: torch.Tensor, device: torch.Tensor) -> None:
+def _copy_both_ways(link: HostLink, host: Tensor, device: Tensor) -> None:
     """Halves of the two buffers change places, so that as much goes each way as one copy carries in one."""
     half = host.numel() // 2
     for _ in range(2):
@@ -300,7 +296,7 @@ def _passes_of(watch: Stopwatch, scale: Scale, seconds: float) -> Callable[[Call
     return run
 
 
-def _something_else() -> None:
+def _other_work() -> None:
     """Matrix products for a while, in place of passes."""
     left, end = torch.ones(256, 256), time.perf_counter() + _ASIDE_SECONDS
     while time.perf_counter() < end:

@@ -115,9 +115,8 @@ def _frozen(value: Any) -> Any:
 
 def _linears(tokens: Sequence[int], widths: Sequence[int]) -> list[tuple[int, int, int]]:
     """The linear layers of blocks of these widths: queries, keys and values; projection; up; down."""
-    return [
-        (m, n, k) for m in tokens for h in widths for n, k in ((3 * h, h), (h, h), (4 * h, h), (h, 4 * h))
-    ]
+    layers = [(3, 1), (1, 1), (4, 1), (1, 4)]
+    return [(m, n * h, k * h) for m in tokens for h in widths for n, k in layers]
 
 
 Call = Callable[[], object]
@@ -153,10 +152,8 @@ class Timing:
 
     def without(self, seconds: float, least_share: float) -> Timing:
         """Timing without some seconds of the call that are another's, but at least a share of it: both are noisy."""
-        return Timing(
-            seconds=max(self.seconds - seconds, least_share * self.seconds),
-            quiet=max(self.quiet - seconds, least_share * self.quiet),
-        )
+        typical, quiet = (max(time - seconds, least_share * time) for time in (self.seconds, self.quiet))
+        return Timing(seconds=typical, quiet=quiet)
 
     def row(self, kind: Kind, name: str, size: float, shape: tuple[int, ...] = ()) -> Measurement:
         """The measurement of one call."""

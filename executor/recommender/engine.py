@@ -27,14 +27,11 @@ from executor.mesh import make_groups
 from executor.models.recommender import DenseNetwork, click_loss, initialise_dense
 from executor.run_config import EngineOptions
 
-
-def _make(kind: str, network: DenseNetwork) -> torch.optim.Optimizer:
-    makers: dict[str, Callable[..., torch.optim.Optimizer]] = {
-        "sgd": torch.optim.SGD,
-        "adagrad": torch.optim.Adagrad,
-        "adam": torch.optim.Adam,
-    }
-    return makers[kind](network.parameters(), lr=1e-2, foreach=False)
+_OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adagrad": torch.optim.Adagrad,
+    "adam": torch.optim.Adam,
+}
 
 
 class RecommenderEngine:
@@ -69,7 +66,8 @@ class RecommenderEngine:
         with torch.device("meta"):
             network = DenseNetwork(model)
         self.network = network.to_empty(device=device)
-        self.dense_optimizer = _make(training.dense_optimizer, self.network)
+        optimizer = _OPTIMIZERS[training.dense_optimizer]
+        self.dense_optimizer = optimizer(self.network.parameters(), lr=1e-2, foreach=False)
         self.rate = 0.0
         self.filled = False
         """Whether tables and network have values."""
@@ -128,9 +126,8 @@ class RecommenderEngine:
         clicks, shares = self._clicks, self.shares
         total = torch.zeros((), device=self.device)
         vectors = [_cut(one, shares) for one in self._vectors]
-        for index, (dense, labels) in enumerate(
-            zip(_cut(clicks.dense, shares), _cut(clicks.labels, shares), strict=True)
-        ):
+        samples = zip(_cut(clicks.dense, shares), _cut(clicks.labels, shares), strict=True)
+        for index, (dense, labels) in enumerate(samples):
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.training.precision == "bf16"):
                 logits = self.network(dense, [one[index] for one in vectors])
             loss = click_loss(logits, labels, self.training.global_batch)

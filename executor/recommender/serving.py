@@ -95,14 +95,11 @@ def recorded(path: Path, model: RecommenderSpec) -> list[Request]:
 def in_batches(requests: Sequence[Request], batch: int) -> Iterator[Batch]:
     """Group requests in order into batches."""
     for first in range(0, len(requests), batch):
-        of_tables = zip(*requests[first : first + batch], strict=True)
-        yield [
-            Bags(
-                torch.tensor(list(chain(*of)), dtype=torch.int64),
-                torch.tensor(list(map(len, of)), dtype=torch.int32),
-            )
-            for of in of_tables
-        ]
+        bags = []
+        for ids in zip(*requests[first : first + batch], strict=True):
+            lengths = torch.tensor(list(map(len, ids)), dtype=torch.int32)
+            bags.append(Bags(torch.tensor(list(chain(*ids)), dtype=torch.int64), lengths))
+        yield bags
 
 
 def _request(line: str, tables: Mapping[str, TableSpec]) -> Request:
@@ -175,22 +172,21 @@ class ServedTables:
         self.names, class_of = model.table_names, model.class_of_table
         self.specs = [model.classes[index] for index in class_of]
         if hashed := [spec.name for spec in self.specs if spec.hashed]:
-            raise InputError(
-                f"`{hashed[0]}` is hashed: which keys are used most is not known before they come"
-            )
+            reason = "which keys are used most is not known before they come"
+            raise InputError(f"`{hashed[0]}` is hashed: {reason}")
         host_rows = rows_on_host(plan.question).astype(np.int64)
         _require_room(plan, host_rows, device)
-        drive_rows = [
-            spec.rows - int(host_rows[index]) for spec, index in zip(self.specs, class_of, strict=True)
-        ]
         dtype = DTYPES[plan.question.table_dtype]
-        sizes = [rows * spec.width for rows, spec in zip(drive_rows, self.specs, strict=True)]
+        sizes = [
+            (spec.rows - int(host_rows[index])) * spec.width
+            for spec, index in zip(self.specs, class_of, strict=True)
+        ]
         self.drive_bytes = sum(sizes) * dtype.itemsize
         on_drive = torch.split(_mapped(drive, sum(sizes), dtype), sizes)
-        self.stored = [
-            StoredRows(on_host(spec.rows - rows, spec.width, dtype, device), mine.view(rows, spec.width))
-            for spec, rows, mine in zip(self.specs, drive_rows, on_drive, strict=True)
-        ]
+        self.stored = []
+        for spec, index, values in zip(self.specs, class_of, on_drive, strict=True):
+            in_memory = on_host(int(host_rows[index]), spec.width, dtype, device)
+            self.stored.append(StoredRows(in_memory, values.view(-1, spec.width)))
         self._draw() if weights is None else self._load(weights)
         self.caches: list[HottestRows | CachedSets] = [
             CachedSets(stored, rows, "lru", device)
@@ -201,10 +197,8 @@ class ServedTables:
 
     def look_up(self, ids: Sequence[Bags]) -> list[Tensor]:
         """Ids of samples on the device, by table → (b, D) vectors of each, or with `concat` (b, ids, D)."""
-        return [
-            _vectors(spec, cache, bags)
-            for spec, cache, bags in zip(self.specs, self.caches, ids, strict=True)
-        ]
+        tables = zip(self.specs, self.caches, ids, strict=True)
+        return [_vectors(spec, cache, bags) for spec, cache, bags in tables]
 
     def counts(self) -> Ints:
         """(T, 4) so far: ids, those whose row was cached, rows that came from the host, of these from the drive."""
@@ -237,14 +231,10 @@ class ServedTables:
                 f"--weights {folder}: its newest checkpoint has not the tables of this plan",
                 problems=first_few([Problem(path.name, what) for what in problems]),
             )
+        reader = PieceReader(path, manifest)
         with catch_warnings():
             simplefilter("ignore", UserWarning)  # torch: this is one process
-            load(
-                dict(contents),
-                storage_reader=PieceReader(path, manifest),
-                planner=LoadPieces({}),
-                no_dist=True,
-            )
+            load(dict(contents), storage_reader=reader, planner=LoadPieces({}), no_dist=True)
 
 
 def _vectors(spec: TableSpec, cache: HottestRows | CachedSets, bags: Bags) -> Tensor:
@@ -334,24 +324,20 @@ def serve(
     model, device = plan.question.model, device_for(plan.question.cluster.gpu)
     recorded_ids = None if requests is None else recorded(requests, model)
     if recorded_ids is None:  # a batch is drawn whole: ids, their vectors twice at most
+        largest, host = max(batches), torch.device("cpu")
         sample_bytes = sum(one.count * one.pooling * (16 + 8 * one.width) for one in model.classes)
-        needs = max(batches) * sample_bytes
-        require_memory(
-            f"a batch of {max(batches)}", needs, torch.device("cpu"), "ask for smaller ones: --batch"
-        )
+        hint = "ask for smaller ones: --batch"
+        require_memory(f"a batch of {largest}", largest * sample_bytes, host, hint)
     with _one_thread(device), torch.inference_mode():
         tables = ServedTables(plan, device, drive=drive, weights=weights)
         batch_answers = []
         for size in batches:
             count = max(1, samples // size)
-            _timed_answers(
-                tables, size, drawn(model, size, count if plan.question.policy == "lru" else 1, seed=size + 1)
-            )
-            id_batches = (
-                drawn(model, size, count, seed=size)
-                if recorded_ids is None
-                else in_batches(recorded_ids, size)
-            )
+            warm_up = count if plan.question.policy == "lru" else 1
+            _timed_answers(tables, size, drawn(model, size, warm_up, seed=size + 1))
+            id_batches = drawn(model, size, count, seed=size)
+            if recorded_ids is not None:
+                id_batches = in_batches(recorded_ids, size)
             batch_answers.append(_timed_answers(tables, size, id_batches, keep=recorded_ids is not None))
     return Served(device=name_of(device), drive_bytes=tables.drive_bytes, answered=tuple(batch_answers))
 

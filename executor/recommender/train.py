@@ -113,9 +113,8 @@ def train(
         assert isinstance(earlier, RecommenderReport)
         return earlier
     places = Places(dist.get_world_size(), plan.cluster.gpus_per_node)
-    engine = RecommenderEngine(
-        plan.model, plan.sharding, plan.training, places, device, options=config.engine, filled=False
-    )
+    parts = plan.model, plan.sharding, plan.training
+    engine = RecommenderEngine(*parts, places, device, options=config.engine, filled=False)
     run = _Run(engine, clicks_of(plan, config), config)
     state = RecommenderState(engine, config.engine)
     curve = train_to_end(run, state, run.clicks.name, config, watcher, stop)
@@ -132,11 +131,10 @@ def _report(plan: RecommenderPlan, run: _Run, curve: Curve, watcher: Watcher) ->
     sent_bytes, link = engine.embeddings.sent.take_counts(), engine.embeddings.link
     traffic = link.take_counts()
     memory = peak_memory(engine, run.batch(last + 1)) if config.measure_memory else {}
-    unseen = [
-        run.clicks.slice(_UNSEEN + step, dist.get_rank(), dist.get_world_size()) for step in range(_SCORED)
-    ]
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    unseen = [run.clicks.slice(_UNSEEN + step, rank, ranks) for step in range(_SCORED)]
     auc = area_under_curve(engine, unseen) if isinstance(run.clicks, MadeUpClicks) else None
-    rank, step_seconds = dist.get_rank(), curve.clock.seconds_of_all()
+    step_seconds = curve.clock.seconds_of_all()
     listed, steps = listed_steps(step_seconds), max(1, config.waiting_steps)
     own_report = SharedRank(
         rank=rank,
@@ -155,9 +153,8 @@ def _report(plan: RecommenderPlan, run: _Run, curve: Curve, watcher: Watcher) ->
     )
     reports = gather_json([own_report.model_dump_json(), run.clicks.counted()])
     strays = run.clicks.stray_sentences([counted for _, counted in reports])
-    for sentence in strays:
-        if rank == 0:
-            watcher.note(sentence)
+    for sentence in strays if rank == 0 else ():
+        watcher.note(sentence)
     return make_report(
         plan,
         [SharedRank.model_validate_json(text) for text, _ in reports],
@@ -211,12 +208,12 @@ def peak_memory(engine: RecommenderEngine, clicks: Clicks) -> dict[str, int]:
         tracker.name("tables", [holding.device.weights, *index])
         tracker.name("optimizer", holding.device.states.values())
         if holding.host is not None:
-            tracker.name(HOST, [holding.host.weights, *holding.host.states.values()])
+            tracker.name(HOST, holding.host.tensors.values())
     tracker.name("dense", engine.network.parameters())
     for state in engine.dense_optimizer.state.values():
         tracker.name("dense", state.values())
-    tracker.name(OTHER_PART, [clicks.dense, clicks.labels])
-    tracker.name(OTHER_PART, [part for bags in clicks.ids for part in (bags.values, bags.lengths)])
+    ids = [part for bags in clicks.ids for part in (bags.values, bags.lengths)]
+    tracker.name(OTHER_PART, [clicks.dense, clicks.labels, *ids])
     with tracker:
         engine.step(clicks)
     return {name: tracker.peak.get(name, 0) for name in PARTS}

@@ -29,14 +29,11 @@ class RecommenderTraining(Training[RecommenderPlan]):
         from executor.embeddings.exchanges import Places
         from executor.recommender.train import clicks_of
 
-        if plan.training.precision not in ("fp32", "bf16"):
-            raise InputError(
-                f"recommenders are trained in fp32 or bf16, the plan asks for {plan.training.precision}"
-            )
-        if plan.training.global_batch % plan.num_ranks:
-            raise InputError(
-                f"global batch {plan.training.global_batch} is not a multiple of {plan.num_ranks} GPUs"
-            )
+        precision, batch = plan.training.precision, plan.training.global_batch
+        if precision not in ("fp32", "bf16"):
+            raise InputError(f"recommenders are trained in fp32 or bf16, the plan asks for {precision}")
+        if batch % plan.num_ranks:
+            raise InputError(f"global batch {batch} is not a multiple of {plan.num_ranks} GPUs")
         if config.compile:
             raise InputError("a recommender is not compiled", hint="leave out `compile`")
         tables = [plan.model.classes[index] for index in plan.model.class_of_table]
