@@ -27,11 +27,12 @@ from executor.mesh import make_groups
 from executor.models.recommender import DenseNetwork, click_loss, initialise_dense
 from executor.run_config import EngineOptions
 
-_OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "sgd": torch.optim.SGD,
-    "adagrad": torch.optim.Adagrad,
-    "adam": torch.optim.Adam,
+DENSE_OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": partial(torch.optim.SGD, lr=1e-2, foreach=False),
+    "adagrad": partial(torch.optim.Adagrad, lr=1e-2, foreach=False),
+    "adam": partial(torch.optim.Adam, lr=1e-2, foreach=False),
 }
+"""Optimizers of the dense network; each step sets its rate."""
 
 
 class RecommenderEngine:
@@ -66,8 +67,7 @@ class RecommenderEngine:
         with torch.device("meta"):
             network = DenseNetwork(model)
         self.network = network.to_empty(device=device)
-        optimizer = _OPTIMIZERS[training.dense_optimizer]
-        self.dense_optimizer = optimizer(self.network.parameters(), lr=1e-2, foreach=False)
+        self.dense_optimizer = DENSE_OPTIMIZERS[training.dense_optimizer](self.network.parameters())
         self.rate = 0.0
         self.filled = False
         """Whether tables and network have values."""

@@ -17,7 +17,7 @@ from cost_models.specs.recommender.sharding import parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
 from executor.emulate.recommender import emulate
 from executor.models.recommender import DenseNetwork
-from executor.recommender.engine import _make
+from executor.recommender.engine import DENSE_OPTIMIZERS
 from planner.recommender.plan import make_recommender_plan
 
 CASES = [  # precision: in bf16 the exchange of gradients fills most, in fp32 the dense network
@@ -40,7 +40,7 @@ def test_the_dense_network_holds_its_optimizers_states(optimizer: str, states: f
     network = DenseNetwork(question.model)
     for parameter in network.parameters():
         parameter.grad = nn.Parameter(parameter.detach().clone())
-    made = _make(optimizer, network)
+    made = DENSE_OPTIMIZERS[optimizer](network.parameters())
     made.step()
     parameters = sum(one.numel() for one in network.parameters())
     held = sum(one.nbytes for state in made.state.values() for one in state.values() if one.dim())
