@@ -1,19 +1,24 @@
 """Command-line flags, declared in the options class of a verb (a subcommand) as metadata of its fields.
 
     class PlanOptions(Options, kw_only=True):
-        gpus: int | None = flag("N", "GPUs to use.", kind=int)
+        gpus: int | None = flag("N")
+        "GPUs to use."
 
 The field is a keyword of the verb's function (`as_keywords`) and a flag of its command
-(`meshwright.cli.frame`). A field without a flag exists in Python only. A field of a pydantic model is
-annotated with its `Flag`.
+(`meshwright.cli.frame`), whose type is that of the field and whose help the first paragraph of the field's
+docstring. A field without a flag exists in Python only. A field of a pydantic model is annotated with its
+`Flag`.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields, replace
-from functools import wraps
+from functools import cache, wraps
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal, ParamSpec, TypeVar, dataclass_transform, get_args
 
@@ -35,6 +40,7 @@ class Flag:
 
     metavar: str
     help: str
+    """Text in `--help`; empty: the first paragraph of the field's docstring."""
     kind: Any = str
     """Type to which the flag's text is converted: `str`, `int`, `float`, `bool`, `Path`, an enumeration, or a
     list of such values; None: the type of the annotated field, `str` where that has several."""
@@ -74,7 +80,7 @@ class Options:
 
 def flag(
     metavar: str,
-    help: str,
+    help: str = "",
     *,
     default: Any = None,
     kind: Any = None,
@@ -87,7 +93,7 @@ def flag(
     return field(default=default, metadata=metadata, kw_only=MISSING if kw_only is None else kw_only)
 
 
-def switch(help: str, **extra: Any) -> Any:
+def switch(help: str = "", **extra: Any) -> Any:
     """Declare a boolean dataclass field that is true if its command-line flag is given."""
     return flag("", help, default=False, kind=bool, **extra)
 
@@ -98,7 +104,7 @@ def output_flag(help: str, metavar: str = "FILE") -> Any:
     return flag(metavar, help, kind=Path, names=("-o", "--out"), panel="output")
 
 
-def argument(metavar: str, help: str, *, kind: Any = str, **extra: Any) -> Mapping[str, Flag]:
+def argument(metavar: str, help: str = "", *, kind: Any = str, **extra: Any) -> Mapping[str, Flag]:
     """Metadata that makes a dataclass field a positional command-line argument, optional if the field has a
     default."""
     return {_FLAG: Flag(metavar=metavar, help=help, kind=kind, panel="argument", **extra)}
@@ -129,6 +135,35 @@ def _flag_of(declared: Field[Any]) -> Flag:
     flag: Flag = declared.metadata[_FLAG]
     kind = _KINDS.get(str(declared.type).removesuffix(" | None"), str) if flag.kind is None else flag.kind
     return replace(flag, kind=kind)
+
+
+def with_help(flags: Mapping[str, Flag], options: type[Any]) -> dict[str, Flag]:
+    """Copy of the flags of an options class, each with its text in `--help`."""
+    texts = {
+        name: " ".join(text.partition("\n\n")[0].split()) for name, text in field_docstrings(options).items()
+    }
+    return {name: replace(one, help=one.help or texts.get(name, "")) for name, one in flags.items()}
+
+
+def field_docstrings(options: type[Any]) -> dict[str, str]:
+    """Docstring of each field of a dataclass or pydantic model, inherited fields included, read from the source code,
+    by field."""
+    docstrings: dict[str, str] = {}
+    for owner in reversed(options.__mro__):
+        if owner.__module__.partition(".")[0] in ("builtins", "typing", "pydantic"):
+            continue
+        for statements in pairwise(_class_bodies(owner.__module__).get(owner.__name__, ())):
+            match statements:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    docstrings[name] = inspect.cleandoc(text)
+    return docstrings
+
+
+@cache
+def _class_bodies(module: str) -> dict[str, list[ast.stmt]]:
+    """Statements of each class of a module, by name of the class."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {node.name: node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
 
 
 def sorted_flags(flags: Mapping[str, Flag]) -> dict[str, Flag]:

@@ -14,7 +14,8 @@ from pydantic.fields import FieldInfo
 
 import meshwright
 from cost_models.base import Spec
-from cost_models.files.catalog import KINDS, field_docstrings
+from cost_models.files.catalog import KINDS
+from cost_models.flags import field_docstrings
 from meshwright.cli.frame import command_line as typer_app
 
 PAGES = ("command-line", "files", "python")

@@ -28,6 +28,7 @@ from pydantic_core.core_schema import ModelSchema
 
 from cost_models.base import Spec
 from cost_models.documents import Document, Key, printable, spec_problems
+from cost_models.flags import field_docstrings
 from cost_models.errors import InputError, Problem, UnknownNameError
 from cost_models.families import FAMILIES
 from cost_models.files import data_document, data_files
@@ -165,19 +166,6 @@ def json_schema(kind: str) -> dict[str, Any]:
         gpu = cluster["properties"]["gpu"]
         gpu["anyOf"] = [{"type": "string"}, {"$ref": gpu.pop("$ref")}]
     return schema
-
-
-def field_docstrings(spec: type[Spec]) -> dict[str, str]:
-    """Docstring of each field of a spec, inherited fields included, read from the source code, by field."""
-    docstrings: dict[str, str] = {}
-    for owner in reversed([one for one in spec.__mro__ if issubclass(one, Spec)]):
-        written = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
-        assert isinstance(written, ast.ClassDef)
-        for statements in pairwise(written.body):
-            match statements:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=text)):
-                    docstrings[name] = inspect.cleandoc(str(text))
-    return docstrings
 
 
 Kind = Literal["models", "recommenders", "gpus", "clusters", "stacks", "profiles", "embeddings", "operations"]

@@ -17,7 +17,7 @@ from typer.core import TyperCommand
 
 from cost_models.errors import InputError, MeshwrightError, StoppedError, did_you_mean
 from cost_models.families import load
-from cost_models.flags import AS_FIELD, Flag, defaults_of, flags_of, sorted_flags
+from cost_models.flags import AS_FIELD, Flag, defaults_of, flags_of, sorted_flags, with_help
 from meshwright.cli import completion
 from meshwright.terminal.output import Output, print_error, say_aside, word_os_error
 from meshwright.verbs.contract import Command
@@ -61,6 +61,8 @@ def typer_function(command: Command[Any], words: Sequence[str] | None = None) ->
     defaults = {**defaults_of(Output), **defaults_of(command.options)}
     if record is not None:
         defaults |= defaults_of(record)
+    if words is None or {"-h", "--help"} & set(words):  # reading the texts takes time
+        verb_flags, output_flags = with_help(verb_flags, command.options), with_help(output_flags, Output)
 
     def value(name: str, given: Any) -> Any:
         """Value of an option: a list as a tuple, its default where it was not given."""

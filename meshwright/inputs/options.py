@@ -49,14 +49,10 @@ def tokens_flag(panel: Panel = "job", listed_after: str = "") -> Any:
 class Nouns(Options):
     """A model and a cluster, each by name, as a file or as a value."""
 
-    model: AnyModel = field(
-        metadata=argument(
-            "MODEL", "Catalogue name, Hugging Face config.json, or YAML file.", completion="models"
-        )
-    )
-    cluster: AnyCluster = field(
-        metadata=argument("CLUSTER", "Catalogue name or YAML file.", completion="clusters")
-    )
+    model: AnyModel = field(metadata=argument("MODEL", completion="models"))
+    """Catalogue name, Hugging Face config.json, or YAML file."""
+    cluster: AnyCluster = field(metadata=argument("CLUSTER", completion="clusters"))
+    """Catalogue name or YAML file."""
 
 
 job_flag, job_switch = partial(flag, panel="job"), partial(switch, panel="job")
@@ -68,64 +64,62 @@ words_flag = partial(search_flag, kind=list[str], default=())
 class Job(Options, kw_only=True):
     """A training job and what runs it: a file or a spec, of which single amounts replace fields."""
 
-    gpus: int | str | Sequence[int] | None = machine_flag(
-        "N", "GPUs to use; the cluster is sized to them.", kind=int
-    )
-    global_batch: int | str | None = job_flag("N", "Sequences per optimizer step, or '4M tokens'.")
-    sequence: int | str | None = job_flag("N", "Tokens per sequence, e.g. 8192 or 8K.")
-    decoder_sequence: int | str | None = job_flag(
-        "N", "Tokens per sequence of the decoder after an encoder; default: as many."
-    )
-    images: int | None = job_flag(
-        "N", "Images per sequence of a model with a vision tower; default 1.", minimum=1
-    )
-    precision: str | Sequence[str] | None = job_flag("TYPE", "bf16, fp16, fp32, tf32, fp8 or fp4.")
-    dropout: float | None = job_flag("SHARE", "Dropout of hidden activations; default: the stack's usual.")
-    optimizer: str | None = job_flag(
-        "NAME",
-        "adamw (default), paged-adamw, adamw-8bit, paged-adamw-8bit, adamw-4bit, lion, lion-8bit, lamb, sgd, muon, "
-        "adafactor.",
-    )
-    optimizer_in_backward: bool = job_switch("Update each parameter as soon as it has its gradient.")
-    state_dtype: str | None = job_flag("TYPE", "Type of updated weights and moments: fp32 (default) or bf16.")
-    task: str | None = job_flag("TASK", "full (default), lora, qlora, dpo or reward.")
-    rank: int | None = job_flag("N", "Rank of adapters; default 16.", minimum=1)
-    targets: str | Sequence[str] | None = job_flag(
-        "NAME[,NAME]", "Matrices with adapters: attention, mlp, all-linear (default), q, ..."
-    )
-    base_precision: str | None = job_flag("TYPE", "Type of frozen matrices: bf16, int8 or nf4.")
-    freeze: str | Sequence[str] | None = job_flag(
-        "PART[,PART]", "Parts that are not trained: tower, projector, language, embedding, first=N."
-    )
-    reference: str | None = job_flag(
-        "HOW", "Reference model of dpo: resident (default), host, or computed once."
-    )
-    lengths: str | LengthsSpec | None = job_flag(
-        "FILE", "Tokens of each document: a file, or 'lognormal(MEAN,SIGMA)'."
-    )
-    packing: str | None = job_flag("HOW", "Sequences made of documents: pack (default), pad or bucket.")
-    answers: float | None = job_flag("SHARE", "Share of tokens that the loss counts (answers only).")
-    training: AnyTraining = job_flag("FILE", "Training YAML; flags override it.")
-    stack: str | None = machine_flag("NAME", "Software stack: catalogue name or file.", completion="stacks")
-    profile: str | HardwareProfile | None = machine_flag(
-        "NAME", "Hardware profile: catalogue name or file.", completion="profiles"
-    )
+    gpus: int | str | Sequence[int] | None = machine_flag("N", kind=int)
+    """GPUs to use; the cluster is sized to them."""
+    global_batch: int | str | None = job_flag("N")
+    """Sequences per optimizer step, or '4M tokens'."""
+    sequence: int | str | None = job_flag("N")
+    """Tokens per sequence, e.g. 8192 or 8K."""
+    decoder_sequence: int | str | None = job_flag("N")
+    """Tokens per sequence of the decoder after an encoder; default: as many."""
+    images: int | None = job_flag("N", minimum=1)
+    """Images per sequence of a model with a vision tower; default 1."""
+    precision: str | Sequence[str] | None = job_flag("TYPE")
+    """bf16, fp16, fp32, tf32, fp8 or fp4."""
+    dropout: float | None = job_flag("SHARE")
+    """Dropout of hidden activations; default: the stack's usual."""
+    optimizer: str | None = job_flag("NAME")
+    """adamw (default), paged-adamw, adamw-8bit, paged-adamw-8bit, adamw-4bit, lion, lion-8bit, lamb, sgd, muon,
+    adafactor."""
+    optimizer_in_backward: bool = job_switch()
+    """Update each parameter as soon as it has its gradient."""
+    state_dtype: str | None = job_flag("TYPE")
+    """Type of updated weights and moments: fp32 (default) or bf16."""
+    task: str | None = job_flag("TASK")
+    """full (default), lora, qlora, dpo or reward."""
+    rank: int | None = job_flag("N", minimum=1)
+    """Rank of adapters; default 16."""
+    targets: str | Sequence[str] | None = job_flag("NAME[,NAME]")
+    """Matrices with adapters: attention, mlp, all-linear (default), q, ..."""
+    base_precision: str | None = job_flag("TYPE")
+    """Type of frozen matrices: bf16, int8 or nf4."""
+    freeze: str | Sequence[str] | None = job_flag("PART[,PART]")
+    """Parts that are not trained: tower, projector, language, embedding, first=N."""
+    reference: str | None = job_flag("HOW")
+    """Reference model of dpo: resident (default), host, or computed once."""
+    lengths: str | LengthsSpec | None = job_flag("FILE")
+    """Tokens of each document: a file, or 'lognormal(MEAN,SIGMA)'."""
+    packing: str | None = job_flag("HOW")
+    """Sequences made of documents: pack (default), pad or bucket."""
+    answers: float | None = job_flag("SHARE")
+    """Share of tokens that the loss counts (answers only)."""
+    training: AnyTraining = job_flag("FILE")
+    """Training YAML; flags override it."""
+    stack: str | None = machine_flag("NAME", completion="stacks")
+    """Software stack: catalogue name or file."""
+    profile: str | HardwareProfile | None = machine_flag("NAME", completion="profiles")
+    """Hardware profile: catalogue name or file."""
 
 
 class Fitting(Options, kw_only=True):
     """Options on how surely a layout must fit, and on the trainer whose rules it obeys."""
 
-    confidence: float | str | None = search_flag(
-        "SHARE", "Minimum probability of fitting in memory, e.g. 95%; default 54.8%."
-    )
-    host_memory: str | None = machine_flag(
-        "SIZE", "Memory of each host, e.g. 128GiB; default: the cluster's."
-    )
-    trainer: str | None = search_flag(
-        "TRAINER",
-        "Keep to what it can run: megatron, nemo, torchtitan, deepspeed, accelerate, axolotl.",
-        names=("--for",),
-    )
+    confidence: float | str | None = search_flag("SHARE")
+    """Minimum probability of fitting in memory, e.g. 95%; default 54.8%."""
+    host_memory: str | None = machine_flag("SIZE")
+    """Memory of each host, e.g. 128GiB; default: the cluster's."""
+    trainer: str | None = search_flag("TRAINER", names=("--for",))
+    """Keep to what it can run: megatron, nemo, torchtitan, deepspeed, accelerate, axolotl."""
 
 
 class Request(Fitting, Job, Nouns):
@@ -140,14 +134,19 @@ class Request(Fitting, Job, Nouns):
 class Limits(Options, kw_only=True):
     """Restrictions of a plan, as the user wrote them."""
 
-    fix: Sequence[str] = words_flag("AXIS=VALUE", "Restrict an axis, e.g. tp=8, tp=2,4, pp>=2.")
-    forbid: Sequence[str] = words_flag("CHOICE", "Exclude a choice, e.g. zero3, cp or recompute=full.")
-    allow: Sequence[str] = words_flag(
-        "AXIS", "Also search offload, overlap, replicas, parallel-block, window=N, lamb or hot."
-    )
-    """Axes of a layout and changes of the mathematics that a search leaves out unless they are named here."""
-    together: Sequence[str] = words_flag("TABLE,TABLE", "Recommenders: tables to place on the same GPU.")
-    max_memory: str | None = machine_flag("SIZE", "Device memory to plan with, e.g. 70GiB.")
+    fix: Sequence[str] = words_flag("AXIS=VALUE")
+    """Restrict an axis, e.g. tp=8, tp=2,4, pp>=2."""
+    forbid: Sequence[str] = words_flag("CHOICE")
+    """Exclude a choice, e.g. zero3, cp or recompute=full."""
+    allow: Sequence[str] = words_flag("AXIS")
+    """Also search offload, overlap, replicas, parallel-block, window=N, lamb or hot.
+
+    Axes of a layout and changes of the mathematics that a search leaves out unless they are named here.
+    """
+    together: Sequence[str] = words_flag("TABLE,TABLE")
+    """Recommenders: tables to place on the same GPU."""
+    max_memory: str | None = machine_flag("SIZE")
+    """Device memory to plan with, e.g. 70GiB."""
 
     def __post_init__(self) -> None:
         for name in ("fix", "forbid", "allow", "together"):
@@ -177,65 +176,70 @@ class Failures(Options, kw_only=True):
     """Failures that the time of training counts."""
 
     operations: str | OperationsSpec | None = goal_flag(
-        "NAME",
-        "Failure rates and storage: catalogue name or file.",
-        completion="operations",
-        listed_after="deadline",
+        "NAME", completion="operations", listed_after="deadline"
     )
-    """Operations of the cluster; None: the usual ones if an end is asked for, else none."""
+    """Failure rates and storage: catalogue name or file.
+
+    Operations of the cluster; None: the usual ones if an end is asked for, else none.
+    """
 
 
 class Ending(Failures, kw_only=True):
     """Options on the end of a training job: its start date, and the price of its GPUs."""
 
-    price: str | float | None = goal_flag("MONEY", "Price of one GPU-hour, e.g. 2.50.")
-    start: str | date | None = goal_flag("DATE", "First day of training, e.g. 2027-01-04.")
+    price: str | float | None = goal_flag("MONEY")
+    """Price of one GPU-hour, e.g. 2.50."""
+    start: str | date | None = goal_flag("DATE")
+    """First day of training, e.g. 2027-01-04."""
 
 
 class Operations(Failures, kw_only=True):
     """The operations of a cluster, and flags that change them."""
 
-    mtbf: str | None = goal_flag("TIME", "GPU-hours between failures, e.g. 50000h.")
-    restart: str | None = goal_flag("TIME", "Time from a detected failure to the first step.")
-    storage: str | None = goal_flag("RATE", "Bandwidth of checkpoint storage, e.g. '200 GB/s'.")
-    spares: int | None = goal_flag("N", "Standby nodes.", minimum=0)
+    mtbf: str | None = goal_flag("TIME")
+    """GPU-hours between failures, e.g. 50000h."""
+    restart: str | None = goal_flag("TIME")
+    """Time from a detected failure to the first step."""
+    storage: str | None = goal_flag("RATE")
+    """Bandwidth of checkpoint storage, e.g. '200 GB/s'."""
+    spares: int | None = goal_flag("N", minimum=0)
+    """Standby nodes."""
 
 
 class Amount(Options, kw_only=True):
     """How much is trained on, and what a GPU costs meanwhile."""
 
     tokens: str | float | None = tokens_flag("objective", listed_after="objective")
-    samples: str | int | None = goal_flag(
-        "N", "Samples to train on: documents, or whole sequences.", listed_after="tokens"
-    )
-    epochs: float | None = goal_flag("N", "Passes over the samples.", listed_after="samples")
-    price: str | float | Sequence[float] | None = goal_flag(
-        "MONEY[,MONEY]", "Price of one GPU-hour; one per cluster.", listed_after="epochs"
-    )
-    """Price of one GPU-hour; for several clusters one price for each, in their order."""
+    samples: str | int | None = goal_flag("N", listed_after="tokens")
+    """Samples to train on: documents, or whole sequences."""
+    epochs: float | None = goal_flag("N", listed_after="samples")
+    """Passes over the samples."""
+    price: str | float | Sequence[float] | None = goal_flag("MONEY[,MONEY]", listed_after="epochs")
+    """Price of one GPU-hour; one per cluster.
+
+    Price of one GPU-hour; for several clusters one price for each, in their order.
+    """
 
 
 class Goal(Amount, Failures, kw_only=True):
     """Options that choose the objective (time, cost, ...), with the tokens, price or deadline that it needs."""
 
-    objective: str | None = goal_flag(
-        "WHAT", "time, mfu, gpu-hours, cost, memory or gpus; default: cost if there is a price, else time."
-    )
-    """Objective; None: the cost if there is a price, else time."""
-    deadline: str | None = goal_flag("TIME", "Time in which all tokens are to be trained, e.g. 30d.")
+    objective: str | None = goal_flag("WHAT")
+    """time, mfu, gpu-hours, cost, memory or gpus; default: cost if there is a price, else time.
+
+    Objective; None: the cost if there is a price, else time.
+    """
+    deadline: str | None = goal_flag("TIME")
+    """Time in which all tokens are to be trained, e.g. 30d."""
 
 
 class Searching(Options, kw_only=True):
     """How long a search may take; a budget says that and more, for Python."""
 
     time_limit: float | None = search_flag(
-        "SECONDS",
-        "Time limit of the search; then the gap proved so far is printed.",
-        minimum=0.001,
-        command_default=TIME_LIMIT,
-        is_part_of_question=False,
-        listed_after="top",
+        "SECONDS", minimum=0.001, command_default=TIME_LIMIT, is_part_of_question=False, listed_after="top"
     )
+    """Time limit of the search; then the gap proved so far is printed."""
     budget: Budget | None = None
 
     @property
@@ -249,9 +253,5 @@ class Searching(Options, kw_only=True):
 class Proving(Searching, kw_only=True):
     """How long a search may take, and what proves its answer."""
 
-    solver: str | None = search_flag(
-        "HOW",
-        "Solver: search (default), or ilp for one integer program.",
-        is_part_of_question=False,
-        listed_after="time_limit",
-    )
+    solver: str | None = search_flag("HOW", is_part_of_question=False, listed_after="time_limit")
+    """Solver: search (default), or ilp for one integer program."""
