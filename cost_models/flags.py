@@ -104,7 +104,7 @@ def output_flag(help: str, metavar: str = "FILE") -> Any:
     return flag(metavar, help, kind=Path, names=("-o", "--out"), panel="output")
 
 
-def argument(metavar: str, help: str = "", *, kind: Any = str, **extra: Any) -> Mapping[str, Flag]:
+def argument(metavar: str, help: str = "", *, kind: Any = None, **extra: Any) -> Mapping[str, Flag]:
     """Metadata that makes a dataclass field a positional command-line argument, optional if the field has a
     default."""
     return {_FLAG: Flag(metavar=metavar, help=help, kind=kind, panel="argument", **extra)}

@@ -7,16 +7,12 @@ file's `source` and `shared:` fields. Files are read when first needed.
 
 from __future__ import annotations
 
-import ast
 import copy
 import dataclasses
-import inspect
 import json
 import re
-import textwrap
 from collections.abc import Callable, Mapping
 from functools import cache, partial, reduce
-from itertools import pairwise
 from operator import getitem
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -28,13 +24,13 @@ from pydantic_core.core_schema import ModelSchema
 
 from cost_models.base import Spec
 from cost_models.documents import Document, Key, printable, spec_problems
-from cost_models.flags import field_docstrings
 from cost_models.errors import InputError, Problem, UnknownNameError
 from cost_models.families import FAMILIES
 from cost_models.files import data_document, data_files
 from cost_models.files.local import LOCAL, gpu_machine, installed_gpus, this_machine
 from cost_models.files.reading import is_file, read_document
 from cost_models.files.whole import write_whole
+from cost_models.flags import field_docstrings
 from cost_models.specs.cluster import ClusterSpec, GpuSpec, MixedCluster, OperationsSpec
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.recommender.constants import EmbeddingProfile

@@ -28,19 +28,13 @@ _EXAMPLE = {
 class ExploreOptions(Limits, Failures, Request):
     """Options of `meshwright explore`."""
 
-    model: str = field(
-        default="",
-        metadata=argument(
-            "[PLAN|MODEL]", "Plan file; or catalogue name, config.json or YAML.", completion="models"
-        ),
-    )
-    cluster: str = field(
-        default="", metadata=argument("[CLUSTER]", "Catalogue name or YAML file.", completion="clusters")
-    )
+    model: str = field(default="", metadata=argument("[PLAN|MODEL]", completion="models"))
+    """Plan file; or catalogue name, config.json or YAML."""
+    cluster: str = field(default="", metadata=argument("[CLUSTER]", completion="clusters"))
+    """Catalogue name or YAML file."""
     tokens: str | float | None = tokens_flag()
-    port: int | None = flag(
-        "N", "Port; default 8642, or the next free one.", kind=int, minimum=1, maximum=65535
-    )
+    port: int | None = flag("N", minimum=1, maximum=65535)
+    """Port; default 8642, or the next free one."""
 
 
 _HIDDEN = (

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from cost_models.specs.transformer import TransformerSpec
     from planner.search.search import Budget
 
-AnyModel: TypeAlias = "str | TransformerSpec | RecommenderSpec | Document"
+ModelInput: TypeAlias = "str | TransformerSpec | RecommenderSpec | Document"
 """Model: a catalogue name or file, a spec of any family, or the parsed contents of a file."""
-AnyCluster: TypeAlias = "str | ClusterSpec | MixedCluster | Sequence[str | ClusterSpec]"
+ClusterInput: TypeAlias = "str | ClusterSpec | MixedCluster | Sequence[str | ClusterSpec]"
 """Cluster: a catalogue name or file, a spec, or several of these."""
-AnyTraining: TypeAlias = "str | Path | TrainingSpec | RecommenderTraining | None"
+TrainingInput: TypeAlias = "str | Path | TrainingSpec | RecommenderTraining | None"
 """Training job: a file, or a spec of any family."""
 TIME_LIMIT = 60.0
 """Seconds after which a search of the command line ends with the gap it has proven, so that no question hangs."""
@@ -49,9 +49,9 @@ def tokens_flag(panel: Panel = "job", listed_after: str = "") -> Any:
 class Nouns(Options):
     """A model and a cluster, each by name, as a file or as a value."""
 
-    model: AnyModel = field(metadata=argument("MODEL", completion="models"))
+    model: ModelInput = field(metadata=argument("MODEL", completion="models"))
     """Catalogue name, Hugging Face config.json, or YAML file."""
-    cluster: AnyCluster = field(metadata=argument("CLUSTER", completion="clusters"))
+    cluster: ClusterInput = field(metadata=argument("CLUSTER", completion="clusters"))
     """Catalogue name or YAML file."""
 
 
@@ -103,7 +103,7 @@ class Job(Options, kw_only=True):
     """Sequences made of documents: pack (default), pad or bucket."""
     answers: float | None = job_flag("SHARE")
     """Share of tokens that the loss counts (answers only)."""
-    training: AnyTraining = job_flag("FILE")
+    training: TrainingInput = job_flag("FILE")
     """Training YAML; flags override it."""
     stack: str | None = machine_flag("NAME", completion="stacks")
     """Software stack: catalogue name or file."""

@@ -68,20 +68,27 @@ class Drawing:
 class PlotOptions(Failures, kw_only=True):
     """Options of the curves that are searched for; `forecast` counts failures."""
 
-    gpus: str | None = flag("N,N,...", "Numbers of GPUs; also 64..1024, 64..16384x50.")
-    """Numbers of GPUs, for `scaling` and `frontier`; one for `topology`."""
-    between: str | None = flag("A,B", "frontier: two objectives, e.g. time,memory.")
-    points: str | None = flag("N", "frontier: number of points, or all.")
-    kind: str | None = flag("KIND", "scaling: strong, weak or stacked.")
+    gpus: str | None = flag("N,N,...")
+    """Numbers of GPUs; also 64..1024, 64..16384x50.
+
+    Numbers of GPUs, for `scaling` and `frontier`; one for `topology`.
+    """
+    between: str | None = flag("A,B")
+    """frontier: two objectives, e.g. time,memory."""
+    points: str | None = flag("N")
+    """frontier: number of points, or all."""
+    kind: str | None = flag("KIND")
+    """scaling: strong, weak or stacked."""
     tokens: str | float | None = tokens_flag()
-    price: str | None = flag("MONEY", "Price of one GPU-hour.", panel="objective")
-    allow: tuple[str, ...] = flag(
-        "WORD", "ladder: parallel-block, window=N, batch=N.", kind=list[str], default=()
-    )
-    """For `ladder`: what may change of the training."""
-    time_limit: float | None = flag(
-        "SECONDS", "Time limit of all searches; default 120.", kind=float, minimum=0.001
-    )
+    price: str | None = flag("MONEY", panel="objective")
+    """Price of one GPU-hour."""
+    allow: tuple[str, ...] = flag("WORD", kind=list[str], default=())
+    """ladder: parallel-block, window=N, batch=N.
+
+    For `ladder`: what may change of the training.
+    """
+    time_limit: float | None = flag("SECONDS", minimum=0.001)
+    """Time limit of all searches; default 120."""
 
 
 P = TypeVar("P", bound="AnyPlan")

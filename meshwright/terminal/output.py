@@ -141,9 +141,12 @@ class Output:
 
     out: Path | None = output_flag("")
     """File that keeps the answer; each command says in its help what that is."""
-    json: bool = switch("Print one JSON document.", panel="output")
-    csv: Path | None = flag("FILE", "Also write the table as CSV.", kind=Path, panel="output")
-    quiet: bool = switch("No progress, notes or hints.", names=("--quiet", "-q"), panel="output")
+    json: bool = switch(panel="output")
+    """Print one JSON document."""
+    csv: Path | None = flag("FILE", panel="output")
+    """Also write the table as CSV."""
+    quiet: bool = switch(names=("--quiet", "-q"), panel="output")
+    """No progress, notes or hints."""
 
     def answer(
         self,

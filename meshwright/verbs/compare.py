@@ -46,16 +46,10 @@ def compare(*choices: str | Path | AnyPlan, trainer: str | None = None) -> Answe
 class CompareFlags(Options, kw_only=True):
     """Options of `meshwright compare`."""
 
-    choices: tuple[str, ...] = field(
-        metadata=argument(
-            "PLAN...", "Plan files; after the first, layouts too.", kind=list[str], completion="plans"
-        )
-    )
-    trainer: str | None = flag(
-        "TRAINER",
-        "Keep to what this trainer can run: megatron, torchtitan, deepspeed or nemo.",
-        names=("--for",),
-    )
+    choices: tuple[str, ...] = field(metadata=argument("PLAN...", kind=list[str], completion="plans"))
+    """Plan files; after the first, layouts too."""
+    trainer: str | None = flag("TRAINER", names=("--for",))
+    """Keep to what this trainer can run: megatron, torchtitan, deepspeed or nemo."""
 
 
 @command(CompareFlags)
@@ -69,7 +63,8 @@ class ReshardOptions(Options):
 
     plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file("Where weights are."))
     to: AnyPlan | str | Path = field(metadata=plan_file("Where they go: a plan file, or a layout."))
-    states: bool = flag("", "Move optimizer states too.", kind=bool, default=False)
+    states: bool = flag("", default=False)
+    """Move optimizer states too."""
 
 
 @as_keywords(ReshardOptions)

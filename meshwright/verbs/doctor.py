@@ -26,14 +26,16 @@ if TYPE_CHECKING:
 class DoctorOptions(Options):
     """Options of `doctor`."""
 
-    plan: AnyPlan | HasPlan | str | Path | None = flag(
-        "PLAN", "Compare the devices with the constants this plan assumes.", kind=Path, completion="plans"
-    )
-    """Plan to compare devices with; None: devices are compared with one another only."""
-    processes: int | None = flag(
-        "N", "Processes; default: one per device, or the plan's.", kind=int, minimum=1, kw_only=True
-    )
-    """Processes measured at once; None: those of the job, or of the plan, as far as devices allow."""
+    plan: AnyPlan | HasPlan | str | Path | None = flag("PLAN", kind=Path, completion="plans")
+    """Compare the devices with the constants this plan assumes.
+
+    Plan to compare devices with; None: devices are compared with one another only.
+    """
+    processes: int | None = flag("N", minimum=1, kw_only=True)
+    """Processes; default: one per device, or the plan's.
+
+    Processes measured at once; None: those of the job, or of the plan, as far as devices allow.
+    """
 
 
 @as_keywords(DoctorOptions)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.flags import as_keywords, flag, given_flags
-from meshwright.inputs.options import Amount, Request
+from meshwright.inputs.options import Amount, Request, TrainingInput
 from meshwright.verbs.contract import command, require_options, verbs_of_model
 
 if TYPE_CHECKING:
-    from cost_models.specs.recommender.training import RecommenderTraining
-    from cost_models.specs.training import TrainingSpec
     from meshwright.terminal.output import Output
     from meshwright.verbs.contract import PlanAnswer, PlanAsked
 
@@ -20,15 +17,10 @@ if TYPE_CHECKING:
 class EstimateOptions(Amount, Request):
     """Options of `estimate`; of a recommender the layout is a sharding."""
 
-    training: str | Path | TrainingSpec | RecommenderTraining | None = flag(
-        "FILE", "Training YAML; flags override it.", default=MISSING, command_default=None, panel="job"
-    )
-    layout: str = flag(
-        "",
-        'E.g. "tp8 pp3 dp16 mbs1 zero1"; what "tp8" leaves out is searched.',
-        default=MISSING,
-        panel="subject",
-    )
+    training: TrainingInput = flag("FILE", default=MISSING, command_default=None, panel="job")
+    """Training YAML; flags override it."""
+    layout: str = flag("", default=MISSING, panel="subject")
+    """E.g. "tp8 pp3 dp16 mbs1 zero1"; what "tp8" leaves out is searched."""
 
     def question(self) -> PlanAsked:
         """Read the question. Raises InputError: everything that is wrong, at once."""

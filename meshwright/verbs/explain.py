@@ -55,7 +55,8 @@ def why_not(options: WhyNotOptions) -> Answer:
 class ExplainFlags(ExplainOptions, kw_only=True):
     """Options of `meshwright explain`."""
 
-    why_not: str | None = flag("LAYOUT", "Explain why this layout is not the answer.")
+    why_not: str | None = flag("LAYOUT")
+    """Explain why this layout is not the answer."""
 
 
 @command(ExplainFlags)
@@ -82,7 +83,8 @@ class AdviseOptions(Searching):
     plan: AnyPlan | HasPlan | str | Path = field(
         metadata=plan_file("What is run today: a plan file of `estimate -o`.")
     )
-    layout: str | None = flag("LAYOUT", "Layout to use in place of the plan's.", panel="subject")
+    layout: str | None = flag("LAYOUT", panel="subject")
+    """Layout to use in place of the plan's."""
 
 
 @as_keywords(AdviseOptions)

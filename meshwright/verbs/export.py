@@ -28,7 +28,8 @@ class ExportOptions(Options):
 
     plan: str | Path | AnyPlan = field(metadata=plan_file())
     to: str = flag("TRAINER", f"{_TRAINERS}.", default=MISSING)
-    partly: bool = switch("Leave out what the trainer cannot express, and name it.")
+    partly: bool = switch()
+    """Leave out what the trainer cannot express, and name it."""
 
 
 @as_keywords(ExportOptions)
@@ -64,12 +65,8 @@ def export_command(options: ExportOptions, output: Output) -> None:
 
 
 class _Source(Options):
-    source: str | Path = field(
-        metadata=argument(
-            "SOURCE",
-            "Megatron-LM command, torchtitan recipe, YAML of NeMo, accelerate, axolotl, JSON of DeepSpeed, TorchRec.",
-        )
-    )
+    source: str | Path = field(metadata=argument("SOURCE"))
+    """Megatron-LM command, torchtitan recipe, YAML of NeMo, accelerate, axolotl, JSON of DeepSpeed, TorchRec."""
 
 
 class ImportOptions(Searching, Request, _Source):
@@ -78,20 +75,15 @@ class ImportOptions(Searching, Request, _Source):
     model: str | TransformerSpec | RecommenderSpec | None = None  # type: ignore[assignment]
     """Model; None if the source names it."""
     cluster: str | ClusterSpec = ""
-    trainer: str | None = flag(
-        "TRAINER",
-        "megatron, torchtitan, nemo, deepspeed, accelerate, axolotl, torchrec.",
-        names=("--from",),
-        panel="subject",
-        kw_only=True,
-    )
-    """Whose the source is, where neither name nor words tell."""
-    also: str | None = flag(
-        "WORDS", "Further arguments of the source, as one text.", panel="subject", kw_only=True
-    )
-    ignore: tuple[str, ...] = flag(
-        "KEY", "Ignore a setting of the source.", kind=list[str], panel="subject", kw_only=True, default=()
-    )
+    trainer: str | None = flag("TRAINER", names=("--from",), panel="subject", kw_only=True)
+    """megatron, torchtitan, nemo, deepspeed, accelerate, axolotl, torchrec.
+
+    Whose the source is, where neither name nor words tell.
+    """
+    also: str | None = flag("WORDS", panel="subject", kw_only=True)
+    """Further arguments of the source, as one text."""
+    ignore: tuple[str, ...] = flag("KEY", kind=list[str], panel="subject", kw_only=True, default=())
+    """Ignore a setting of the source."""
 
     def question(self) -> PlanAsked:
         """Read the source. Raises InputError: it, or what is said beside it, is wrong."""
@@ -131,14 +123,9 @@ class ImportFlags(ImportOptions, kw_only=True):
 
     nouns: tuple[str, ...] = field(
         default=(),
-        metadata=argument(
-            "[MODEL] CLUSTER",
-            "Cluster to price it on; before it the model, if the source names none.",
-            kind=list[str],
-            command_default=...,
-            completion="clusters",
-        ),
+        metadata=argument("[MODEL] CLUSTER", kind=list[str], command_default=..., completion="clusters"),
     )
+    """Cluster to price it on; before it the model, if the source names none."""
 
 
 _HIDDEN = ("model", "cluster", "dropout", "optimizer", "optimizer_in_backward", "state_dtype", "confidence")

@@ -28,10 +28,10 @@ class MeasureOptions(Options):
     plan: AnyPlan | HasPlan | str | Path = field(
         metadata=plan_file("What ran: a plan file, as `import -o` writes it.")
     )
-    log: Paths = flag("FILE", "Log of the job, compressed or not; repeatable.", kind=list[Path], default=())
-    trace: Paths = flag(
-        "FILE", "Trace of one rank by torch.profiler or Nsight; repeatable.", kind=list[Path], default=()
-    )
+    log: Paths = flag("FILE", kind=list[Path], default=())
+    """Log of the job, compressed or not; repeatable."""
+    trace: Paths = flag("FILE", kind=list[Path], default=())
+    """Trace of one rank by torch.profiler or Nsight; repeatable."""
 
 
 @as_keywords(MeasureOptions)
@@ -72,11 +72,10 @@ def _table(kind: str | None) -> str | None:
 class MeasureFlags(MeasureOptions, kw_only=True):
     """Options of `meshwright measure`."""
 
-    more: tuple[Path, ...] = field(
-        default=(),
-        metadata=argument("[FILE]...", "More logs; more traces (.json, .json.gz, .sqlite).", kind=list[Path]),
-    )
-    table: str | None = flag("KIND", "Show products or collectives of traces.", check=_table)
+    more: tuple[Path, ...] = field(default=(), metadata=argument("[FILE]...", kind=list[Path]))
+    """More logs; more traces (.json, .json.gz, .sqlite)."""
+    table: str | None = flag("KIND", check=_table)
+    """Show products or collectives of traces."""
 
 
 @command(MeasureFlags, out="Write the report, as `run` does.")

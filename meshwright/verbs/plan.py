@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError, Problem
 from cost_models.flags import Options, argument, as_keywords, flag, flags_of, given_flags, part_of, switch
-from meshwright.inputs.options import Goal, Limits, Proving, Request, Searching
+from meshwright.inputs.options import (
+    ClusterInput,
+    Goal,
+    Limits,
+    ModelInput,
+    Proving,
+    Request,
+    Searching,
+    TrainingInput,
+)
 from meshwright.verbs.contract import (
     command,
     option_word,
@@ -20,13 +29,9 @@ from meshwright.verbs.contract import (
 )
 
 if TYPE_CHECKING:
-    from cost_models.documents import Document
-    from cost_models.specs.cluster import ClusterSpec, MixedCluster
+    from cost_models.specs.cluster import ClusterSpec
     from cost_models.specs.hardware import HardwareProfile
     from cost_models.specs.recommender.model import RecommenderSpec
-    from cost_models.specs.recommender.training import RecommenderTraining
-    from cost_models.specs.training import TrainingSpec
-    from cost_models.specs.transformer import TransformerSpec
     from meshwright.families.recommender.serving import ServedRecommender
     from meshwright.families.transformer.largest import Largest
     from meshwright.terminal.output import Output
@@ -36,17 +41,18 @@ if TYPE_CHECKING:
 class LargestFlags(Options, kw_only=True):
     """Flags of `plan` that only the largest size knows."""
 
-    largest: bool = switch("Find the largest size of a model family that fits; see --largest --help.")
-    longest: bool = switch("Find the longest sequence of MODEL that fits.")
-    by: str | None = flag(
-        "WHAT", "Quantity that grows: depth (default), width or sequence.", only_with="largest"
-    )
+    largest: bool = switch()
+    """Find the largest size of a model family that fits; see --largest --help."""
+    longest: bool = switch()
+    """Find the longest sequence of MODEL that fits."""
+    by: str | None = flag("WHAT", only_with="largest")
+    """Quantity that grows: depth (default), width or sequence."""
 
 
 class LargestOptions(Searching, Limits, Request):
     """Options of `largest`; the model is a family."""
 
-    training: str | Path | TrainingSpec | RecommenderTraining | None = None
+    training: TrainingInput = None
     _: KW_ONLY
     by: str | None = None
 
@@ -103,20 +109,18 @@ def _refuse_others(options: PlanFlags, question: type[Options], switch: str) -> 
 class Cache(Options, kw_only=True):
     """The cache of every GPU: of a size, or the smallest with a share of hits."""
 
-    cache: str | float | None = flag(
-        "SIZE", "Size of the cache; default: the memory that is left.", only_with="serve"
-    )
-    hits: str | float | None = flag(
-        "SHARE", "Find the smallest cache with this hit rate, e.g. 95%.", only_with="serve"
-    )
-    batch: str | int | Sequence[int] | None = flag("N,N,...", "Samples per request batch.", only_with="serve")
-    policy: str | None = flag("WHICH", "Rows the cache keeps: hottest (default) or lru.", only_with="serve")
-    zipf: float | None = flag(
-        "S", "Zipf exponent of tables that state none.", kind=float, minimum=0, maximum=5, only_with="serve"
-    )
-    drive_rate: str | float | None = flag(
-        "RATE", "Bandwidth of a node's drives, a tier below its memory.", only_with="serve"
-    )
+    cache: str | float | None = flag("SIZE", only_with="serve")
+    """Size of the cache; default: the memory that is left."""
+    hits: str | float | None = flag("SHARE", only_with="serve")
+    """Find the smallest cache with this hit rate, e.g. 95%."""
+    batch: str | int | Sequence[int] | None = flag("N,N,...", only_with="serve")
+    """Samples per request batch."""
+    policy: str | None = flag("WHICH", only_with="serve")
+    """Rows the cache keeps: hottest (default) or lru."""
+    zipf: float | None = flag("S", minimum=0, maximum=5, only_with="serve")
+    """Zipf exponent of tables that state none."""
+    drive_rate: str | float | None = flag("RATE", only_with="serve")
+    """Bandwidth of a node's drives, a tier below its memory."""
 
 
 class CacheOptions(Cache):
@@ -134,9 +138,8 @@ class CacheOptions(Cache):
 class CacheFlags(Cache, kw_only=True):
     """Flags of `plan` that only serving knows."""
 
-    serve: bool = switch(
-        "Plan a recommender's cache on each GPU, not training; see --serve --help.", listed_after="by"
-    )
+    serve: bool = switch(listed_after="by")
+    """Plan a recommender's cache on each GPU, not training; see --serve --help."""
 
     def require_serving(self) -> None:
         """Raises InputError where one is said without `--serve`."""
@@ -184,40 +187,23 @@ def _answer_serving(options: PlanFlags, output: Output) -> None:
 class PlanOptions(Proving, Goal, Limits, Request):
     """Options of `plan`."""
 
-    model: str | TransformerSpec | RecommenderSpec | Document = field(
-        default="", metadata=argument("MODEL", "Catalogue name, config.json or YAML.", completion="models")
-    )
-    cluster: str | ClusterSpec | MixedCluster | Sequence[str | ClusterSpec] = field(
-        default="",
-        metadata=argument(
-            "CLUSTER[,CLUSTER]", "Catalogue name or YAML file; several are ranked.", completion="clusters"
-        ),
-    )
-    training: str | Path | TrainingSpec | RecommenderTraining | None = flag(
-        "FILE", "Training YAML; flags override it.", panel="job"
-    )
+    model: ModelInput = field(default="", metadata=argument("MODEL", completion="models"))
+    """Catalogue name, config.json or YAML."""
+    cluster: ClusterInput = field(default="", metadata=argument("CLUSTER[,CLUSTER]", completion="clusters"))
+    """Catalogue name or YAML file; several are ranked."""
+    training: TrainingInput = flag("FILE", panel="job")
+    """Training YAML; flags override it."""
     _: KW_ONLY
-    gpus: int | str | Sequence[int] | None = flag(
-        "N", "GPUs to use; or a choice of sizes: 64,96 or 64..1024.", panel="machine"
-    )
-    precision: str | Sequence[str] | None = flag(
-        "TYPE[,TYPE]", "bf16, fp16, fp32, tf32, fp8 or fp4; of several, the fastest wins.", panel="job"
-    )
-    pick: str | None = flag("WHICH", "Plan to write: recommended (default) or fastest.", panel="objective")
-    risk: str | None = flag(
-        "HOW",
-        "Rank by the predicted step (none), its mean over scenarios (neutral) or their worst quarter (averse).",
-        panel="objective",
-    )
-    top: int | None = flag(
-        "N",
-        "Also print the N best layouts as a table.",
-        kind=int,
-        minimum=1,
-        maximum=1000,
-        panel="search",
-        is_part_of_question=False,
-    )
+    gpus: int | str | Sequence[int] | None = flag("N", panel="machine")
+    """GPUs to use; or a choice of sizes: 64,96 or 64..1024."""
+    precision: str | Sequence[str] | None = flag("TYPE[,TYPE]", panel="job")
+    """bf16, fp16, fp32, tf32, fp8 or fp4; of several, the fastest wins."""
+    pick: str | None = flag("WHICH", panel="objective")
+    """Plan to write: recommended (default) or fastest."""
+    risk: str | None = flag("HOW", panel="objective")
+    """Rank by the predicted step (none), its mean over scenarios (neutral) or their worst quarter (averse)."""
+    top: int | None = flag("N", minimum=1, maximum=1000, panel="search", is_part_of_question=False)
+    """Also print the N best layouts as a table."""
 
     @property
     def clusters(self) -> tuple[str | ClusterSpec, ...]:
@@ -273,9 +259,8 @@ def plan(options: PlanOptions) -> PlanAnswer:
 class PlanFlags(CacheFlags, LargestFlags, PlanOptions, kw_only=True):
     """Options of `meshwright plan`: also the largest size, a cache for serving, and the question of a plan file."""
 
-    replay: Path | None = flag(
-        "PLAN", "Plan again the question of a plan file.", kind=Path, completion="plans"
-    )
+    replay: Path | None = flag("PLAN", completion="plans")
+    """Plan again the question of a plan file."""
 
 
 @command(PlanFlags, head="Other questions", out="Write the plan to run.")

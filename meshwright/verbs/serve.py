@@ -25,23 +25,20 @@ class ServeOptions(Options):
         metadata=plan_file("Plan of a cache, written by `meshwright plan --serve -o`.")
     )
     _: KW_ONLY
-    requests: Path | None = flag("FILE", "Requests: a line of JSON each, tables and their ids.", kind=Path)
-    synthetic: int | None = flag(
-        "N", "Samples drawn per batch size; default 65536.", kind=int, minimum=1, maximum=10**9
-    )
-    batch: str | int | Sequence[int] | None = flag(
-        "N,N,...", "Samples per request batch; default: the plan's."
-    )
-    scale: float = flag(
-        "SHARE", "Share of the plan's rows to hold, in every table and tier.", kind=float, default=1.0
-    )
-    weights: Path | None = flag(
-        "DIR", "Checkpoint of `run` with the tables; default: drawn at random.", kind=Path
-    )
-    drive: Path | None = flag("DIR", "Folder for the rows on the drive.", kind=Path)
-    profile: str | HardwareProfile | None = flag(
-        "NAME", "Hardware profile of the server, from `calibrate`.", completion="profiles"
-    )
+    requests: Path | None = flag("FILE")
+    """Requests: a line of JSON each, tables and their ids."""
+    synthetic: int | None = flag("N", minimum=1, maximum=10**9)
+    """Samples drawn per batch size; default 65536."""
+    batch: str | int | Sequence[int] | None = flag("N,N,...")
+    """Samples per request batch; default: the plan's."""
+    scale: float = flag("SHARE", default=1.0)
+    """Share of the plan's rows to hold, in every table and tier."""
+    weights: Path | None = flag("DIR")
+    """Checkpoint of `run` with the tables; default: drawn at random."""
+    drive: Path | None = flag("DIR")
+    """Folder for the rows on the drive."""
+    profile: str | HardwareProfile | None = flag("NAME", completion="profiles")
+    """Hardware profile of the server, from `calibrate`."""
 
 
 @as_keywords(ServeOptions)

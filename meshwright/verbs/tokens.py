@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 class TokensOptions(Options, kw_only=True):
     """Options of `meshwright tokens`."""
 
-    texts: tuple[Path, ...] = field(
-        metadata=argument("TEXT...", "Text files, or folders of them.", kind=list[Path])
-    )
-    out: Path = flag("DIR", "Token folder to write.", default=MISSING, kind=Path, names=("-o", "--out"))
-    bpe: int | None = flag("N", "Learn N byte pairs; default: a token is a byte.", kind=int)
-    like: Path | None = flag("DIR", "Use the tokenizer of a token folder.", kind=Path)
+    texts: tuple[Path, ...] = field(metadata=argument("TEXT...", kind=list[Path]))
+    """Text files, or folders of them."""
+    out: Path = flag("DIR", default=MISSING, names=("-o", "--out"))
+    """Token folder to write."""
+    bpe: int | None = flag("N")
+    """Learn N byte pairs; default: a token is a byte."""
+    like: Path | None = flag("DIR")
+    """Use the tokenizer of a token folder."""
 
 
 @command(TokensOptions)

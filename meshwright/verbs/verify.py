@@ -31,13 +31,8 @@ class VerifyOptions(Proving):
 
     plan: str | Path | AnyPlan | ServingPlan = field(metadata=plan_file())
     _: KW_ONLY
-    time_limit: float | None = flag(
-        "SECONDS",
-        "Time limit of the proof; then the gap so far is printed.",
-        kind=float,
-        minimum=0.001,
-        command_default=VERIFY_SECONDS,
-    )
+    time_limit: float | None = flag("SECONDS", minimum=0.001, command_default=VERIFY_SECONDS)
+    """Time limit of the proof; then the gap so far is printed."""
 
 
 @as_keywords(VerifyOptions)

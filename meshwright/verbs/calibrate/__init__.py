@@ -18,24 +18,26 @@ if TYPE_CHECKING:
 class CalibrateFlags(Options, kw_only=True):
     """Options of `meshwright calibrate`."""
 
-    out: str = flag(
-        "FILE", "Profile to write; for runs also FOLDER/.", default="profile.yaml", names=("-o", "--out")
-    )
-    processes: int | None = flag("N", "Processes; default: one per device.", kind=int, minimum=1)
-    quick: bool = switch("Fewer repeats, about half the time.")
-    more: tuple[Path, ...] = field(
-        default=(), metadata=argument("[REPORT]...", "More reports for --from-run.", kind=list[Path])
-    )
-    from_run: tuple[Path, ...] = flag(
-        "REPORT", "Update the profile by runs on this machine (run-report.json).", kind=list[Path], default=()
-    )
-    profile: str | None = flag("NAME", "Profile that --from-run starts from; default: the plan's.")
-    from_runs: tuple[Path, ...] = flag(
-        "FILE.csv", "Fit to a table of timed runs of any cluster; repeatable.", kind=list[Path], default=()
-    )
-    stack: str | None = flag("NAME", "Runs of this stack only.", completion="stacks")
-    gpu: str | None = flag("NAME", "Runs on this GPU only.", completion="gpus")
-    cross_validate: bool = switch("Also print errors of sources left out of every fit.")
+    out: str = flag("FILE", default="profile.yaml", names=("-o", "--out"))
+    """Profile to write; for runs also FOLDER/."""
+    processes: int | None = flag("N", minimum=1)
+    """Processes; default: one per device."""
+    quick: bool = switch()
+    """Fewer repeats, about half the time."""
+    more: tuple[Path, ...] = field(default=(), metadata=argument("[REPORT]...", kind=list[Path]))
+    """More reports for --from-run."""
+    from_run: tuple[Path, ...] = flag("REPORT", kind=list[Path], default=())
+    """Update the profile by runs on this machine (run-report.json)."""
+    profile: str | None = flag("NAME")
+    """Profile that --from-run starts from; default: the plan's."""
+    from_runs: tuple[Path, ...] = flag("FILE.csv", kind=list[Path], default=())
+    """Fit to a table of timed runs of any cluster; repeatable."""
+    stack: str | None = flag("NAME", completion="stacks")
+    """Runs of this stack only."""
+    gpu: str | None = flag("NAME", completion="gpus")
+    """Runs on this GPU only."""
+    cross_validate: bool = switch()
+    """Also print errors of sources left out of every fit."""
 
 
 @command(CalibrateFlags)

@@ -33,12 +33,8 @@ class CatalogOptions(Options, kw_only=True):
     kind: CatalogKind | None = field(
         default=None, metadata=argument("KIND", f"{', '.join(CatalogKind)}.", kind=CatalogKind)
     )
-    name: str | None = field(
-        default=None,
-        metadata=argument(
-            "", "One entry in full; for schema: model, cluster, training, ...", completion="entries"
-        ),
-    )
+    name: str | None = field(default=None, metadata=argument("", completion="entries"))
+    """One entry in full; for schema: model, cluster, training, ..."""
 
 
 @command(CatalogOptions)

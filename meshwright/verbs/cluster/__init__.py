@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class DiscoverOptions(Options, kw_only=True):
     """Options of `discover`."""
 
-    nodes: int | None = flag("N", "Nodes; default: the SLURM job's, or 1.", kind=int, minimum=1)
+    nodes: int | None = flag("N", "Nodes; default: the SLURM job's, or 1.", minimum=1)
     name: str | None = flag("NAME", "Name of the cluster; default: SLURM's.")
     links: Mapping[str, str] | None = None
     """Known links: `{"inter_node": "infiniband,400Gb/s,5us"}`; the latency may be left out."""
@@ -80,14 +80,11 @@ class ClusterFlags(DiscoverOptions, kw_only=True):
     template: bool = switch("Write a commented file to fill in.", panel="subject")
     discover: bool = switch("Describe this node from its driver, kernel and scheduler.", panel="subject")
     from_links: Path | None = flag(
-        "FILE",
-        "List of links: CSV, JSON, output of `topo -m` or `ibnetdiscover`.",
-        kind=Path,
-        panel="subject",
+        "FILE", "List of links: CSV, JSON, output of `topo -m` or `ibnetdiscover`.", panel="subject"
     )
     gpu: str | None = flag("NAME", "GPU, if the file of links names none.")
     hosts: str | None = flag("PATTERN", "GPU nodes among the hosts of `ibnetdiscover`: 'gpu*'.")
-    gpus_per_node: int | None = flag("N", "GPUs per node; default: its adapters.", kind=int, minimum=1)
+    gpus_per_node: int | None = flag("N", "GPUs per node; default: its adapters.", minimum=1)
     link: tuple[str, ...] = flag(
         "LINK", "State a link: inter_node=infiniband,400Gb/s,5us.", kind=list[str], default=()
     )

@@ -23,7 +23,8 @@ class ForecastOptions(Ending, Operations):
     plan: Plan | HasPlan | str | Path = field(metadata=plan_file())
     tokens: str | float | None = tokens_flag()
     _: KW_ONLY
-    every: int | None = flag("STEPS", "Steps between checkpoints; default: the best.", kind=int, minimum=1)
+    every: int | None = flag("STEPS", minimum=1)
+    """Steps between checkpoints; default: the best."""
 
 
 @as_keywords(ForecastOptions)

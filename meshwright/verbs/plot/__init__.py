@@ -83,14 +83,8 @@ class PlotFlags(PlotOptions, kw_only=True):
     drawn: str = field(
         metadata=argument("KIND", f"What to draw: {', '.join(PLOTS)}.", check=_check_kind, completion="plots")
     )
-    files: tuple[Path, ...] = field(
-        metadata=argument(
-            "FILE...",
-            "Plan file; time: several plans; accuracy, ranks: run reports; topology: CLUSTER [PLAN].",
-            kind=list[Path],
-            completion="plans",
-        )
-    )
+    files: tuple[Path, ...] = field(metadata=argument("FILE...", kind=list[Path], completion="plans"))
+    """Plan file; time: several plans; accuracy, ranks: run reports; topology: CLUSTER [PLAN]."""
 
 
 @command(PlotFlags, out="Default KIND.png; .svg, .pdf.")

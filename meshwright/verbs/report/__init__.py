@@ -25,10 +25,11 @@ class ReportOptions(Ending):
     """Options of `report`."""
 
     plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file())
-    run: str | Path | None = field(
-        default=None, metadata=argument("[REPORT]", "Of a run of the plan: run-report.json.", kind=Path)
-    )
-    """Set beside what was predicted."""
+    run: str | Path | None = field(default=None, metadata=argument("[REPORT]", kind=Path))
+    """Of a run of the plan: run-report.json.
+
+    Set beside what was predicted.
+    """
     _: KW_ONLY
     tokens: str | float | None = tokens_flag()
     budget: Budget | None = None
@@ -53,9 +54,8 @@ def report(options: ReportOptions) -> Reported:
 class ReportFlags(ReportOptions, kw_only=True):
     """Options of `meshwright report`."""
 
-    time_limit: float | None = flag(
-        "SECONDS", "Time limit of all searches; default 60.", kind=float, minimum=0.001
-    )
+    time_limit: float | None = flag("SECONDS", minimum=0.001)
+    """Time limit of all searches; default 60."""
 
 
 @command(ReportFlags, shows=("json", "quiet"), out="Default: the plan's name with .html.")

@@ -40,13 +40,10 @@ class RunFlags(Options, kw_only=True):
     """Options of `meshwright run` besides the fields of `RunConfig`, which are in `config`."""
 
     plan: Path = field(metadata=plan_file())
-    dry_run: bool = switch("Build every stage without its devices; train nothing.", listed_after="profiler")
-    operations: str | None = flag(
-        "NAME",
-        "Failure rates and storage: catalogue name or file.",
-        completion="operations",
-        listed_after="every",
-    )
+    dry_run: bool = switch(listed_after="profiler")
+    """Build every stage without its devices; train nothing."""
+    operations: str | None = flag("NAME", completion="operations", listed_after="every")
+    """Failure rates and storage: catalogue name or file."""
     config: Mapping[str, Any]
 
 
@@ -117,10 +114,13 @@ class EmulateOptions(Options):
     """Options of `emulate`."""
 
     plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file())
-    rank: int = flag("R", "Rank of the plan to run.", default=0, kind=int)
+    rank: int = flag("R", default=0)
+    """Rank of the plan to run."""
     _: KW_ONLY
-    fake: bool = switch("Follow sizes only, without a device.")
-    steps: int = flag("N", "Timed steps.", default=3, kind=int, minimum=1)
+    fake: bool = switch()
+    """Follow sizes only, without a device."""
+    steps: int = flag("N", default=3, minimum=1)
+    """Timed steps."""
 
 
 @as_keywords(EmulateOptions)

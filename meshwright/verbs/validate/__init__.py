@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 class ValidateOptions(Options, kw_only=True):
     """Options of `validate` besides tables of runs."""
 
-    stack: str | None = flag("NAME", "Software stack: catalogue name or file.", completion="stacks")
-    profile: str | HardwareProfile | None = flag(
-        "NAME", "Hardware profile: catalogue name or file.", completion="profiles"
-    )
-    anchors: int = flag("K", "Calibrate each sweep on K of its rows.", default=0, kind=int, minimum=0)
+    stack: str | None = flag("NAME", completion="stacks")
+    """Software stack: catalogue name or file."""
+    profile: str | HardwareProfile | None = flag("NAME", completion="profiles")
+    """Hardware profile: catalogue name or file."""
+    anchors: int = flag("K", default=0, minimum=0)
+    """Calibrate each sweep on K of its rows."""
 
 
 def validate(
@@ -60,20 +61,12 @@ def validate_recommenders(*runs: str | Path) -> ValidatedRecommenders:
 class ValidateFlags(ValidateOptions, kw_only=True):
     """Options of `meshwright validate`."""
 
-    runs: tuple[Path, ...] = flag(
-        "FILE.csv",
-        "A table of runs; repeatable. Default: the shipped ones.",
-        kind=list[Path],
-        default=(),
-        panel="subject",
-    )
-    recommenders: bool = switch("Runs of recommenders, in columns of their own.")
-    convert: Path | None = flag(
-        "OLD.csv",
-        "Print a table of other columns in those of --runs; -o: into a file.",
-        kind=Path,
-        panel="subject",
-    )
+    runs: tuple[Path, ...] = flag("FILE.csv", kind=list[Path], default=(), panel="subject")
+    """A table of runs; repeatable. Default: the shipped ones."""
+    recommenders: bool = switch()
+    """Runs of recommenders, in columns of their own."""
+    convert: Path | None = flag("OLD.csv", panel="subject")
+    """Print a table of other columns in those of --runs; -o: into a file."""
     out: Path | None = output_flag("Write a page with plots; of --convert the table.", "PATH")
 
 
