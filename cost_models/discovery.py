@@ -1,4 +1,5 @@
-"""A cluster file of the machine at hand: what its driver, kernel and scheduler say, what is assumed, what is open.
+"""Draft of a cluster file for this machine, from the output of its driver, kernel and scheduler, with assumed
+and unknown values marked.
 
 The host: the GPUs that the driver lists and which of the catalogue's they are, memory, cores and drives, and what a
 scheduler leaves a job of them.
@@ -48,27 +49,27 @@ _LANE_BYTES = 0.25e9
 """Bytes/s of one lane of PCIe 1.0; each generation doubles it (with the usual rounding: 32 GB/s for 4.0 x16)."""
 _LINE = re.compile(r"^\s*Link \d+:\s*([\d.]+) GB/s", re.ASCII)
 _PAYLOAD = {26.562: 25.0, 25.781: 25.0, 53.125: 50.0}
-"""GB/s of a link from the driver, which counts encoding bits → GB/s of datasheets, which do not:
+"""GB/s of a link in datasheets, without encoding bits, by the GB/s that the driver reports, with them:
 NVLink 2 has 64 of 66 bits for data, NVLink 4 and 5 spend 1 of 17 on forward error correction."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeenGpu:
-    """Properties of one GPU as reported by the NVIDIA driver; 0 for values that the driver does not report."""
+    """Properties of one GPU as the NVIDIA driver reports them; 0 for values that it does not report."""
 
     index: int
     name: str
     memory_mib: float
     watts: float
     pcie: float
-    """Bandwidth of its PCIe link, bytes/s, one direction: the lower of GPU and slot."""
+    """Bandwidth of the PCIe link in bytes/s in one direction: the lower of GPU's and slot's."""
     nvlinks: tuple[float, ...] = ()
-    """Bandwidth of each NVLink that is up, bytes/s, one direction."""
+    """Bandwidth of each active NVLink in bytes/s in one direction."""
 
 
 def read_gpus(machine: Machine) -> tuple[SeenGpu, ...]:
-    """Read the GPUs visible to a job from the NVIDIA driver. Raises HostError: there is none, they are sliced, or
-    of several kinds."""
+    """Read the GPUs that a job can use from the NVIDIA driver. Raises HostError if there is none, if they are
+    sliced (MIG), or of several kinds."""
     rows = _rows(machine)
     if not rows:
         hint = "ask on a node that has some (`srun meshwright cluster --discover`)"
@@ -88,7 +89,8 @@ def read_gpus(machine: Machine) -> tuple[SeenGpu, ...]:
 
 
 def _rows(machine: Machine) -> list[list[str]]:
-    """Query `nvidia-smi` for a list of text cells per GPU; columns unknown to older drivers are empty."""
+    """Table of the GPUs from `nvidia-smi`, a list of text cells per GPU; columns unknown to older drivers are
+    empty."""
     for fields in ((*_FIELDS, _MIG), _FIELDS[:3]):
         output = machine.run("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits")
         rows = [[cell.strip() for cell in line.split(",")] for line in (output or "").splitlines()]
@@ -98,7 +100,7 @@ def _rows(machine: Machine) -> list[list[str]]:
 
 
 def _visible(machine: Machine, rows: list[list[str]]) -> list[list[str]]:
-    """Rows of the GPUs in `CUDA_VISIBLE_DEVICES`, in that order; all rows if the variable is unset or holds
+    """Rows of the GPUs in `CUDA_VISIBLE_DEVICES`, in that order; all rows if the variable is unset or has
     anything but GPU indices."""
     indices = machine.environment.get(_VISIBLE, "").replace(" ", "").split(",")
     by_index = {row[0]: row for row in rows}
@@ -112,6 +114,7 @@ def _visible(machine: Machine, rows: list[list[str]]) -> list[list[str]]:
 
 
 def _gpu(row: list[str], links: dict[int, tuple[float, ...]]) -> SeenGpu:
+    """Convert a row of the driver's table, with the GPU's NVLinks, into a GPU."""
     index, name = int(row[0]), printable(row[1], limit=80)
     memory, watts, generation, width = map(_number, row[2:6])
     pcie = width * 2 ** (generation - 1) * _LANE_BYTES if generation else 0.0
@@ -124,8 +127,7 @@ def _number(text: str) -> float:
 
 
 def _nvlinks(machine: Machine) -> dict[int, tuple[float, ...]]:
-    """Map each GPU index to the bandwidths of its active NVLinks, bytes/s; errors of boards without NVLink are
-    ignored."""
+    """Bandwidths of each GPU's active NVLinks in bytes/s, by GPU index; empty on boards without NVLink."""
     problem_count = len(machine.unsaid)
     output = machine.run("nvidia-smi", "nvlink", "--status") or ""
     del machine.unsaid[problem_count:]
@@ -149,17 +151,17 @@ class Host(NamedTuple):
     """CPU, memory and solid-state drives of one host; 0 for values that no source reports."""
 
     memory: float
-    """Bytes."""
+    """Usable memory in bytes."""
     memory_source: str
     cores: int
     numa_nodes: int
     processor: str
     drives: tuple[tuple[str, float], ...]
-    """Solid-state drives: model and bytes."""
+    """Model and size in bytes of each solid-state drive."""
 
 
 def read_host(machine: Machine) -> Host:
-    """Read cores, memory and drives of a host from the kernel, with memory limited to the job's allocation."""
+    """Read cores, memory and drives of this host from the kernel; memory is limited to the job's allocation."""
     memory, source = _memory(machine)
     lines = (line.partition(":") for line in (machine.run("lscpu") or "").splitlines())
     cpu = {name.strip(): value.strip() for name, colon, value in lines if colon}
@@ -170,7 +172,7 @@ def read_host(machine: Machine) -> Host:
 
 
 def job_nodes(machine: Machine) -> int:
-    """Number of nodes of the SLURM job that this process is part of; 0 outside a job."""
+    """Number of nodes of the SLURM job in which this process runs; 0 outside a job."""
     for name in ("SLURM_JOB_NUM_NODES", "SLURM_NNODES"):
         if text := machine.environment.get(name, ""):
             if 0 < (nodes := positive_integer(text)) <= MAX_GPUS:
@@ -180,8 +182,8 @@ def job_nodes(machine: Machine) -> int:
 
 
 def _memory(machine: Machine) -> tuple[float, str]:
-    """Usable host memory in bytes (the least of physical memory, container limit and SLURM allocation, in whole
-    GiB), and the source of that limit."""
+    """Usable host memory in bytes, with the source of the limit: the smallest of physical memory, container
+    limit and SLURM allocation, in whole GiB."""
     physical = re.search(r"^MemTotal:\s+(\d{1,15}) kB", machine.read("/proc/meminfo") or "", re.M | re.A)
     if physical is None:
         machine.unsaid.append("/proc/meminfo does not say how much memory there is")
@@ -216,29 +218,30 @@ _CELL = re.compile(r"X|PIX|PXB|PHB|NODE|SYS|NV\d{1,3}", re.ASCII)
 _DEVICE = re.compile(r"(GPU|NIC|mlx|bnxt|rdmap|ibp|roce|hfi|irdma)\S*", re.ASCII)
 _LEGEND = re.compile(r"^\s*(NIC\d+):\s*(\S+)\s*$", re.ASCII)
 NEAR = ("PIX", "PXB")
-"""Ways that stay under one host bridge, through PCIe switches only."""
+"""Connection types through PCIe switches only, under one host bridge."""
 
 
 class Topology(dict[tuple[str, str], str]):
-    """Connection matrix of `nvidia-smi topo -m`: pair of device names (`GPU0`, `mlx5_0`) → what lies between, which is
-    NV12, PIX, PXB, PHB, NODE or SYS."""
+    """Connection matrix of `nvidia-smi topo -m`: type of the connection (NV12, PIX, PXB, PHB, NODE or SYS) by
+    pair of device names (`GPU0`, `mlx5_0`)."""
 
     def path(self, first: str, second: str) -> str:
         """Connection type between two devices in the driver's notation (`NV12`, `PIX`, `SYS`); empty if unknown."""
         return self.get((first, second)) or self.get((second, first)) or ""
 
     def nvlinks(self, first: str, second: str) -> int:
-        """Number of NVLinks from one GPU to another, or to the switches between them; 0 if there are none."""
+        """Number of NVLinks between two GPUs, or from a GPU to the switches between them; 0 if there are
+        none."""
         match = _NVLINKS.fullmatch(self.path(first, second))
         return int(match[1]) if match else 0
 
     def near(self, name: str) -> set[str]:
-        """Devices connected to a given device through PCIe switches only."""
+        """Devices that are connected to a device through PCIe switches only."""
         return {pair[1 - pair.index(name)] for pair, way in self.items() if name in pair and way in NEAR}
 
 
 def groups_of(devices: Sequence[str], linked: Iterable[tuple[str, str]]) -> list[list[str]]:
-    """Connected components of `devices` under the pairs `linked`, each in the order of `devices`."""
+    """Connected components of `devices` in the graph with the edges `linked`, each in the order of `devices`."""
     import networkx
 
     graph: networkx.Graph[str] = networkx.Graph()
@@ -269,24 +272,24 @@ UNKNOWN = "unknown"
 """Value of a field that the user must state: `plan` refuses it and names the field."""
 USUAL_LATENCY = dict.fromkeys(("nvswitch", "nvlink", "xgmi"), "3 us") | {"pcie": "8 us", "infiniband": "5 us"}
 USUAL_LATENCY |= {"roce": "6 us", "ethernet": "15 us", "shared-memory": "50 us"}
-"""Usual latency of one hop of a medium, as the catalogue's clusters have it; no driver says it."""
+"""Usual latency of one hop of a medium, as in the catalogue's clusters; no driver reports it."""
 MOST_NVLINKS = 18
-"""NVLinks that a GPU has at most (Hopper, Blackwell): more of them in one row of the matrix are those of a switch."""
+"""Maximum number of NVLinks of a GPU (Hopper, Blackwell): a row of the matrix with more shows a switch."""
 Fields = dict[str, Any]
 
 
 @dataclass(kw_only=True)
 class LinkReading:
-    """A link of a cluster file, as detected or as the user states it."""
+    """Link of a cluster file as detected or as the user states it, with its source and what is unknown."""
 
     fields: Fields = field(default_factory=dict)
-    """Kind, bandwidth and latency; empty where nothing is known."""
+    """Kind, bandwidth and latency; empty if nothing is known."""
     source: str = ""
     """Source that reports the link."""
     why_open: str = "the driver does not say what one link carries"
     """Reason why a value is unknown, or all are."""
     rails: int = 0
-    """Adapters of a node, where the link is a network."""
+    """Number of adapters per node, if the link is a network."""
     assumed: list[str] = field(default_factory=list)
 
 
@@ -299,17 +302,18 @@ class Inside(NamedTuple):
     """The link between GPUs of one NVLink bridge, where a bridge joins only part of the node."""
     group_size: int = 1
     order: tuple[int, ...] = ()
-    """GPUs by bridge, where bridges do not join neighbours."""
+    """GPU indices sorted by bridge; empty if bridges join neighbours."""
 
 
 def link(kind: str, bandwidth: float) -> Fields:
-    """Cluster file fields of a link, with the usual latency of its kind; a bandwidth of 0 becomes `unknown`."""
+    """Fields of a link in a cluster file, with the usual latency of its kind; a bandwidth of 0 becomes
+    `unknown`."""
     rate = format_bandwidth(bandwidth) if bandwidth else UNKNOWN
     return {"kind": kind, "bandwidth": rate, "latency": USUAL_LATENCY[kind]}
 
 
 def inside_node(gpus: Sequence[SeenGpu], topology: Topology) -> Inside:
-    """Detect how the GPUs of a node are linked: NVLink among all, NVLink within groups, or PCIe only."""
+    """Detect how the GPUs of a node are linked: by NVLink all together, by NVLink in groups, or by PCIe only."""
     names = [f"GPU{gpu.index}" for gpu in gpus]
     counts = {(one, other): topology.nvlinks(one, other) for one, other in permutations(names, 2)}
     groups = groups_of(names, (pair for pair, count in counts.items() if count))
@@ -335,9 +339,9 @@ def inside_node(gpus: Sequence[SeenGpu], topology: Topology) -> Inside:
 
 
 def _over_nvlink(gpus: Sequence[SeenGpu], counts: set[int], fewest: int, rate: float) -> LinkReading:
-    """Link of a node whose GPUs all reach each other over NVLinks, through switches, directly or in several hops.
-    `counts` are the numbers of NVLinks between two GPUs, `fewest` those of a GPU to all others, at least, which carry
-    at least `rate` bytes/s."""
+    """Link of a node whose GPUs all reach each other over NVLinks: through switches, directly, or in several
+    hops. `counts` are the numbers of NVLinks between pairs of GPUs; `fewest` is the smallest number of
+    NVLinks from a GPU to all others, which carry at least `rate` bytes/s."""
     most = max(counts)
     if len(counts) == 1 and len(gpus) > 2 and (fewest > MOST_NVLINKS or len(gpus[0].nvlinks) == most):
         fields = link("nvswitch", min(sum(gpu.nvlinks) for gpu in gpus))
@@ -364,7 +368,7 @@ def _through_host(gpus: Sequence[SeenGpu], topology: Topology, names: list[str])
 
 
 def sharing_host_link(topology: Topology, names: Sequence[str]) -> int | None:
-    """Largest number of GPUs under one PCIe switch, which share its link to the host; None where the matrix does
+    """Largest number of GPUs under one PCIe switch, which share its link to the host; None if the matrix does
     not show it."""
     near, pairs, gpus = {one: topology.near(one) for one in names}, list(permutations(names, 2)), set(names)
     same_switch = [(a, b) for a, b in pairs if b in near[a] or (near[a] & near[b]) - gpus]
@@ -387,11 +391,11 @@ class Adapter(NamedTuple):
     kind: str
     """`infiniband`, `roce` or `ethernet`."""
     rate: float
-    """Bytes/s, one direction."""
+    """Bandwidth in bytes/s in one direction."""
 
 
 def read_rdma(machine: Machine) -> list[Adapter]:
-    """Read the RDMA adapters with an active port, each with the summed rate of its active ports."""
+    """Read the RDMA adapters with an active port; the rate is summed over active ports."""
     adapters = []
     for name in machine.names(_RDMA):
         rate, layer = 0.0, ""
@@ -419,8 +423,8 @@ def read_ethernet(machine: Machine) -> list[Adapter]:
 
 
 def _is_selected(name: str, selection: str) -> bool:
-    """Whether an adapter's name matches a value of `NCCL_IB_HCA`. `^` excludes, `=` means full names, else
-    prefixes; ports follow a colon."""
+    """Whether the value `selection` of `NCCL_IB_HCA` selects an adapter. `^` excludes, `=` requires full
+    names instead of prefixes, and ports follow a colon."""
     excludes, exact = selection[:1] == "^", "=" in selection[:2]
     listed = [one.partition(":")[0] for one in selection.lstrip("^=").split(",")]
     return any(name == one if exact else name.startswith(one) for one in listed if one) != excludes
@@ -432,11 +436,11 @@ _GPU, _GRAPHICS, _SWITCH = "0x0302", "0x0300", "0x0604"
 
 
 class NcclTopology(NamedTuple):
-    """GPUs per PCIe switch and network adapters from an NCCL topology file; empty where there is none."""
+    """GPUs per PCIe switch and network adapters in an NCCL topology file; empty without a file."""
 
     file: str = ""
     switches: tuple[int, ...] = ()
-    """GPUs under each PCIe switch that is next to the host."""
+    """Number of GPUs under each PCIe switch next to the host."""
     adapters: tuple[Adapter, ...] = ()
 
 
@@ -479,8 +483,8 @@ EXAMPLE = "inter_node=infiniband,400Gb/s,5us"
 
 
 def between_nodes(machine: Machine, topology: Topology, nccl: NcclTopology, gpus: list[str]) -> LinkReading:
-    """Detect the network link of a node, with each GPU's share of the rate of the training adapters: those in
-    `NCCL_IB_HCA`, else those near the GPUs, under their own PCIe switches, else all."""
+    """Detect the network link of a node, with each GPU's share of the rate of the adapters for training:
+    those in `NCCL_IB_HCA`, else those under the GPUs' PCIe switches, else all."""
     rdma, witness = read_rdma(machine), _RDMA
     if not rdma:
         rdma, witness = list(nccl.adapters), nccl.file
@@ -503,7 +507,7 @@ def between_nodes(machine: Machine, topology: Topology, nccl: NcclTopology, gpus
 
 
 def _network_link(adapters: Sequence[Adapter], selection: str, gpus: int, witness: str) -> LinkReading:
-    """Network link with the total rate of the given adapters divided evenly among the GPUs."""
+    """Network link with the total rate of the adapters divided evenly among `gpus` GPUs."""
     kinds = {one.kind for one in adapters}
     if len(kinds) != 1:
         return LinkReading(why_open="its adapters are of several kinds" if kinds else "no adapter is left")
@@ -519,7 +523,7 @@ def _network_link(adapters: Sequence[Adapter], selection: str, gpus: int, witnes
 
 
 def parse_link(text: str) -> Fields:
-    """Parse a link such as `infiniband,400Gb/s,5us` (latency optional) into cluster file fields. Raises
+    """Parse a link such as `infiniband,400Gb/s,5us` (latency optional) into fields of a cluster file. Raises
     InputError."""
     kind, *amounts = (word.strip() for word in text.split(","))
     if kind not in USUAL_LATENCY:
@@ -538,8 +542,8 @@ def parse_link(text: str) -> Fields:
 
 
 def parse_links(texts: Sequence[str]) -> dict[str, Fields]:
-    """Parse user-stated links such as `inter_node=infiniband,400Gb/s` into cluster file fields by place. Raises
-    InputError."""
+    """Parse links that the user states, such as `inter_node=infiniband,400Gb/s`, into fields of a cluster
+    file by place. Raises InputError."""
     links: dict[str, Fields] = {}
     for text in texts:
         place, equals, words = text.partition("=")
@@ -552,18 +556,19 @@ def parse_links(texts: Sequence[str]) -> dict[str, Fields]:
 
 
 def _link_error(message: str, hint: str = f"like {EXAMPLE}") -> InputError:
+    """Error for a link in `--link` that cannot be parsed."""
     return InputError("a link cannot be read", problems=[Problem("--link", message)], hint=hint)
 
 
 PlaceLinks = Mapping[str, Fields]
-"""Place of a link in a cluster file → fields that a person states."""
+"""Fields of links that the user states, by place in a cluster file."""
 _WATTS = 1.0
-"""Watts within which two power limits are one."""
+"""Difference in watts up to which two power limits are equal."""
 _INTRA, _INTER = "links.intra_node", "links.inter_node"
 
 
 class Fact(NamedTuple):
-    """One detected property of a machine, with field name, value, and the source that reported the value."""
+    """One detected property of a machine: field name, value, and the source that reported it."""
 
     what: str
     value: str
@@ -572,12 +577,12 @@ class Fact(NamedTuple):
 
 @dataclass(kw_only=True)
 class ClusterDraft:
-    """Fields of a cluster file, with assumptions and notes."""
+    """Fields of a cluster file, with assumptions and notes for its comments."""
 
     source: str
     """Name of the machine or file, in messages."""
     flag: str
-    """Flag of `meshwright cluster` that makes it."""
+    """Flag of `meshwright cluster` that writes the file."""
     fields: dict[str, Any]
     """The cluster file; `unknown` marks values the user must state."""
     assumed: tuple[str, ...]
@@ -598,13 +603,13 @@ class ClusterDraft:
 
     @property
     def cluster(self) -> ClusterSpec:
-        """Validated cluster, parsed from the text of the file. Raises InputError with every place that is open."""
+        """Cluster spec of the file after validation. Raises InputError with every field that is unknown."""
         return validate(parse_yaml(self.yaml, source=self.source), ClusterSpec, GPU_BY_NAME)
 
 
 class Discovery(ClusterDraft):
-    """Cluster file of a machine, with sources and fields left for the user: GPUs, host, number of nodes and links.
-    Links that the user states replace detected ones."""
+    """Draft of a cluster file for this machine: GPUs, host, number of nodes and links, with the source of
+    each value. Links that the user states replace detected ones."""
 
     def __init__(
         self,
@@ -658,7 +663,7 @@ class Discovery(ClusterDraft):
         super().__init__(source="the machine", flag="--discover", fields=fields, **comments)
 
     def _cluster_fields(self, name: str | None) -> Fields:
-        """Fields of the cluster file, in order."""
+        """Fields of the cluster file, in their order."""
         slurm_name = self.machine.environment.get("SLURM_CLUSTER_NAME", "")
         name = name or (slurm_name if re.fullmatch(POOL_NAME, slurm_name) else "here")
         links, rails = {place: link.fields for place, link in self.links.items()}, self.network.rails
@@ -686,7 +691,7 @@ class Discovery(ClusterDraft):
         return fields | {"source": "this machine, as its driver and kernel report it"}
 
     def _facts(self, fields: Fields) -> Iterator[Fact]:
-        """Yield every detected property of the cluster file with the source that reported it."""
+        """Yield every detected property in the cluster file with the source that reported it."""
         gpu = self.gpu_spec.name if self.gpu_spec else self.gpus[0].name
         yield Fact("gpu", gpu, f"nvidia-smi: {counted(len(self.gpus), 'GPU')}, {self.gpus[0].name}")
         yield Fact("gpus_per_node", str(len(self.gpus)), "nvidia-smi")
@@ -715,7 +720,7 @@ class Discovery(ClusterDraft):
             yield "every GPU has a link of its own to host memory (NVLinks hide PCIe switches in `topo -m`)"
 
     def _notes(self) -> Iterator[str]:
-        """Yield remarks on failed commands and on hardware that the cluster file leaves out."""
+        """Yield remarks on failed commands and on hardware that the cluster file does not mention."""
         yield from dict.fromkeys(self.machine.unsaid)
         slurm_gpus = positive_integer(self.machine.environment.get("SLURM_GPUS_ON_NODE", ""))
         if slurm_gpus and slurm_gpus != len(self.gpus):
@@ -744,7 +749,7 @@ class Discovery(ClusterDraft):
 
 
 def _unknown_gpu(gpu: SeenGpu) -> Fields:
-    """Fields of a GPU missing from the catalogue, with `unknown` for values that only a datasheet has."""
+    """Fields of a GPU that the catalogue lacks, with `unknown` for values that only a datasheet has."""
     name = re.sub(r"[^A-Za-z0-9]+", "-", gpu.name.removeprefix("NVIDIA ")).strip("-").lower()
     fields: Fields = {"name": name or "gpu", "reported_as": [gpu.name]}
     fields["memory"] = f"{gpu.memory_mib:.0f} MiB" if gpu.memory_mib else UNKNOWN

@@ -20,7 +20,7 @@ Key = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A parsed input file, with plain Python values and the line number of each."""
+    """A parsed input file, with plain Python values and their line numbers."""
 
     source: str
     """Name of the file to print in messages: the path as the user gave it."""
@@ -28,10 +28,10 @@ class Document:
     lines: Mapping[Key, int] = field(default_factory=dict)
     """Line number, from 1, of each key and list item by path; empty where lines are unknown (JSON)."""
     flags: Mapping[Key, str] = field(default_factory=dict)
-    """Path to a value → command-line flag, or other key, that set the value, for values from elsewhere than
+    """Command-line flag or other key that set a value, by path to the value, for values from elsewhere than
     this place in the file."""
     problems: Mapping[Key, Problem] = field(default_factory=dict)
-    """Path to a value → problem found while parsing, which validation reports together with its own
+    """Problem found while parsing a value, by path to the value; validation reports these together with its own
     problems."""
 
     ended: bool = True
@@ -39,8 +39,8 @@ class Document:
     one if it ends with `...`."""
 
     def where(self, key: Key) -> str:
-        """Location of the value at path `key` for error messages, as `file:line field.path`. The line is that
-        of the nearest parent if the value has none."""
+        """Location of the value at path `key` for error messages, as `file:line field.path`. A value without
+        a line number has that of its nearest parent."""
         if key in self.flags:
             return self.flags[key]
         line = self.line(key)
@@ -48,8 +48,8 @@ class Document:
         return f"{place}  {printable(show_key(key))}" if key else place
 
     def line(self, key: Key) -> int:
-        """Line number, from 1, of the value at path `key`, or of its nearest parent with a line; 0 if none
-        has."""
+        """Line number, from 1, of the value at path `key`, or of its nearest parent with a line number; 0 if
+        none has one."""
         parents = (self.lines.get(key[:length], 0) for length in range(len(key), 0, -1))
         return next(filter(None, parents), 0)
 
@@ -73,8 +73,8 @@ def printable(text: str, limit: int | None = 300) -> str:
 
 
 def spec_error(error: ValidationError, spec_type: type[BaseModel] = BaseModel) -> InputError:
-    """Convert pydantic's validation errors for a spec made in Python, not read from a file, to one
-    InputError. Given the spec's type, misspelt names get suggestions."""
+    """Convert pydantic's validation errors of a spec created in Python (not read from a file) to one
+    InputError. If the spec's type is given, misspelt names get suggestions."""
     sentences, _ = spec_problems(error, spec_type, limit=None)
     problems = [Problem(show_key(key), what) for key, what in sentences.items()]
     return InputError(f"{counted(len(problems), 'problem')} in {error.title}", problems=problems)
@@ -83,10 +83,10 @@ def spec_error(error: ValidationError, spec_type: type[BaseModel] = BaseModel) -
 def spec_problems(
     error: ValidationError, spec: type[BaseModel], file: Document = NO_FILE, limit: int | None = MOST_PROBLEMS
 ) -> tuple[dict[Key, str], int]:
-    """Convert validation errors of a spec to (field path → sentence, number of further errors), for the first
-    `limit` paths in the order of lines in `file`.
+    """Convert validation errors of a spec into a sentence for each wrong field, by path, and the number of
+    further errors. Only the first `limit` paths, in the order of lines in `file`, have sentences.
 
-    Places that the file's `problems` name, or that lie within such a place, are left out.
+    Values at or inside a path of the file's `problems` are left out.
     """
     errors: dict[Key, ErrorDetails] = {}
     for details in error.errors(include_url=False):
@@ -119,7 +119,7 @@ _SENTENCES = {
     "tuple_type": "{value} is not a list",
     **dict.fromkeys(_GROUPS, "{value} is not a group of `field: value` pairs"),
 }
-"""Type of a pydantic error → sentence with places for the field's name, the wrong value, and pydantic's limits."""
+"""Sentence for each type of a pydantic error, with places for the field's name, the wrong value, and limits."""
 
 
 def _sentence(spec_type: type[BaseModel], key: Key, details: ErrorDetails) -> str:
@@ -145,7 +145,7 @@ def _sentence(spec_type: type[BaseModel], key: Key, details: ErrorDetails) -> st
 
 
 def _show(value: Any) -> str:
-    """Text of a wrong value for an error message, as the user wrote it, in backticks and truncated."""
+    """Text of an invalid value for an error message, as the user wrote it, in backticks and truncated."""
     if isinstance(value, dict | list):
         return "this group" if isinstance(value, dict) else "this list"
     if value is None:
@@ -166,8 +166,7 @@ def _field_names(spec_type: type[BaseModel], key: Key) -> list[str]:
 
 
 def _inner_specs(annotation: Any) -> list[type[BaseModel]]:
-    """Spec classes inside a type annotation such as `X`, `X | None`, `tuple[X, ...]`, or a named list of
-    specs."""
+    """Spec classes in a type annotation such as `X`, `X | None`, `tuple[X, ...]`, or a named list of specs."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [spec for inner in get_args(annotation) for spec in _inner_specs(inner)]

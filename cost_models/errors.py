@@ -43,8 +43,8 @@ MOST_PROBLEMS = 20
 
 
 class MeshwrightError(ValueError):
-    """Base class of all errors shown to users; `str(error)` begins with a headline in the user's terms and
-    numbers."""
+    """Base class of all errors shown to users, with a headline in the user's terms and numbers, problems and
+    a hint."""
 
     exit_code = 2
 
@@ -69,8 +69,8 @@ class InputError(MeshwrightError):
 
 
 class UnknownNameError(InputError):
-    """A name is in no catalogue; `like` is the part of the name that is compared with known names for a
-    suggestion."""
+    """A name that is in no catalogue; the known name most similar to `like` (by default the name) is
+    suggested."""
 
     def __init__(self, kind: str, name: str, names: Iterable[str], *, like: str = "", hint: str = "") -> None:
         guess = did_you_mean(like or name, similar_names(like or name, names))
@@ -87,7 +87,8 @@ class InfeasibleError(MeshwrightError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """Changed question that has a solution, offered in place of an infeasible one, with a plan that fits."""
+    """Changed question that has a solution, with a plan that fits, suggested in place of an infeasible
+    question."""
 
     change: str
     """Change of the question, as typed on the command line or written in a file: `--gpus 16`."""
@@ -140,8 +141,8 @@ class RunError(MeshwrightError):
 
 
 class NothingPlacedError(RunError):
-    """A search ran out of time before it placed the blocks of any layout on stages, though some layout may
-    fit."""
+    """A search ran out of time before it placed the blocks of any layout on pipeline stages, though a layout
+    may fit."""
 
     def __init__(self, headline: str, *, hint: str = "", space: str = "") -> None:
         """Create the error; `space` describes the layouts that were to be searched."""
@@ -156,25 +157,26 @@ class StoppedError(RunError):
 
 
 def first_few(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    """Cut a list of problems to the first `MOST_PROBLEMS` and, if there are more, a problem that says how
-    many are left out."""
+    """First `MOST_PROBLEMS` of a list of problems and, if there are more, a problem that states their number."""
     unlisted = len(problems) - MOST_PROBLEMS
     return tuple(problems) if unlisted <= 1 else (*problems[:MOST_PROBLEMS], *_unlisted_problems(unlisted))
 
 
 def _unlisted_problems(number: int) -> tuple[Problem, ...]:
+    """Problem that states the number of further problems; none if the number is zero."""
     return (Problem("", f"and {number:,} more"),) if number > 0 else ()
 
 
 def closest_name(name: str, names: Iterable[str]) -> str | None:
-    """Known name with the spelling most similar to `name`; None if none is similar."""
+    """Known name whose spelling is most similar to `name`; None if none is similar."""
     spellings = {one.lower(): one for one in names}
     close = difflib.get_close_matches(name.lower(), list(spellings), n=1, cutoff=0.6)
     return spellings[close[0]] if close else None
 
 
 def similar_names(name: str, names: Iterable[str]) -> list[str]:
-    """Known names that `name` may misspell, without names of another model, GPU, cluster or stack.
+    """Known names of which `name` may be a misspelling, without names of other models, GPUs, clusters or
+    stacks.
 
     Their numbers (sizes, releases) are equal and their letters almost; if the first word is a known family,
     only that family's names count. If there are none, all names that begin with the given one.
@@ -182,6 +184,7 @@ def similar_names(name: str, names: Iterable[str]) -> list[str]:
     listed, (first, letters, numbers, plain) = list(names), _name_parts(name)
 
     def is_slip(word: str) -> bool:
+        """Whether letters are so similar to those of `name` that a typing error explains the difference."""
         return sorted(word) == sorted(letters) or difflib.SequenceMatcher(None, letters, word).ratio() > 0.7
 
     family = [one for one in listed if _name_parts(one)[0] == first] or listed
@@ -191,8 +194,8 @@ def similar_names(name: str, names: Iterable[str]) -> list[str]:
 
 
 def _name_parts(name: str) -> tuple[str, str, list[str], str]:
-    """Parts of a name for comparing spellings, as (first word, letters, numbers, letters and digits without
-    separators)."""
+    """Parts of a name for comparing spellings: first word, letters, numbers, and letters and digits without
+    separators."""
     low = name.strip().lower()
     numbers, plain = re.findall(r"[\d.]*\d", low), re.sub(r"[^a-z\d]", "", low)
     return re.split(r"[^a-z]", low, maxsplit=1)[0], re.sub(r"\d", "", plain), numbers, plain
@@ -211,10 +214,10 @@ def either(words: list[str]) -> str:
 
 
 def require_installed(feature: str, **requirements: str) -> None:
-    """Raise HostError if a package that the feature `feature` needs is not installed, as in
-    `require_installed("`run`", torch="torch>=2")`.
+    """Raise HostError if a package that a feature needs is not installed, as in `require_installed("`run`",
+    torch="torch>=2")`.
 
-    The hint has all of them, as packages of one extra come together.
+    The hint installs all packages of the feature, as an extra installs them together.
     """
     missing = [package for package in requirements if find_spec(package) is None]
     if missing:

@@ -28,8 +28,8 @@ Verdict = Literal["fits", "tight", "does not fit", "does not fit: host", "does n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trust:
-    """Reliability of a prediction, from the source of the hardware constants and their errors against
-    measured runs."""
+    """Reliability of a prediction: the source of the hardware constants and their errors against measured
+    runs."""
 
     tier: str
     """Source of the constants: `datasheet`, `profile` (fitted to published runs) or `measured` (on this
@@ -77,7 +77,7 @@ class Trust:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolReplicas:
     """Data-parallel replicas of the model within one pool (group of equal GPUs) of a mixed cluster, with
-    their seconds and bytes per step."""
+    seconds and bytes per step."""
 
     pool: str
     microbatches: tuple[int, ...]
@@ -96,20 +96,20 @@ class PoolReplicas:
 
 
 def fullness(peak: float, limit: float) -> tuple[float, float]:
-    """Sort key of a memory peak by the used share of its limit (both bytes), as (peak / limit, peak). A limit
-    of zero or less sorts above every share."""
+    """Sort key of a memory peak, (peak / limit, peak), both bytes. A limit of zero or less sorts above every
+    share."""
     return (peak / limit, peak) if limit > 0 else (math.inf, peak)
 
 
 def fullest_pool(pools: Sequence[PoolReplicas]) -> PoolReplicas:
-    """Pool of GPUs in which the replicas' peak memory is the largest share of the devices' memory limit."""
+    """Pool of GPUs in which the replicas' peak memory is the largest share of the device's memory limit."""
     return max(pools, key=lambda pool: fullness(pool.peak_bytes, pool.memory_limit))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Predicted step time, memory and utilisation of one layout with its blocks placed on pipeline stages.
-    Times in seconds and memory in bytes, per step."""
+    """Predicted step time, memory and utilisation of one layout whose blocks are placed on pipeline stages;
+    seconds and bytes per step."""
 
     layout: Layout
     microbatches: int
@@ -165,13 +165,13 @@ class Estimate:
 
     @property
     def compared_seconds(self) -> float:
-        """Step seconds by which layouts are compared, which are the mean over scenarios if the question has a
-        risk, else the prediction."""
+        """Step seconds by which layouts are compared: the mean over scenarios if the question has a risk,
+        else the predicted seconds."""
         return self.step_seconds if self.weighed_seconds is None else self.weighed_seconds
 
     @property
     def peak_bytes(self) -> float:
-        """Peak memory, bytes, of the pipeline rank that is fullest relative to its limit."""
+        """Peak memory in bytes of the pipeline rank that is fullest relative to its limit."""
         return self.rank_memory[self.fullest_rank].total
 
     @property
@@ -186,7 +186,7 @@ class Estimate:
         return self.rank_limits[self.fullest_rank]
 
     def within(self, limit: float | None) -> Estimate:
-        """Copy of the estimate with every device's memory limit lowered to at most `limit` bytes; unchanged
+        """Copy of the estimate with every device's memory limit reduced to at most `limit` bytes; unchanged
         if `limit` is None."""
         if limit is None:
             return self
@@ -200,7 +200,7 @@ class Estimate:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Sentences on why the estimate is not to be trusted, such as a utilisation above 100 %; usually
+        """Sentences that say why the estimate is unreliable, such as a utilisation above 100 %; usually
         empty."""
         name, share = ("MFU", self.mfu) if self.mfu > 1 else ("HFU", self.hfu)
         warning = (
@@ -211,20 +211,20 @@ class Estimate:
 
     @property
     def fits_probability(self) -> float:
-        """Probability that the step fits in device memory, given the spread of errors of predicted peaks
-        under the question's stack."""
+        """Probability that the step fits in device memory, given the errors of predicted peaks under the
+        question's stack."""
         return fits_probability(self.peak_bytes, self.allocatable_bytes, self.trust.memory_error)
 
     @property
     def allocatable_bytes(self) -> float:
-        """Bytes of device memory that can be allocated; `memory_limit` is less if the required probability of
-        fitting needs spare memory."""
+        """Bytes of device memory that can be allocated; `memory_limit` is smaller if a required probability
+        of fitting needs spare memory."""
         return self.memory_limit / confident_share(self.confidence, self.trust.memory_error)
 
     @property
     def limit_words(self) -> str:
-        """Text of the device memory limit, such as "77.5 GiB". If a required probability of fitting leaves
-        less, "77.5 GiB (73.1 GiB to fit with 95 %)"."""
+        """Device memory limit as text, such as "77.5 GiB"; if a required probability of fitting reduces it,
+        "77.5 GiB (73.1 GiB to fit with 95 %)"."""
         part = format_bytes(self.memory_limit)
         if self.memory_limit == self.allocatable_bytes:
             return part
@@ -232,8 +232,8 @@ class Estimate:
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict on memory, one of "fits", "tight" (within the error of predicted peaks or of host memory)
-        and "does not fit"."""
+        """Verdict on memory: "fits", "tight" (within the error of predicted peaks or of host memory), or
+        "does not fit" with the memory that is too small."""
         if not self.device_holds:
             return "does not fit"
         if not self.fits:
@@ -242,22 +242,22 @@ class Estimate:
 
     @property
     def device_is_tight(self) -> bool:
-        """Whether the predicted peak is so close to the memory limit that its error decides whether the
-        layout fits. The error is a factor of 1 + the stack's memory error."""
+        """Whether the predicted peak is so near the memory limit, within a factor of 1 + the stack's memory
+        error, that its error decides whether the layout fits."""
         factor = 1 + self.trust.memory_error
         return self.allocatable_bytes / factor < self.peak_bytes < self.allocatable_bytes * factor
 
     @property
     def host_is_tight(self) -> bool:
-        """Whether host memory holds the offloaded data, but with less spare memory than the error of
+        """Whether offloaded data fits in host memory, but leaves less spare memory than the error of
         predicted peaks."""
         limit = self.host_limit or 0.0
         return limit / (1 + self.trust.memory_error) < self.host_bytes <= limit
 
     @property
     def fits(self) -> bool:
-        """Whether every rank stays within device memory, and hosts and drives hold the offloaded data. Host
-        memory and drives of unknown size always do."""
+        """Whether every rank fits in device memory, and offloaded data in host memory and drives. Host memory
+        and drives of unknown size are assumed to suffice."""
         drives_hold = self.drive_limit is None or self.drive_bytes <= self.drive_limit
         return self.device_holds and self.host_holds and drives_hold
 
@@ -269,12 +269,12 @@ class Estimate:
 
     @property
     def host_holds(self) -> bool:
-        """Whether host memory holds the offloaded data; True if its size is unknown."""
+        """Whether offloaded data fits in host memory; True if its size is unknown."""
         return self.host_limit is None or self.host_bytes <= self.host_limit
 
 
 class Breakdown(dict[str, float]):
-    """Breakdown of a total (seconds or bytes) into named parts, in order of importance."""
+    """Parts of a total (seconds or bytes) by name, in order of importance."""
 
     @property
     def total(self) -> float:
@@ -299,31 +299,32 @@ def pair_error_of(question: Question) -> float:
 
 
 def deviation(first: Layout, second: Layout, pair_error: float) -> float:
-    """Standard deviation of ln(predicted ratio of the two layouts' step times), for a profile's
+    """Standard deviation of the logarithm of the predicted ratio of two layouts' step times, for a profile's
     `pair_error`."""
     return deviation_on(max(1, len(axes_that_differ(first, second))), pair_error)
 
 
 def deviation_on(axes: int, pair_error: float) -> float:
-    """Standard deviation of ln(predicted ratio of two step times), for layouts that differ on `axes` axes."""
+    """Standard deviation of the logarithm of the predicted ratio of two step times, for layouts that differ
+    on `axes` axes."""
     return pair_error / _MEDIAN * math.sqrt(axes)
 
 
 def error_between(first: Layout, second: Layout, question: Question) -> float:
-    """Median relative error of the predicted ratio of two layouts' step times; smaller predicted differences
-    are not significant."""
+    """Median relative error of the predicted ratio of two layouts' step times, below which predicted
+    differences are not significant."""
     return pair_error_of(question) * math.sqrt(max(1, len(axes_that_differ(first, second))))
 
 
 def chance_of_gain(log_ratio: float, first: Layout, second: Layout, pair_error: float) -> float:
-    """Probability that the true ratio of two layouts' step times is above one, if the predicted ratio is
-    exp(`log_ratio`)."""
+    """Probability that the true ratio of two layouts' step times is above one, given the logarithm of the
+    predicted ratio."""
     return _NORMAL.cdf(log_ratio / deviation(first, second, pair_error))
 
 
 def half_width(share: float) -> float:
-    """Half width of the central interval with probability `share` under a normal distribution, in standard
-    deviations, such as 1.645 for 0.9."""
+    """Half width, in standard deviations, of the central interval of a normal distribution with probability
+    `share`: 1.645 for 0.9."""
     return _NORMAL.inv_cdf((1 + share) / 2)
 
 
@@ -332,7 +333,7 @@ _PLAINEST = Layout()
 
 def uncovered_facts(question: Question, layout: Layout) -> int:
     """Number of properties of a question and layout (axis values, GPU, stack) that no timed run of the
-    hardware profile had. 0 if the profile lists no runs."""
+    hardware profile had; 0 if the profile lists no runs."""
     timed = question.hardware.timed
     other_gpu = question.cluster.gpu.name not in {runs.gpu for runs in timed}
     other_stack = question.stack.name not in {runs.stack for runs in timed}
@@ -341,7 +342,7 @@ def uncovered_facts(question: Question, layout: Layout) -> int:
 
 def words_beyond_runs(question: Question, layout: Layout) -> tuple[str, ...]:
     """Properties of a layout that no timed run of the hardware profile had, in words such as "cp8" or "12,288
-    GPUs". These are degrees above those of all runs and names that no run has; empty if the profile lists no
+    GPUs": degrees above those of all runs, and other values that no run had. Empty if the profile lists no
     runs."""
     words, timed = list[str](), question.hardware.timed
     if not timed:

@@ -59,8 +59,8 @@ _PARTIAL_RECOMPUTE = 0.5
 
 
 def features_of(question: Question, layout: Layout) -> dict[str, float]:
-    """Numeric features by which runs are compared, as name → number; sizes and parallel degrees as binary
-    logarithms, sharding and recomputation as shares."""
+    """Numeric features by which runs are compared, by name: sizes and parallel degrees as binary logarithms,
+    sharding and recomputation as shares."""
     model, training = question.model, question.training
     policies = [mix.partition(":")[0] for mix in layout.stage_recompute]
     counts = {
@@ -80,8 +80,8 @@ def features_of(question: Question, layout: Layout) -> dict[str, float]:
 
 
 def labels_of(question: Question) -> dict[str, str]:
-    """Categorical features by which runs are compared (GPU, die, stack, family of stacks, whether the model
-    has experts), as name → text."""
+    """Categorical features by which runs are compared, by name: GPU, die, stack, family of stacks, and
+    whether the model has experts."""
     gpu, stack = question.cluster.gpu.name, question.stack
     experts = "yes" if question.model.has_experts else "no"
     return dict(zip(NAMES, (gpu, die_of(gpu), stack.name, stack.family or stack.name, experts), strict=True))
@@ -97,25 +97,24 @@ Rows = npt.NDArray[np.void]
 
 
 def rows_of(table: Iterable[Mapping[str, Any]]) -> Rows:
-    """Table of rows from one mapping per run or question, of features, names and spread."""
+    """Table of rows (structured array) from a mapping of features, names and spread for each run or question."""
     return np.array([(*(row[name] for name in (*_NUMBERS, *_TEXTS)), row) for row in table], _COLUMNS)
 
 
 def row_of(question: Question, layout: Layout, spread: float) -> Rows:
-    """Table with a single row, which holds the features of one question and layout, without a source."""
+    """Table with a single row for one question and layout, without a source."""
     return rows_of([{**features_of(question, layout), **labels_of(question), "source": "", "spread": spread}])
 
 
 def agree(first: Rows, second: Rows, column: str) -> Bools:
-    """Whether each row of one table and each row of another have the same text in the column `column`,
-    (N, M)."""
+    """Whether rows of two tables have the same text in a column, for each pair of rows, (N, M)."""
     return np.asarray(first[column][:, None] == second[column][None])
 
 
 @cache
 def timed_rows() -> tuple[Rows, Array]:
-    """Features of all timed runs shipped with the package, and the error ln(measured / predicted) of each,
-    (N,)."""
+    """Features of all timed runs shipped with the package, and their errors ln(measured / predicted), (N,);
+    cached."""
     text = (files("cost_models") / "data" / "errors" / "steps.csv").read_text(encoding="utf-8")
     table = list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
     return rows_of(table), np.array([float(row["log_ratio"]) for row in table])
@@ -137,8 +136,8 @@ _HALF_SHAPE = ("gpus", "microbatches")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """Constants of the Gaussian process that models errors of predicted step times; the module docstring has
-    its formula."""
+    """Constants of the Gaussian process that models errors of predicted step times (formula in the module
+    docstring)."""
 
     amplitude: float
     """Amplitude a of a row with the typical spread `_USUAL_SPREAD`, as a multiple of that spread."""
@@ -175,18 +174,19 @@ class Kernel:
     """Factor on the covariance of a run of a dense model and a run of a mixture of experts."""
 
     def amplitudes(self, rows: Rows) -> Array:
-        """Amplitude `a` of each row, (N,), the prior standard deviation of its prediction error without the
-        terms S and N."""
+        """Prior standard deviation of each row's prediction error, (N,), without the terms S and N."""
         spread = np.clip(rows["spread"], _LEAST_SPREAD, _MOST_SPREAD) / _USUAL_SPREAD
         of_model = self.experts * (rows["experts"] == "yes") + self.narrow * (rows["bits"] < 4)
         logarithm = of_model + self.sharded * rows["sharded"]
         return np.asarray(self.amplitude * _USUAL_SPREAD * spread**self.power * np.exp(logarithm))
 
     def similarity(self, first: Rows, second: Rows) -> Array:
-        """Similarity s · e^{−d} of the rows of one table to the rows of another, (N, M). It is 1 for the same
-        question, and falls with distance and with another GPU, stack or kind of model."""
+        """Similarity s · e^{−d} of each pair of rows of two tables, (N, M): 1 for the same question, less
+        with distance and with another GPU, stack or kind of model."""
 
         def factor(name: str, factor_between: float) -> Array:
+            """Factor for each pair of rows, (N, M): 1 if they agree in the column `name`, else
+            `factor_between`."""
             return np.where(agree(first, second, name), 1.0, factor_between)
 
         of_gpus = factor("gpu", self.other_gpu) * factor("die", self.other_die)
@@ -195,8 +195,8 @@ class Kernel:
         return np.asarray(shares * np.exp(-self.distance(first, second)))
 
     def covariance(self, first: Rows, second: Rows) -> Array:
-        """Prior covariance of the prediction errors of each row of one table and each row of another, (N, M),
-        without the noise of single runs."""
+        """Prior covariance of the prediction errors of each pair of rows of two tables, (N, M), without the
+        noise of single runs."""
         source = agree(first, second, "source") & (first["source"] != "")[:, None]
         x, y = self.amplitudes(first)[:, None], self.amplitudes(second)[None]
         g2_x, g2_y = (np.minimum(1.0, self.same**2 / amplitudes**2) for amplitudes in (x, y))
@@ -206,8 +206,7 @@ class Kernel:
         return np.asarray(x * y * self.similarity(first, second) * deviations + self.publisher**2 * source)
 
     def distance(self, first: Rows, second: Rows) -> Array:
-        """Distance between the features of each row of one table and each row of another, (N, M), in length
-        scales."""
+        """Distance in features of each pair of rows of two tables, (N, M), in length scales."""
         lengths = [self.shape] * len(SHAPE) + [self.split] * len(SPLIT) + [self.switches] * len(SWITCHES)
         scales = np.where(np.isin(FEATURES, _HALF_SHAPE), 0.5**0.5, 1.0) / np.array(lengths)
         x, y = (np.stack([rows[name] for name in FEATURES], axis=1) * scales for rows in (first, second))
@@ -215,13 +214,12 @@ class Kernel:
         return np.sqrt(np.maximum(total, 0.0))
 
     def prior(self, rows: Rows) -> Array:
-        """Prior variance of the prediction error of each row, (N,), for a publisher without other timed
-        runs."""
+        """Prior variance of each row's prediction error, (N,), for a publisher without other timed runs."""
         return self.amplitudes(rows) ** 2 + self.publisher**2 + self.noise**2
 
     def posterior(self, row: Rows, timed: Rows, errors: Array) -> tuple[float, float]:
-        """Mean and standard deviation of the error ln(measured / predicted) of one row, given the `errors`
-        (N,) of the timed rows.
+        """Mean and standard deviation of one row's error ln(measured / predicted), given the `errors` (N,) of
+        the timed rows.
 
         Rows of nearly the same question (GPU, family of stacks and kind of model, at almost no distance) count
         once more, as a measurement with the deviation r between publishers: the process attributes part of
@@ -242,8 +240,8 @@ class Kernel:
 
 
 class Reach(NamedTuple):
-    """Distances of the ends of a 90 % interval of step times from its median, in posterior standard
-    deviations. They come from errors on left-out sources."""
+    """Distances from the median to the two ends of a 90 % interval of step times, in posterior standard
+    deviations, from errors on left-out sources."""
 
     faster: float
     slower: float
@@ -251,8 +249,8 @@ class Reach(NamedTuple):
 
 @cache
 def shipped_constants() -> tuple[Kernel, dict[str, Reach], dict[str, Any]]:
-    """Constants of the error model from the package's data, as (kernel, ends of the 90 % interval by stratum,
-    all values of the file)."""
+    """Constants of the error model from the package's data: the kernel, the ends of the 90 % interval by
+    stratum, and all values of the file; cached."""
     constants = read_data("errors/steps")
     kernel = Kernel(**{field.name: constants[field.name] for field in fields(Kernel)})
     return kernel, {name: Reach(**ends) for name, ends in constants["reach"].items()}, constants
@@ -273,7 +271,7 @@ differ by this."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearRuns:
-    """Timed runs of the question nearest to a given question."""
+    """Timed runs of the question that is nearest to a given question."""
 
     source: str
     model: str
@@ -315,13 +313,13 @@ class ExpectedStep:
 
     @property
     def likely_steps(self) -> Array:
-        """Step seconds of equal probability, (40,), shortest first."""
+        """Equally probable step seconds, (40,), in increasing order."""
         shares = (np.arange(_LIKELY_STEPS) + 0.5) / _LIKELY_STEPS
         return self.sample_steps(np.array([NormalDist().inv_cdf(share) for share in shares]))
 
     def sample_steps(self, normal: Array) -> Array:
-        """Convert standard normal draws to step seconds of the same shape. A draw of 0 gives the median, and
-        the ±1.645 that bound 90 % of draws give the interval's ends."""
+        """Convert standard normal draws (...) to step seconds (...). A draw of 0 gives the median, and draws
+        of ±1.645, which bound 90 %, give the interval's ends."""
         side = half_width(INTERVAL_PROBABILITY)
         slower, faster = math.log(self.high / self.seconds) / side, math.log(self.seconds / self.low) / side
         return np.asarray(self.seconds * np.exp(np.where(normal < 0, faster, slower) * normal))
@@ -329,7 +327,7 @@ class ExpectedStep:
 
 def expected_step(question: Question, estimate: Estimate) -> ExpectedStep | None:
     """Expected step seconds with a 90 % interval for an estimate; None if the profile has no scenarios, or
-    the cluster several pools."""
+    the cluster has several pools."""
     layout, paper = estimate.layout, estimate.step_seconds
     scenario_seconds = seconds_under_scenarios(question, layout)
     if scenario_seconds is None:
@@ -358,13 +356,13 @@ def expected_step(question: Question, estimate: Estimate) -> ExpectedStep | None
 
 
 def spread_of(under_scenarios: Array, seconds: float) -> float:
-    """Robust standard deviation (from the median absolute deviation) of ln(step seconds) over the scenarios,
-    (K,), around the predicted `seconds`."""
+    """Robust standard deviation of the logarithm of step seconds over scenarios, (K,), around the predicted
+    `seconds`."""
     return float(MAD_TO_DEVIATION * np.median(np.abs(np.log(under_scenarios / seconds))))
 
 
 def nearest_first(kernel: Kernel, row: Rows, timed: Rows) -> Ints:
-    """Indices (N,) that sort the timed rows from the most to the least similar to `row`.
+    """Indices (N,) that sort the timed rows from most to least similar to `row`.
 
     Rows with equal covariance are ordered by similarity: if the row's amplitude is below the deviation between
     publishers, all covariances are zero.
@@ -374,9 +372,8 @@ def nearest_first(kernel: Kernel, row: Rows, timed: Rows) -> Ints:
 
 
 def stratum_of(row: Rows, timed: Rows) -> str:
-    """Classify how closely timed runs match a row as "timed", "untimed" or "borrowed". "timed": this GPU,
-    family of stacks and kind of model were timed together; "untimed": another GPU of its die was; else
-    "borrowed"."""
+    """How closely timed runs match a row: "timed" if this GPU, family of stacks and kind of model were timed
+    together; "untimed" if another GPU of its die was timed; else "borrowed"."""
     gpu, family, kind, die = (agree(row, timed, name)[0] for name in ("gpu", "family", "experts", "die"))
     if (gpu & family & kind).any():
         return "timed"
@@ -384,6 +381,8 @@ def stratum_of(row: Rows, timed: Rows) -> str:
 
 
 def _near_runs(row: Rows, timed: Rows, errors: Array, near: Ints) -> NearRuns:
+    """Summary of the timed runs that are most similar to a row and of one question; `near` are row numbers,
+    nearest first."""
     first = timed[near[0]]
     same_question = [place for place in near if not _differences(first, timed[place])]
     seconds = [float(run["seconds"]) for run in timed["run"][same_question]]
@@ -404,7 +403,7 @@ _WORDS |= {"sharded": "zero", "recomputed": "recompute", "bits": "precision"}
 
 
 def _differences(first: np.void, second: np.void) -> tuple[str, ...]:
-    """Names, in words for the user, of the features in which two rows differ; empty if both have the same
+    """Names, in words for the user, of the features in which two rows differ; empty if they are of the same
     question."""
     words = [word for name, word in (("gpu", "GPU"), ("family", "stack")) if first[name] != second[name]]
     tolerances = dict.fromkeys(FEATURES, 1e-3) | dict.fromkeys(SHAPE, _SIZE_TOLERANCE)

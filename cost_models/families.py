@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Import names (`module:name`) of the classes that implement one family of models."""
+    """Import names (`module:name`) of the classes that plan, price, show and train one family of models."""
 
     plan_kind: str
     """Value of the field `kind` in the family's plan files."""
@@ -51,18 +51,18 @@ FAMILIES = {
         report="executor.recommender.training:RecommenderReport",
     ),
 }
-"""Name of a model family → the classes that implement it."""
+"""Classes that implement each model family, by its name."""
 
 
 def load(name: str | None) -> Any:
-    """Import and return the object named by `module:name`; `name` may not be None (for a class that the
-    family lacks)."""
+    """Import and return the object that `module:name` names; `name` is None for a class that the family
+    lacks, which is an error."""
     assert name is not None, "verbs refuse what a family does not do"
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
 
 
 def family_of_plan_kind(kind: object) -> Family:
-    """Model family whose plan files have the given `kind`; for an unknown kind the transformers, whose reader
-    then reports the error."""
+    """Model family whose plan files have the given `kind`; an unknown kind counts as transformers, whose
+    reader reports the error."""
     return next((one for one in FAMILIES.values() if one.plan_kind == kind), FAMILIES[TRANSFORMER])

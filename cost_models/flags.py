@@ -36,7 +36,7 @@ _FLAG = "flag"
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """Command-line form of one field of an options class, with its spelling, type, help and group."""
+    """Command-line form of one field of an options class: spelling, type, help and group."""
 
     metavar: str
     help: str
@@ -70,11 +70,13 @@ class Flag:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class Options:
-    """Options of a verb. Its classes are frozen dataclasses; with `kw_only` their fields are given by name."""
+    """Base class of a verb's options. Subclasses become frozen dataclasses; with `kw_only` their fields are
+    keywords."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     def __init_subclass__(cls, kw_only: bool = False) -> None:
+        """Make a subclass a frozen dataclass."""
         dataclass(frozen=True, kw_only=kw_only)(cls)
 
 
@@ -116,8 +118,8 @@ def plan_file(help: str = "Plan file written by `meshwright plan -o`.") -> Mappi
 
 
 def flags_of(options: type[Any]) -> dict[str, Flag]:
-    """Command-line flags of an options class (dataclass or pydantic model), as field name → flag, sorted by
-    help panel."""
+    """Command-line flags of an options class (dataclass or pydantic model) by field name, sorted by help
+    group."""
     if hasattr(options, "model_fields"):
         marks = {name: one.metadata for name, one in options.model_fields.items()}
         flags = {name: mark for name, own in marks.items() for mark in own if isinstance(mark, Flag)}
@@ -167,7 +169,7 @@ def _class_bodies(module: str) -> dict[str, list[ast.stmt]]:
 
 
 def sorted_flags(flags: Mapping[str, Flag]) -> dict[str, Flag]:
-    """Copy of a mapping of flags sorted by help panel; a flag with `listed_after` directly follows the flag
+    """Copy of a mapping of flags, sorted by help group; a flag with `listed_after` directly follows the flag
     of that field."""
     names = sorted(flags, key=lambda name: PANELS.index(flags[name].panel))
     for name in [name for name in names if flags[name].listed_after in names]:
@@ -177,15 +179,15 @@ def sorted_flags(flags: Mapping[str, Flag]) -> dict[str, Flag]:
 
 
 def defaults_of(options: type[Any]) -> dict[str, Any]:
-    """Default values of an options class, as field name → default; MISSING for required fields."""
+    """Default value of each field of an options class, by field name; MISSING for required fields."""
     if not hasattr(options, "model_fields"):
         return {one.name: one.default for one in fields(options)}
     return {name: MISSING if one.is_required() else one.default for name, one in options.model_fields.items()}
 
 
 def given_flags(options: Any) -> tuple[str, ...]:
-    """Names of the flags whose values differ from their defaults, without output flags and flags of a single
-    verb."""
+    """Names of the fields whose values differ from their defaults, only of flags that several verbs share (no
+    output flags)."""
     defaults, excluded = defaults_of(type(options)), ("argument", "subject", "verb", "output")
     empty: tuple[Any, ...] = (None, "", (), [])
     flags = {name: one for name, one in flags_of(type(options)).items() if one.is_part_of_question}
@@ -194,7 +196,7 @@ def given_flags(options: Any) -> tuple[str, ...]:
 
 
 def part_of(options: Any, kind: type[O], **extra: Any) -> O:
-    """Create options of class `kind` from the fields that it shares with `options`, and from the values in
+    """Options of class `kind` with the values of the fields that it shares with `options`, and those in
     `extra`."""
     names = {one.name for one in fields(options)}
     shared = {one.name: getattr(options, one.name) for one in fields(kind) if one.name in names}  # type: ignore[arg-type]
@@ -202,13 +204,15 @@ def part_of(options: Any, kind: type[O], **extra: Any) -> O:
 
 
 def as_keywords(options: Callable[P, O]) -> Callable[[Callable[[O], R]], Callable[P, R]]:
-    """Decorator that lets a function of an options object take the option fields as keywords, `plan(...)` for
-    `plan(PlanOptions(...))`.
+    """Decorator for a function of one options object, after which it takes the fields of the options as
+    keywords: `plan(...)` for `plan(PlanOptions(...))`.
 
     Type checkers and editors see the fields as parameters; the help of the function has them too.
     """
 
     def of_fields(answer: Callable[[O], R]) -> Callable[P, R]:
+        """Wrap a function of one options object into a function of the options' fields."""
+
         @wraps(answer)
         def call(*positional: P.args, **keywords: P.kwargs) -> R:
             return answer(options(*positional, **keywords))

@@ -52,7 +52,7 @@ class Question:
     @property
     def by_kind(self) -> tuple[Question, ...]:
         """Copies of the question, one for each kind of transformer block, in which all blocks are of that
-        kind. With a single kind, only this question."""
+        kind; only this question if there is a single kind."""
         if self.kinds.number == 1 and not self.training.freeze:
             return (self,)
         kinds = of_each_kind(self.model, self.training)
@@ -60,13 +60,13 @@ class Question:
 
     @property
     def kinds(self) -> Kinds:
-        """Kind of each transformer block of the model (such as dense or with experts). Over several pools all
-        blocks are priced as their mean, a single kind."""
+        """Kind of each transformer block of the model, such as dense or with experts. With several pools all
+        blocks have one kind, as their prices are averaged."""
         return Kinds((0,) * self.model.num_layers) if self.has_pools else kinds_in(self.model, self.training)
 
     @property
     def pools(self) -> tuple[Question, ...]:
-        """Question of each pool (group of equal GPUs), or only this question if all GPUs are equal."""
+        """Question of each pool (group of equal GPUs); only this question if all GPUs are equal."""
         return self.members or (self,)
 
     @property
@@ -91,19 +91,19 @@ class Question:
         return replace(self, **{part: getattr(self, part).model_copy(update=fields)})
 
     def recomputing(self, policy: Recompute) -> Self:
-        """Copy of the question in which all pipeline stages use the given recompute policy."""
+        """Copy of the question in which the search may use only the given recompute policy."""
         return self.updated("training", recompute=(policy,))
 
     @property
     def memory_error(self) -> float:
-        """Relative error of predicted peak memory that nine in ten runs of the stack do not exceed, for this
-        kind of model."""
+        """Relative error of predicted peak memory that nine in ten runs under the stack do not exceed, for
+        dense models or for mixtures of experts."""
         of_mixtures = self.stack.mixture_memory_error if self.model.has_experts else None
         return self.stack.memory_error if of_mixtures is None else of_mixtures
 
     @property
     def scored_share(self) -> float:
-        """Share of a sequence's tokens whose logits are computed, below 1 if the stack skips padding and
+        """Share of a sequence's tokens whose logits are computed; below 1 if the stack skips padding and
         prompts, which have no loss."""
         job = self.training
         if not self.stack.skips_ignored_tokens or job.reference is not None:
@@ -113,7 +113,7 @@ class Question:
 
     @property
     def dropout(self) -> float:
-        """Dropout probability of hidden activations, from the training job, else the default of the stack."""
+        """Dropout probability of hidden activations: the training job's, else the stack's default."""
         if self.training.dropout is not None:
             return self.training.dropout
         return _USUAL_DROPOUT if self.stack.usual_dropout and not self.model.gated_mlp else 0.0
@@ -124,7 +124,7 @@ _USUAL_DROPOUT = 0.1
 
 
 def mixed_question(mixed: MixedCluster, pools: tuple[Question, ...]) -> Question:
-    """Create the question of a cluster of several pools from the question of each pool."""
+    """Create the question of a cluster of several pools from the pools' questions."""
     measured = mixed.model_copy(update={"pools": tuple(pool.cluster for pool in pools)})
     weakest, limits = max((pool.hardware for pool in pools), key=by_uncertainty), measured.common_limits
     return replace(pools[0], cluster=limits, hardware=weakest, risk="none", mixed=measured, members=pools)
@@ -134,14 +134,14 @@ _TIERS = ("measured", "profile", "datasheet")
 
 
 def by_uncertainty(profile: HardwareProfile) -> tuple[int, float]:
-    """Sort key of hardware profiles, the most trusted first, by tier and then by median error against
+    """Sort key that puts the most trusted hardware profiles first: by tier, then by median error against
     measured runs."""
     error = profile.median_error
     return _TIERS.index(profile.tier), float("inf") if error is None else error
 
 
 def require_tiles(profile: HardwareProfile, gpu: GpuSpec) -> None:
-    """Raise InputError unless the profile has the measured tile sizes to price matrix products on the GPU.
+    """Raise InputError if the profile lacks the measured tile sizes that price matrix products on the GPU.
 
     Raises:
         InputError: the GPU computes them in tiles, and the profile, as one of a CPU, knows none.
@@ -159,7 +159,7 @@ Profiles = HardwareProfile | tuple[HardwareProfile, ...]
 
 
 def parts_of(question: Question) -> tuple[AnyCluster, Profiles]:
-    """Cluster and hardware profile of a question as a plan file stores them; with several pools of GPUs, a
+    """Cluster and hardware profile of a question as a plan file stores them; with several pools of GPUs, one
     profile for each."""
     if question.mixed is None:
         return question.cluster, question.hardware
@@ -171,7 +171,7 @@ SHARED_PARTS = ("model", "training", "stack", "confidence", "risk")
 
 
 def question_of_parts(cluster: AnyCluster, hardware: Profiles, **shared: Any) -> Question:
-    """Create a question from the parts in a plan file, the inverse of `parts_of`; `shared` holds the fields
+    """Create a question from the parts in a plan file, the inverse of `parts_of`; `shared` are the fields in
     `SHARED_PARTS`.
 
     Raises:
@@ -187,7 +187,7 @@ def question_of_parts(cluster: AnyCluster, hardware: Profiles, **shared: Any) ->
 
 
 def each_pool(question: Question, change: Callable[[Question], Question | None]) -> Question | None:
-    """Copy of the question with `change` applied to every pool; None if `change` returns None for all
+    """Copy of the question in which `change` was applied to every pool; None if `change` returns None for all
     pools."""
     changed = [change(pool) for pool in question.pools]
     if not any(changed):

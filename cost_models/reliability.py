@@ -1,62 +1,63 @@
-"""Forecast of a training job: its time and end, the share of time that trains, and how often to save.
+"""Forecast of a training job under failures: its time and end, the share of time that trains, and the best
+interval between checkpoints.
 
-Segments of a training job (steps from one checkpoint to the next), which are repeated after a failure.
+A segment (the steps from one checkpoint to the next) is repeated after a failure.
 
-Failures come at random (exponential, mean M). A segment trains for τ and saves for δ, in which training waits; a
-restart takes R, in which failures come as well; a checkpoint can be read f after it was saved, so a failure costs the
-work of f besides what came since. From one readable checkpoint to the next
+Times between failures are random (exponential, mean M). A segment trains for τ seconds and saves for δ, while training
+waits; a restart takes R, in which failures may happen too; a checkpoint is readable f after it was saved, so a failure
+wastes f seconds of work in addition to the work since then. From one readable checkpoint to the next
 
     E[segment] = M · e^{(R + f)/M} · (e^{(τ + δ)/M} − 1)              goodput = τ / E
 
 (Daly 2006, equation 13, with f = 0; the same argument holds for any f ≤ τ + δ, as after a failure R + f + τ + δ must
 pass without another). First order: τ = √(2δM) (Young 1974), √(2δM) − δ (Daly 2006).
 
-Spare nodes: nodes leave one at a time and are back after a repair, on average ρ = repair / M of them are away. With S
-spares the job stands still while S + 1 are away; failures do not come while it stands. That is a system of S + 1
-servers whose calls are lost when all are busy (Erlang 1917): the share of time with n away is ρⁿ/n! of the sum over
-0 ≤ n ≤ S + 1.
+Spare nodes: nodes fail one at a time and return after a repair, so that ρ = repair / M of them are absent on average.
+With S spares the job waits while S + 1 nodes are absent; no node fails while it waits. This is a system of S + 1
+servers that loses calls while all are busy (Erlang 1917): the share of time with n nodes absent is ρⁿ/n! of the sum
+over 0 ≤ n ≤ S + 1.
 
-What a start of the executor takes by the parts that `run` reports, from constants (`data/errors/start.yaml`).
+Start-up seconds of the executor by the parts that `run` reports, from constants (`data/errors/start.yaml`):
 
     processes   CPU seconds of torchrun's process and then of a rank's, until it can join: Python, torch
     groups      request · ranks · (Σ over a rank's groups of n ranks (1 + 2 ⌈log2 n⌉) + 2 (⌈log2 ranks⌉ − 1))
-    weights     seconds to build a block, times a rank's; and, unless they are loaded, to draw what the rank updates
-    first_step  what it takes longer than later ones on the host: torch works out how operators on shards are split
+    weights     seconds to build a rank's blocks and, unless weights are loaded, to draw the weights that it updates
+    first_step  additional host seconds of the first step: torch determines how operators on shards are split
 
-Draws on a GPU move `draw_bytes` of its memory for an element; on a CPU their pieces stay in a cache.
+Random draws on a GPU move `draw_bytes` of its memory per element; on a CPU their pieces stay in a cache.
 
-One process serves the store that ranks meet at, so that requests of all ranks come one after another. A rank asks for
-the addresses of those with whom it speaks: log2 n of a group for a sum or a gathering, as many more of all ranks, but
-for its neighbour, for a barrier. By default
-each rank asks for all others of each of its groups, 1 + 2 n requests, which grows as the square of the ranks (Jiang et
-al. 2024, "MegaScale", section 3.5, counts barriers that do, too: 1,047 s on 2,048 GPUs, below 5 s without).
+One process serves the rendezvous store of all ranks, so that their requests are served one after another. A rank
+requests the addresses of the ranks with which it communicates: log2 n of a group for a reduction or gather, and as many
+of all ranks, except its neighbour, for a barrier. By default each rank requests the addresses of all others in each of
+its groups, 1 + 2 n requests, which grows as the square of the ranks (Jiang et al. 2024, "MegaScale", section 3.5,
+counts such barriers too: 1,047 s on 2,048 GPUs, below 5 s without).
 
-Left out: the way of a request, whose seconds overlap with those of others; the handshakes of torch and NCCL; what a
-GPU's first step loads and allocates.
+Not included: the network time of requests, which overlap; the handshakes of torch and NCCL; loading and allocations in
+a GPU's first step.
 
-What the executor takes to read a checkpoint: verified, read and, where several ranks hold the same, sent.
+Seconds of the executor to read a checkpoint: files are verified and read, and sent if several ranks need the same.
 
-Every file is read by one of n ranks, which forms its digest. Then each rank reads the pieces that it holds; or, where
-links are faster than its share of the storage, one of the ranks that hold the same reads a piece and sends it to the
-others (Jiang et al. 2024, "MegaScale", section 4.4). Of B bytes, from storage that all together read at S:
+Every file is first read by one of n ranks, which computes its digest. Then each rank reads the pieces it needs; or,
+if links are faster than a rank's share of the storage, one of the ranks that need a piece reads it and sends it to the
+others (Jiang et al. 2024, "MegaScale", section 4.4). For B bytes, from storage that all ranks together read at S:
 
     verifying = B / S + digest · B / n
     reading   = min(Σ copies · B / S,  B / S + broadcast of what a rank holds)
 
-The sums are over routed experts and everything else. Left out: what the hosts' page caches keep of the first reading.
+The sums are over routed experts and everything else. Not included: files that remain in the hosts' page caches.
 
 The forecast is
 
     wall · (1 − maintenance) = start + steps/k · (E[k steps] + failures · wait for a spare) + replacing slow hosts
 
-Being slow is a trait of a host (MegaScale, section 6.3): a share s of them is slow, whichever they are. Kept, they slow
-every step of a job that has any. Replaced, each costs a restart once, and so does any slow host among those that come
-in its place or in that of a failed one: s/(1 − s) · (hosts + failures) restarts in all.
+A share s of the hosts is slow, always the same hosts (MegaScale, section 6.3). If they are kept, every step of a job
+with a slow host is slower. If they are replaced, each slow host costs a restart once, and so does each slow host among
+the replacements of slow and failed hosts: s/(1 − s) · (hosts + failures) restarts in all.
 
-The interval is the number of steps that the expected time is least at, or the requested one.
+The interval between checkpoints is the number of steps with the least expected time, or the requested number.
 
-Random draws of the time at which the job ends say what failures, and the step that nobody has timed yet, leave to
-chance; changes that would end it sooner are one more spare, twice the storage, half the restart, rarer failures.
+Random draws of the job's end show the uncertainty from failures and from step times that nobody has measured. Changes
+that may end the job sooner are one more spare node, twice the storage bandwidth, half the restart time, fewer failures.
 """
 
 from __future__ import annotations
@@ -96,8 +97,8 @@ from cost_models.units import format_bandwidth, format_bytes, format_seconds, gr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """Training from one checkpoint to the next, in seconds of work, saving, restart and mean time between
-    failures."""
+    """Training from one checkpoint to the next, with its seconds of work, saving and restart and the mean
+    time between failures."""
 
     work: float
     """Seconds of training from one checkpoint to the next, τ."""
@@ -138,7 +139,8 @@ class Segment:
 
     @property
     def lost(self) -> float:
-        """Expected seconds of training and saving between checkpoints that failures waste and that are repeated."""
+        """Expected seconds of training and saving between checkpoints that failures waste, so that they are
+        repeated."""
         return max(0.0, self.expected - self.length - self.restarting)
 
     @property
@@ -148,8 +150,8 @@ class Segment:
 
     @property
     def retry_seconds(self) -> float:
-        """Seconds that must pass without a failure to complete a segment after a failure. They are restart,
-        unreadable checkpoint, segment."""
+        """Seconds that must pass without a failure to complete a segment after a failure: restart, time until
+        the last checkpoint is readable, and the segment."""
         return self.restart + self.lag + self.length
 
     @property
@@ -175,11 +177,13 @@ finite."""
 
 
 def _exp(value: float) -> float:
+    """Exponential function, with the exponent limited to `_MAX_EXPONENT`."""
     return math.exp(min(value, _MAX_EXPONENT))
 
 
 def truncated(mean: float, threshold: float) -> tuple[float, float]:
-    """Mean and mean square of an exponential time with mean `mean`, conditioned to be shorter than `threshold`."""
+    """Mean and mean square of an exponentially distributed time of mean `mean`, given that it is shorter than
+    `threshold`."""
     x = threshold / mean
     if x < 1e-4:  # uniform: what follows loses all its digits
         return threshold / 2, threshold**2 / 3
@@ -194,14 +198,14 @@ def young(saving: float, mtbf: float) -> float:
 
 
 def daly(saving: float, mtbf: float) -> float:
-    """Best seconds of work between checkpoints by Daly's formula √(2δM) − δ, or M where saving takes too long for
-    it (Daly 2006)."""
+    """Best seconds of work between checkpoints by Daly's formula √(2δM) − δ (Daly 2006), or M if saving takes
+    too long for the formula."""
     return young(saving, mtbf) - saving if saving < mtbf / 2 else mtbf
 
 
 def best_work(saving: float, mtbf: float) -> float:
-    """Best seconds of work between checkpoints, which minimise the expected time per work E/τ. The zero of
-    e^{−(τ+δ)/M} − 1 + τ/M."""
+    """Best seconds of work between checkpoints, with the least expected time per second of work, E/τ. It is
+    the zero of e^{−(τ+δ)/M} − 1 + τ/M."""
     low, high = 0.0, mtbf  # at M the slope is e^{−(M+δ)/M} > 0
     for _ in range(200):
         middle = (low + high) / 2
@@ -211,14 +215,14 @@ def best_work(saving: float, mtbf: float) -> float:
 
 
 def first_order_ratio(segment: Segment) -> float:
-    """Share of time spent training (ETTR), to first order in the failure rate. It is (1 − (R + τ/2)/M) / (1 +
-    δ/τ) (Kokolis et al. 2024, ETTR)."""
+    """Share of time spent training, to first order in the failure rate: (1 − (R + τ/2)/M) / (1 + δ/τ)
+    (Kokolis et al. 2024, ETTR)."""
     wasted = (segment.restart + segment.lag + segment.work / 2) / segment.mtbf
     return max(0.0, 1 - wasted) / (1 + segment.saving / segment.work)
 
 
 class Waiting(NamedTuple):
-    """Probability and mean seconds of waiting for a spare node after a failure."""
+    """Probability that no spare node is free after a failure, and mean seconds of waiting for one."""
 
     chance: float
     """Probability that no spare node is free at a failure."""
@@ -232,8 +236,8 @@ class Waiting(NamedTuple):
 
 
 def waiting(spares: int | None, repair: float, mtbf: float) -> Waiting:
-    """Compute probability and mean seconds of waiting for one of `spares` spare nodes after a failure; no waits
-    if `spares` is None. A node fails every `mtbf` seconds of running."""
+    """Probability and mean seconds of waiting for one of `spares` spare nodes after a failure; no waits if
+    `spares` is None. Some node fails every `mtbf` seconds of running."""
     if spares is None:
         return Waiting(chance=0.0, seconds=0.0)
     return Waiting(chance=blocked(spares, repair / mtbf), seconds=repair / (spares + 1))
@@ -248,25 +252,26 @@ def blocked(servers: int, load: float) -> float:
 
 
 def group_sizes(layout: Layout) -> tuple[int, ...]:
-    """Sizes of the process groups that each rank joins at start-up, for a layout. They are all ranks (twice, for
-    checkpoints) and one group along each axis of its parameters."""
+    """Sizes of the process groups that each rank of a layout joins at start-up: all ranks (twice, for
+    checkpoints), and one group along each axis of its parameters."""
     shard = layout.shard_group
     return (layout.num_gpus, layout.num_gpus, layout.pp, layout.data_ranks // shard, shard, layout.tp)
 
 
 def requests(sizes: Sequence[int]) -> int:
-    """Number of a rank's requests to the rendezvous store for process groups of `sizes` ranks; the first group
-    has all ranks."""
+    """Number of requests of one rank to the rendezvous store for process groups of `sizes` ranks; the first
+    group has all ranks."""
     return sum(1 + 2 * ceil(log2(size)) for size in sizes) + 2 * max(0, ceil(log2(sizes[0])) - 1)
 
 
 def store_seconds(ranks: int, requests_of_rank: int) -> float:
-    """Seconds in which the rendezvous store serves the requests of all ranks one after another."""
+    """Seconds that the rendezvous store takes to serve the requests of all ranks one after another."""
     return ranks * requests_of_rank * float(read_data("errors/start")["request"])
 
 
 def start_up(question: Question, layout: Layout, *, draws: bool = True) -> Breakdown:
-    """Start-up seconds of our executor by part; weights are drawn if `draws`, else loaded."""
+    """Start-up seconds of this project's executor by part; weights are drawn at random with `draws`, else
+    loaded."""
     seconds = read_data("errors/start")
     blocks, split = question.model.num_layers / layout.pp, layout.zero >= 2 or layout.tp > 1
     weights = blocks * float(seconds["split_block" if split else "block"])
@@ -281,7 +286,7 @@ def start_up(question: Question, layout: Layout, *, draws: bool = True) -> Break
 
 
 class Resume(NamedTuple):
-    """Bytes and seconds with which the ranks of a layout read a checkpoint after a restart."""
+    """Bytes and seconds of reading a checkpoint on all ranks of a layout after a restart."""
 
     checkpoint_bytes: float
     """Bytes of the checkpoint."""
@@ -294,12 +299,12 @@ class Resume(NamedTuple):
     it."""
 
     def reads_once(self, storage: float) -> bool:
-        """Whether reading each part once and sending it to the other ranks is faster than every rank reading.
-        `storage` is bytes/s for all readers together."""
+        """Whether it is faster to read each part once and send it to the other ranks than to read it on every
+        rank. `storage` is bytes/s for all readers together."""
         return (self.held_bytes - self.checkpoint_bytes) / storage > self.sending
 
     def seconds(self, storage: float) -> float:
-        """Seconds until every rank has read its state from storage of `storage` bytes/s."""
+        """Seconds until every rank has its state from storage that reads `storage` bytes/s."""
         once = self.reads_once(storage)
         reading = self.checkpoint_bytes / storage + self.sending if once else self.held_bytes / storage
         digest = float(read_data("errors/start")["digest"]) * self.checkpoint_bytes / self.ranks
@@ -307,8 +312,7 @@ class Resume(NamedTuple):
 
 
 def resume_of(question: Question, layout: Layout, checkpoint_size: float) -> Resume:
-    """Compute the bytes read and the seconds of sending with which the ranks of a layout load a checkpoint of
-    `checkpoint_size` bytes."""
+    """Bytes and seconds of loading a checkpoint of `checkpoint_size` bytes on all ranks of a layout."""
     ranks, sending = layout.num_gpus, 0.0
     for share, holders in _parts(question, layout):
         message = np.array([checkpoint_size * share * float(holders.size[0]) / ranks])
@@ -318,13 +322,13 @@ def resume_of(question: Question, layout: Layout, checkpoint_size: float) -> Res
 
 
 def copies(question: Question, layout: Layout) -> float:
-    """Mean number of ranks that hold, and update, the same parameter."""
+    """Mean number of ranks that have the same parameter and update it."""
     return sum(share * float(holders.size[0]) for share, holders in _parts(question, layout))
 
 
 def _parts(question: Question, layout: Layout) -> Iterator[tuple[float, Groups]]:
-    """Yield (share of the model's parameters, groups of ranks with equal copies) for all but routed experts, then
-    for routed experts."""
+    """Yield (share of the model's parameters, groups of ranks with equal copies) for everything but routed
+    experts, then for routed experts."""
     model, groups = question.model, axis_groups(question.cluster, LayoutColumns.of([layout]))
     routed = model.num_layers * float(parameters(model, np.array([1])).experts[0]) / total_parameters(model)
     for share, holders in ((1 - routed, groups.data), (routed, groups.experts)):
@@ -333,7 +337,7 @@ def _parts(question: Question, layout: Layout) -> Iterator[tuple[float, Groups]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A training job as input of a reliability forecast, with steps, step time and checkpoint size."""
+    """A training job as input of a reliability forecast: steps, step time and checkpoint size."""
 
     steps: int
     step_seconds: float
@@ -354,11 +358,11 @@ class Job:
 
     @property
     def start_seconds(self) -> float:
-        """Seconds of the job's first start; 0 where they are unknown."""
+        """Seconds of the job's first start; 0 if unknown."""
         return 0.0 if self.start is None else self.start.total
 
     def reading(self, storage: float) -> float:
-        """Seconds in which a restart reads a checkpoint at `storage` bytes/s."""
+        """Seconds of reading a checkpoint in a restart at `storage` bytes/s."""
         return self.checkpoint_bytes / storage if self.resume is None else self.resume.seconds(storage)
 
     @property
@@ -368,8 +372,8 @@ class Job:
 
 
 def job_of(question: Question, step_seconds: float, layout: Layout | None = None) -> Job:
-    """Build the job to forecast from a planning question and the seconds of a step. For a `layout` that our own
-    executor runs, with its starts and how it reads checkpoints.
+    """Build the job to forecast from a question and the seconds of a step; with a `layout` that this
+    project's executor runs, also its start-up, restart and reading of checkpoints.
 
     Every rank saves an even share of the checkpoint, as torch.distributed.checkpoint spreads what several ranks hold.
     """
@@ -393,8 +397,9 @@ def job_of(question: Question, step_seconds: float, layout: Layout | None = None
 
 
 def checkpoint_bytes(question: Question) -> float:
-    """Size of a checkpoint in bytes, with weights, master weights and optimizer moments. It is 14 a parameter
-    with Adam in 16 bits over fp32; of adapters alone where all else is frozen."""
+    """Size of a checkpoint in bytes: weights, master weights and optimizer moments of trained parameters, and
+    frozen weights unless only adapters are trained. With Adam in 16 bits over fp32 it is 14 bytes per
+    parameter."""
     training = question.training
     master = STATE_BYTES[training.state_dtype] if training.element_bytes < 4 else 0.0
     state_per_parameter = training.element_bytes + master + moment_bytes(question)
@@ -424,7 +429,7 @@ class Forecast:
 
     @property
     def copy(self) -> float:
-        """Seconds in which GPUs wait for their share of a checkpoint to be copied to the host."""
+        """Seconds for which GPUs wait while their share of a checkpoint is copied to the host."""
         link = self.operations.host_copy or self.job.host_bandwidth
         copied = 0.0 if link is None else self.job.checkpoint_bytes / self.job.gpus / link
         return self.operations.pause + copied
@@ -436,18 +441,18 @@ class Forecast:
 
     @property
     def read(self) -> float:
-        """Seconds in which a restart reads a checkpoint."""
+        """Seconds of reading a checkpoint in a restart."""
         return self.job.reading(self.operations.storage_read or self.operations.storage_write)
 
     @property
     def slowdown(self) -> float:
-        """Factor on the seconds of a step from slow hosts that are kept; 1 without any."""
+        """Factor on the seconds of a step due to slow hosts that are not replaced; 1 without any."""
         any_slow = 1 - (1 - self.operations.slow_hosts) ** self.job.nodes
         return 1.0 if self.evicts else 1 + self.operations.slowness * any_slow
 
     @cached_property
     def segment(self) -> Segment:
-        """The steps between two checkpoints, at the pace of the slowest host."""
+        """Training from one checkpoint to the next, at the pace of the slowest host."""
         operations, behind = self.operations, self.operations.asynchronous
         started = self.job.restart.total if self.job.restart else 0.0
         restart = operations.detection + max(operations.restart, started) + self.read
@@ -457,12 +462,12 @@ class Forecast:
 
     @cached_property
     def waiting(self) -> Waiting:
-        """Chance and time of waiting for a spare node after a failure."""
+        """Probability and mean seconds of waiting for a spare node after a failure."""
         return waiting(self.operations.spares, self.operations.repair, self.segment.mtbf)
 
     @property
     def maintained(self) -> float:
-        """Share of all time taken by planned stops."""
+        """Share of all time that planned stops for maintenance take."""
         stop, segment = self.operations.maintenance, self.segment
         if stop is None:
             return 0.0
@@ -470,14 +475,14 @@ class Forecast:
 
     @property
     def resumes(self) -> Breakdown | None:
-        """Seconds of a restart of our executor by part, reading of the checkpoint included; None for other
-        trainers."""
+        """Seconds of a restart of this project's executor by part, reading of the checkpoint included; None
+        for other trainers."""
         restart = self.job.restart
         return None if restart is None else Breakdown(**restart, checkpoint=self.read)
 
     @property
     def segments(self) -> float:
-        """Number of checkpoint intervals in the job, a float."""
+        """Number of checkpoint intervals in the job, as a float."""
         return self.job.steps / self.interval
 
     @property
@@ -495,7 +500,7 @@ class Forecast:
 
     @property
     def seconds(self) -> float:
-        """Expected seconds from the start of the job until it ends, failures and planned stops included."""
+        """Expected seconds from the start to the end of the job, failures and planned stops included."""
         return self._running / (1 - self.maintained)
 
     @property
@@ -505,13 +510,14 @@ class Forecast:
 
     @property
     def goodput(self) -> float:
-        """Share of the job's expected duration spent on steps that are not lost, at the pace of healthy hosts."""
+        """Share of the job's expected duration spent on steps that are not lost, at the pace of healthy
+        hosts."""
         return self.job.seconds / self.seconds
 
     @property
     def parts(self) -> Breakdown:
-        """Breakdown of the expected duration in seconds by cause (training, saving, lost work, ...). The parts
-        sum to `seconds`."""
+        """Parts of the expected duration in seconds by cause (training, saving, lost work, ...), which sum to
+        `seconds`."""
         segment, count = self.segment, self.segments
         start = {} if self.job.start is None else {"starting": self.job.start_seconds}
         slow = (self.slowdown - 1) * self.job.seconds + self.replacing
@@ -522,8 +528,8 @@ class Forecast:
 
     @property
     def kilowatt_hours(self) -> float | None:
-        """Energy of the job in kWh with all GPUs at their power limit, planned stops excluded; None if the limit
-        is unknown."""
+        """Energy of the job in kWh if all GPUs run at their power limit, planned stops excluded; None if the
+        limit is unknown."""
         return None if self.job.watts is None else self._running * self.job.gpus * self.job.watts / 3.6e6
 
     @property
@@ -533,13 +539,14 @@ class Forecast:
 
     @property
     def _running(self) -> float:
+        """Expected seconds of the job without planned stops."""
         per_segment = self.segment.expected + self.segment.failures * self.waiting.mean_seconds
         return self.job.start_seconds + self.segments * per_segment + self.replacing
 
     @property
     def _variance(self) -> float:
-        """Variance (s²) of the time of a segment between checkpoints, waits for spare nodes included. Failures
-        are independent Bernoulli times exponential variables."""
+        """Variance (s²) of the time from one checkpoint to the next, waits for spare nodes included. Each
+        failure has a wait with some probability, of exponentially distributed length."""
         segment, wait, need = self.segment, self.waiting, self.segment.retry_seconds
         mean_wait, square = wait.mean_seconds, 2 * wait.chance * wait.seconds**2
         p, retries = segment.failure_probability, math.expm1(min(need / segment.mtbf, 300.0))
@@ -554,9 +561,9 @@ class Forecast:
 
 
 def forecast(job: Job, operations: OperationsSpec, interval: int | None = None) -> Forecast:
-    """Forecast the duration of a job that saves every `interval` steps, or at the best interval where None.
+    """Forecast the duration of a job that saves every `interval` steps, by default at the best interval.
 
-    Slow hosts are kept, or replaced as they turn up: whichever ends the job sooner.
+    Slow hosts are either kept or replaced when they appear, whichever ends the job sooner.
 
     Raises:
         InfeasibleError: it fails sooner than it restarts, or hardly trains at all.
@@ -573,6 +580,7 @@ def forecast(job: Job, operations: OperationsSpec, interval: int | None = None) 
 
 
 def _forecast(job: Job, operations: OperationsSpec, interval: int | None, *, evicts: bool) -> Forecast:
+    """Forecast for one treatment of slow hosts: replaced if `evicts`, else kept."""
     every_step = Forecast(job=job, operations=operations, interval=1, evicts=evicts)
     step = every_step.segment
     if step.mtbf <= step.restart:
@@ -593,8 +601,8 @@ def _forecast(job: Job, operations: OperationsSpec, interval: int | None, *, evi
 
 
 def least_steps(step: Segment) -> int:
-    """Minimum number of steps between checkpoints at which storage finishes one checkpoint before the next; `step` is
-    a segment of one step."""
+    """Minimum number of steps between checkpoints at which storage finishes a checkpoint before the next
+    begins; `step` is a segment of one step."""
     return max(1, math.ceil((step.lag - step.saving) / step.work))
 
 
@@ -603,6 +611,7 @@ def best_steps(step: Segment) -> int:
     fewest, work = least_steps(step), best_work(step.saving, step.mtbf) / step.work
 
     def cost(steps: int) -> float:
+        """Expected seconds per second of work for the given number of steps between checkpoints."""
         candidate = replace(step, work=steps * step.work)
         return candidate.expected / candidate.work
 
@@ -616,7 +625,8 @@ _MOST_DRAWS = 20_000_000
 
 
 def draw_ends(prediction: Forecast, runs: int = RUNS, seed: int = SEED) -> Array:
-    """Simulate the job's duration under random failures, (runs,) seconds sorted; reproducible by `seed`.
+    """Simulate the job's duration under random failures: sorted seconds of all simulated jobs, (runs,);
+    reproducible by `seed`.
 
     A segment fails with a chance, or not; one that failed is tried until a restart and a segment pass without failure.
     """
@@ -636,8 +646,8 @@ def draw_ends(prediction: Forecast, runs: int = RUNS, seed: int = SEED) -> Array
 
 
 def draw_ends_of(prediction: Forecast, steps: Array, runs: int = RUNS) -> Array:
-    """Simulate the job's duration, (runs,) seconds sorted, with an uncertain step time, which is any of `steps` (K,)
-    seconds with equal probability."""
+    """Simulate the job's duration for uncertain step seconds, each of `steps` (K,) with equal probability:
+    sorted seconds of all simulated jobs, (runs,)."""
     draws = []
     for place, step in enumerate(steps):
         timed = forecast(replace(prediction.job, step_seconds=float(step)), prediction.operations)
@@ -647,15 +657,16 @@ def draw_ends_of(prediction: Forecast, steps: Array, runs: int = RUNS) -> Array:
 
 
 def ends_of(prediction: Forecast, steps: Array | None = None) -> tuple[float, float, float]:
-    """Seconds until the job ends: 5th percentile, expected, 95th percentile; over failures and, where given, over
-    `steps` (K,), step seconds of equal probability."""
+    """Seconds until the job ends: 5th percentile, expected value and 95th percentile over failures and, if
+    given, over equally probable step seconds `steps` (K,)."""
     samples = draw_ends(prediction) if steps is None else draw_ends_of(prediction, steps)
     early, late = np.quantile(samples, (0.05, 0.95)).tolist()
     return early, prediction.seconds, late
 
 
 def _sum_of(rng: np.random.Generator, counts: Ints, mean: float, threshold: float) -> Array:
-    """Draw (N,) sums of `counts` exponential times each, all conditioned to be shorter than `threshold`."""
+    """Draw sums, (N,), of `counts` exponentially distributed times of mean `mean`, each conditioned to be
+    shorter than `threshold`."""
     if counts.sum() > _MOST_DRAWS:
         first, square = truncated(mean, threshold)
         return np.asarray(rng.normal(counts * first, np.sqrt(counts * max(0.0, square - first**2))))
@@ -667,11 +678,11 @@ def _sum_of(rng: np.random.Generator, counts: Ints, mean: float, threshold: floa
 
 
 def changes_of(current: Forecast, interval: int | None = None) -> dict[str, Forecast]:
-    """Improvements of the cluster's operations, such as one more spare node, that shorten the job by at least a
-    thousandth, best first, each with the forecast that it leads to.
+    """Forecast with each improvement of the cluster's operations (such as one more spare node) that shortens
+    the job by at least a thousandth, by improvement, best first.
 
-    Each keeps the interval between checkpoints that the user fixed, and the best one is a change of its own;
-    where nobody fixed it each has its own best.
+    If the user fixed the interval between checkpoints, every forecast has it, and the best interval is an improvement
+    of its own; otherwise each forecast has its best interval.
     """
     now, changes = current.operations, dict[str, Forecast]()
     spares, read = now.spares, now.storage_read or now.storage_write

@@ -49,7 +49,7 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakErrors:
-    """Distribution of the error of predicted memory peaks, for most runs and for outliers far below and far
+    """Distribution of the error of predicted memory peaks: of most runs, and of outliers far below and far
     above the prediction."""
 
     core: float
@@ -63,7 +63,7 @@ class PeakErrors:
     source: str = ""
 
     def p_below(self, room: float, error: float) -> float:
-        """Probability that a measured peak stays below exp(`room`) × the predicted peak, for the stack's
+        """Probability that a measured peak is below exp(`room`) × the predicted peak, for the stack's
         relative `error`."""
         deviation = max(log1p(error), 1e-9) / _NORMAL.inv_cdf(PEAK_QUANTILE)  # of ln(measured / predicted)
         core = _NORMAL.cdf(room / (self.core * deviation))
@@ -75,21 +75,21 @@ class PeakErrors:
 
 @cache
 def peak_errors() -> PeakErrors:
-    """Distribution of errors of predicted memory peaks, read from the package's data."""
+    """Distribution of errors of predicted memory peaks from the package's data; cached."""
     return PeakErrors(**read_data("errors/peaks"))
 
 
 def fits_probability(peak: float, limit: float, error: float) -> float:
-    """Probability that a run fits in memory, from its predicted `peak` and allocatable `limit`, both bytes,
-    and the stack's relative `error`."""
+    """Probability that a run fits in memory, given its predicted `peak` and allocatable `limit` in bytes and
+    the stack's relative `error`."""
     if peak <= 0:
         return 1.0
     return peak_errors().p_below(log(limit / peak), error) if limit > 0 else 0.0
 
 
 def least_chance(confidence: float) -> float:
-    """Minimum probability at which a layout counts as fitting in memory, the required `confidence` or, if
-    higher, the probability of a peak equal to the limit."""
+    """Minimum probability at which a layout counts as fitting in memory: `confidence`, or if higher the
+    probability for a peak equal to the limit."""
     return max(confidence, peak_errors().p_below(0.0, 1.0))  # without room the error does not matter
 
 
@@ -116,13 +116,13 @@ SLOWEST_DIVISOR = 4
 
 
 def num_weighed(scenarios: int, risk: Risk) -> int:
-    """Number of scenarios whose mean step time is compared under a `risk`, out of `scenarios` in total."""
+    """Number of scenarios, out of `scenarios`, over which `risk` averages step times."""
     return 0 if risk == "none" else scenarios if risk == "neutral" else -(-scenarios // SLOWEST_DIVISOR)
 
 
 def weighed_mask(seconds_K: Array, risk: Risk) -> Bools:
-    """Mask (K, ...) of the scenarios that `risk` counts (all, or the slowest), from step seconds (K, ...).
-    Among equal ones the first."""
+    """Mask (K, ...) of the scenarios that `risk` counts (all, or the slowest), for step seconds (K, ...); of
+    equal ones the first."""
     order = np.argsort(-seconds_K, axis=0, kind="stable")
     mask = np.zeros(seconds_K.shape, dtype=np.bool_)
     np.put_along_axis(mask, order[: num_weighed(len(seconds_K), risk)], True, axis=0)
@@ -130,14 +130,14 @@ def weighed_mask(seconds_K: Array, risk: Risk) -> Bools:
 
 
 def weigh(seconds_K: Array, risk: Risk) -> Array:
-    """Mean step seconds, (K, ...) → (...), over all K scenarios or, under risk `averse`, over the slowest
-    scenarios."""
+    """Mean step seconds (...) over all K scenarios of `seconds_K` (K, ...) or, under risk `averse`, over the
+    slowest of them."""
     if risk == "averse":
         seconds_K = np.sort(seconds_K, axis=0)[-num_weighed(len(seconds_K), risk) :]
     return np.asarray(seconds_K.mean(axis=0))
 
 
 def interquartile_mean(seconds_K: Array) -> float:
-    """Mean of the middle half of the step seconds of K scenarios, (K,), which outliers do not move."""
+    """Mean of the middle half of the step seconds of K scenarios, (K,), which outliers do not affect."""
     cut = len(seconds_K) // 4
     return float(np.sort(seconds_K)[cut : len(seconds_K) - cut].mean())

@@ -37,6 +37,8 @@ _QUANTITY = re.compile(r"^\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*(
 
 
 def _parse(units: dict[str, float], noun: str, example: str, text: object) -> float:
+    """Parse a text of a number and one of `units` into the base unit. Raises ValueError with `noun` and
+    `example`."""
     match = _QUANTITY.match(text) if isinstance(text, str) else None
     if match is None or match[2] not in units:
         raise ValueError(f"`{text}` is not {noun}; write it like {example}")
@@ -73,11 +75,13 @@ def parse_count(text: object) -> float:
 
 
 def _writer(units: dict[str, float], preferred: str) -> PlainSerializer:
-    """Create a pydantic serializer of a quantity to the shortest readable text that parses to exactly the
-    same value. The unit is one of the `preferred`, or else the base unit."""
+    """Create a pydantic serializer of a quantity to the shortest text that parses to exactly the same value,
+    in one of the `preferred` units or else the base unit."""
     base = next(unit for unit, factor in units.items() if factor == 1)
 
     def exact(value: float) -> str:
+        """Text of a value in the first preferred unit in which it is exact and readable, or else in the base
+        unit."""
         for unit in preferred.split():
             scaled = value / units[unit]
             text = f"{scaled:.6g}"
@@ -104,6 +108,7 @@ def value_range(parse: Parser, minimum: str, maximum: str) -> AfterValidator:
     smallest, largest = parse(minimum), parse(maximum)
 
     def check(value: float) -> float:
+        """Return the value, or raise ValueError if it is outside the range."""
         if not smallest <= value <= largest:
             raise ValueError(f"must be between {minimum} and {maximum}")
         return value
@@ -112,8 +117,8 @@ def value_range(parse: Parser, minimum: str, maximum: str) -> AfterValidator:
 
 
 def _in_largest_unit(value: float, names: str, units: dict[str, float]) -> tuple[float, str]:
-    """Convert a value to the largest of the units `names` in which it is at least one, as (value in the unit,
-    name of the unit). The name is empty if it is less than all of them, and the value unchanged."""
+    """Convert a value to the largest of the units `names` in which it is at least one, and return it with the
+    unit's name; if there is none, the unchanged value and an empty name."""
     sizes = ((name, units[name]) for name in names.split())
     return next(((value / size, name) for name, size in sizes if abs(value) >= size), (value, ""))
 
@@ -146,8 +151,8 @@ def format_count(value: float) -> str:
 
 
 def rounded(value: float, digits: int = 4) -> float:
-    """Round a number to significant digits; by default as many as a fitted or measured value, far finer than its
-    error, is short to read with."""
+    """Round a number to significant digits, by default 4, which is far finer than the error of fitted and
+    measured values."""
     return float(f"{value:.{digits}g}")
 
 

@@ -1,1 +1,1 @@
-"""Formats of other trainers: files that plans are written as, and that runs are read from."""
+"""Formats of other trainers: files as which plans are written, and from which runs are read."""

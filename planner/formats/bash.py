@@ -1,4 +1,4 @@
-"""The commands that a bash script starts, found without running it.
+"""Interpreter of bash scripts that finds the commands a script starts, without running it.
 
 An assignment holds from its line on, a branch is followed where the script's own words decide it. Expansions (`$X`,
 `${X:-8}`, `${A[@]}`, `$((8 * N))`) are followed as far as the script's own words determine them. Values that only a
@@ -42,7 +42,7 @@ _BEFORE_COUNT = {"if", "elif", "while", "until", "!", "{", "then", "do", "else"}
 
 
 class Piece(NamedTuple):
-    """A part of a bash word, quoted or not, such as plain text or one expansion."""
+    """Part of a bash word, quoted or not: plain text or one expansion."""
 
     text: str
     quoted: bool
@@ -61,46 +61,46 @@ class Line(NamedTuple):
 
 @dataclass(slots=True)
 class Word:
-    """One bash word as quoted and unquoted pieces, or the array behind `NAME=`."""
+    """One bash word as quoted and unquoted pieces, or as the array assigned in `NAME=(..)`."""
 
     pieces: list[Piece] = field(default_factory=list)
     array: list[Word] | None = None
 
     @property
     def start(self) -> str:
-        """Unquoted text of a word before the first quote or expansion; empty if the word starts with a quote or
-        expansion."""
+        """Unquoted text of a word before the first quote or expansion; empty if the word starts with either."""
         return "".join(piece.text for piece in self.pieces[:1] if not (piece.quoted or piece.expands))
 
     @property
     def literal(self) -> str:
-        """Text of a word without any quote or expansion; empty of other words."""
+        """Text of a word that has no quote and no expansion; empty for other words."""
         return self.start if len(self.pieces) == 1 else ""
 
 
 def _missing(closing: str) -> InputError:
+    """Error for a bracket or quote that is never closed."""
     return InputError(f"a `{closing}` is missing", hint="paste the whole command")
 
 
 class _Reader:
-    """Splits a bash text into commands and words, from left to right."""
+    """Parser that splits a bash text into commands and words, from left to right."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
 
     def peek(self) -> str:
-        """The character at the current position; empty at the end of the text."""
+        """Character at the current position; empty at the end of the text."""
         return self.text[self.at : self.at + 1]
 
     def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """Match a pattern at the current position, and move behind the match."""
+        """Match a pattern at the current position and, if it matches, move behind the match."""
         if (match := pattern.match(self.text, self.at)) is not None:
             self.at = match.end()
         return match
 
     def bracketed_text(self, pair: str, missing: str) -> str:
-        """Return the text from the bracket at the current position to the one that closes it, and move behind it.
-        Raises InputError where it never closes."""
+        """Return the text from the opening bracket at the current position to its closing bracket, and move
+        behind it. Raises InputError if it is never closed."""
         start, depth = self.at, 0
         for bracket in re.compile(f"[{pair}]").finditer(self.text, start):
             depth += 1 if bracket[0] == pair[0] else -1
@@ -110,7 +110,8 @@ class _Reader:
         raise _missing(missing)
 
     def lines(self, *, array: bool = False) -> list[Line]:
-        """All commands from the current position to the end of the text, or to the bracket that closes an array."""
+        """All commands from the current position to the end of the text or, with `array`, to the bracket that
+        closes an array."""
         lines: list[Line] = []
         words: list[Word] = []
         dropped = testing = False  # the word behind `>` is a file; inside `[[ .. ]]` marks are words
@@ -147,14 +148,14 @@ class _Reader:
         return [*lines, Line(words, "")]
 
     def _document(self, end: re.Pattern[str]) -> str:
-        """Text of a here-document; moves behind the line that ends it."""
+        """Return the text of a here-document, and move behind the line that ends it."""
         last = end.search(self.text, self.at)
         start, end_of_text = self.at, len(self.text)
         stop, self.at = last.span() if last else (end_of_text, end_of_text)
         return self.text[start:stop]
 
     def word(self, *, arrays: bool) -> Word:
-        """Read one bash word; if `arrays`, an assignment `NAME=(..)` counts as one word."""
+        """Read one bash word; with `arrays`, an assignment `NAME=(..)` is one word."""
         word = Word()
         while (char := self.peek()) and char not in " \t\r\n;&|()<>":
             if char == '"':
@@ -168,7 +169,7 @@ class _Reader:
         return word
 
     def pieces(self) -> list[Piece]:
-        """The remaining text as pieces of a single word, in which blanks and marks are quoted."""
+        """Rest of the text as the pieces of a single word, in which blanks and marks count as quoted."""
         pieces: list[Piece] = []
         while self.peek():
             pieces += self.word(arrays=False).pieces
@@ -177,6 +178,7 @@ class _Reader:
         return pieces
 
     def _double_quoted(self) -> list[Piece]:
+        """Read a text in double quotes as quoted pieces."""
         self.at += 1
         pieces: list[Piece] = []
         while self.peek() != '"':
@@ -185,7 +187,7 @@ class _Reader:
         return pieces or [Piece("", True)]  # beside `"$@"`, which may be no word at all
 
     def _piece(self, pattern: re.Pattern[str], *, quoted: bool) -> list[Piece]:
-        """The piece at the current position as a list, which is empty for an escaped line end."""
+        """Read the piece at the current position, as a list that is empty for an escaped line end."""
         if (match := self.match(pattern)) is None:
             raise _missing(self.peek() or '"')
         kind, text = match.lastgroup, match[match.lastgroup or 0]
@@ -197,22 +199,22 @@ class _Reader:
 
 
 def may_hold_arguments(word: str) -> bool:
-    """Whether a word consists of one unknown expansion, which a shell might split into several arguments."""
+    """Whether a word is one unknown expansion, which a shell might split into several arguments."""
     return word.startswith(OPEN) and word.endswith(CLOSE)
 
 
 def is_decided(word: str) -> bool:
-    """Whether the value of a word is known, without an unknown expansion."""
+    """Whether the value of a word is known, without unknown expansions."""
     return OPEN not in word
 
 
 def plain(word: str) -> str:
-    """A word as the script writes it, without the characters that mark unknown expansions."""
+    """Word as the script writes it, without the characters that mark unknown expansions."""
     return word.replace(OPEN, "").replace(CLOSE, "")
 
 
 UNKNOWN = [f"{OPEN}{CLOSE}"]
-"""Value of a variable that is assigned where only a shell knows whether."""
+"""Value of a variable whose value only a shell knows."""
 _PARAMETER = re.compile(
     r"(?P<count>#)?(?P<name>[A-Za-z_]\w*|[1-9])(?:\[(?P<at>[^\]]*)\])?"
     r"(?:(?P<how>,,|\^\^|:?[-=?+]|:|%%?|##?)(?P<rest>.*))?",
@@ -225,7 +227,7 @@ _PLAIN_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*|[1-9])\}?", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,15})", re.ASCII)
 _RUN_NAMES = re.compile("MASTER_|NODE_RANK|RANK|LOCAL_RANK|WANDB|NCCL_|HF_|CUDA_DEVICE_MAX_CONNECTIONS|OMP_")
-"""Prefixes of variables for rendezvous and logging, which no price depends on."""
+"""Prefixes of variables for rendezvous and logging, on which no price depends."""
 _NO_ARGUMENTS = "the script is started without arguments of its own (`$@`)"
 _MOST_TEXT = 1_000_000
 _LARGEST = 10**18
@@ -233,7 +235,7 @@ _DEEPEST_EXPANSION = 8
 
 
 def _quotient(left: int, right: int) -> int:
-    """Integer quotient rounded towards zero, as a shell divides."""
+    """Integer quotient rounded towards zero, as in shell arithmetic."""
     return left // right if (left < 0) == (right < 0) else -(-left // right)
 
 
@@ -247,19 +249,19 @@ class Values:
     """Known values of a script's variables at the current line."""
 
     variables: dict[str, list[str]] = field(default_factory=dict)
-    """Variable → value, or elements of an array."""
+    """Value of each variable as a list of one, or elements of an array, by variable."""
     tables: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Associative array → elements by key."""
+    """Elements of each associative array by key, by array."""
     assumptions: dict[str, None] = field(default_factory=dict)
 
     def assign(self, name: str, values: list[str]) -> None:
-        """Set a shell variable. Raises InputError where it grows beyond reason."""
+        """Set a shell variable. Raises InputError if its value is longer than `_MOST_TEXT`."""
         self.variables[name] = values
         if sum(map(len, values)) > _MOST_TEXT:
             raise InputError(f"`{name}` grows beyond {_MOST_TEXT:,} characters")
 
     def expand(self, word: Word) -> list[str]:
-        """Expand a bash word into the arguments that the command gets (none, one or several)."""
+        """Expand a bash word into the arguments (none, one or several) that a command receives."""
         words: list[str] = []
         for piece in word.pieces:
             values = self._values(piece)
@@ -273,23 +275,23 @@ class Values:
         return words
 
     def text(self, word: Word) -> str:
-        """Expand a word into one string, as if it were quoted."""
+        """Expand a bash word into one string, as if it were quoted."""
         return " ".join(self.expand(Word([Piece(one.text, True, one.expands) for one in word.pieces])))
 
     def _fill(self, text: str, depth: int) -> str:
-        """Replace the expansions in a text by their values."""
+        """Replace the expansions in a text with their values."""
         if depth > _DEEPEST_EXPANSION:
             return f"{OPEN}{text[:40]}{CLOSE}"
         pieces = _Reader(text).pieces()
         return "".join(chain.from_iterable(self._values(piece, depth + 1) for piece in pieces))
 
     def _values(self, piece: Piece, depth: int = 0) -> list[str]:
-        """Values of a piece; of an expansion that only the shell knows, its text between marks."""
+        """Values of a piece; the text of an unknown expansion is enclosed in marks."""
         values = self._known_values(piece.text, depth) if piece.expands else [piece.text]
         return [f"{OPEN}{piece.text}{CLOSE}"] if values is None else values
 
     def _known_values(self, text: str, depth: int) -> list[str] | None:
-        """Values of one expansion; None if only the shell knows them."""
+        """Values of one expansion; None if only a shell knows them."""
         if text in ("$@", "$*", "${@}", "${*}"):
             self.assumptions[_NO_ARGUMENTS] = None
             return []
@@ -307,7 +309,7 @@ class Values:
         return [str(len(values) if _LISTED.fullmatch(text) else len("".join(values)))]
 
     def _elements(self, name: str, at: str | None, depth: int) -> list[str] | None:
-        """The value of a variable or elements of an array; None if the script never assigns the variable."""
+        """Value of a variable, or elements of an array; None if the script never assigns the variable."""
         table, values = self.tables.get(name), self.variables.get(name)
         if values == UNKNOWN or (values is None and table is None):
             return values
@@ -323,8 +325,8 @@ class Values:
     def _apply_operator(
         self, parameter: re.Match[str], values: list[str] | None, depth: int
     ) -> list[str] | None:
-        """Values of a parameter after an operator such as `:-`, `,,` or `:0:2`; None if only the shell
-        knows."""
+        """Values of a parameter after an operator such as `:-`, `,,` or `:0:2`; None if only a shell knows
+        them."""
         how, operand = parameter["how"], parameter["rest"]
         if values == UNKNOWN or (values is None and how is None):
             return None
@@ -354,8 +356,7 @@ class Values:
         return None
 
     def assume_unset(self, word: Word) -> None:
-        """Treat variables that a test reads and the script never assigns as empty, and record the
-        assumption."""
+        """Treat variables in a test that the script never assigns as empty, and record the assumption."""
         for piece in word.pieces:
             variable = _PLAIN_VARIABLE.fullmatch(piece.text) if piece.expands else None
             if variable is not None and self._elements(variable[1], None, 0) is None:
@@ -363,6 +364,7 @@ class Values:
                 self.variables[variable[1]] = []
 
     def _assume_unset(self, name: str, default: str) -> None:
+        """Record the assumption that a variable is not set, or that the script has no arguments."""
         if name.isdecimal():
             self.assumptions[_NO_ARGUMENTS] = None
         elif not _RUN_NAMES.match(name):
@@ -370,7 +372,7 @@ class Values:
             self.assumptions[f"`{name}` is not set{consequence}"] = None
 
     def number(self, text: str, depth: int = 0) -> int | None:
-        """The value of integer arithmetic; None if only the shell knows."""
+        """Value of integer arithmetic; None if only a shell knows it."""
         filled = _NAME.sub(lambda name: self._operand(name[0]), self._fill(text, depth))
         if OPEN in filled or len(filled) > 1000:
             return None
@@ -381,13 +383,14 @@ class Values:
             return None
 
     def _operand(self, name: str) -> str:
+        """Value of a variable in arithmetic, in brackets; a mark if it is unknown or no integer."""
         values = self.variables.get(name)
         integer = values and _NUMBER.fullmatch(values[0].strip())
         return f"({integer[0]})" if integer else f"{OPEN}{name}{CLOSE}"
 
 
 def _without_affix(values: list[str], how: str, pattern: str) -> list[str] | None:
-    """Values without a prefix (`#`) or a suffix (`%`), which is a plain text, or one up to a plain mark
+    """Values without a prefix (`#`) or suffix (`%`) that is plain text, or that reaches to a plain mark
     (`##*/`, `%.*`); None for other patterns."""
     if not re.fullmatch(r"\*?[^*?\[\]$\\`]+" if "#" in how else r"[^*?\[\]$\\`]+\*?", pattern):
         return None
@@ -398,8 +401,8 @@ def _without_affix(values: list[str], how: str, pattern: str) -> list[str] | Non
 
 
 def _evaluate(node: ast.expr) -> int:
-    """Evaluate integer arithmetic, given as a syntax tree. Raises ValueError where it is something else, or
-    beyond what a shell counts to."""
+    """Evaluate a syntax tree of integer arithmetic. Raises ValueError for anything else and for numbers
+    beyond a shell's range."""
     match node:
         case ast.Constant(value=int(value)) if not isinstance(value, bool):
             number = value
@@ -419,7 +422,7 @@ def _evaluate(node: ast.expr) -> int:
 
 Truth = bool | None
 CALLS = ("source", ".", "eval")
-"""Commands that take variables from elsewhere."""
+"""Commands that set variables from another file or text."""
 BUILTINS = ("echo", "printf", "[", "[[", "test")
 """Commands that start no program."""
 _SETS_VARIABLES = ("read", "readarray", "mapfile", "getopts", "let")
@@ -446,7 +449,7 @@ def negation(truth: Truth) -> Truth:
 
 
 def exit_status(words: Sequence[Word], values: Values) -> Truth:
-    """Whether a bash command succeeds; None if its words do not decide that."""
+    """Whether a bash command succeeds; None if its words do not determine it."""
     start = words[0].start
     if start == COUNT:
         number = values.number(words[0].pieces[1].text)
@@ -460,34 +463,39 @@ def exit_status(words: Sequence[Word], values: Values) -> Truth:
 
 
 class _Test:
-    """Recursive-descent evaluation of a bash test, `[ .. ]` or `[[ .. ]]`, which takes words from the front."""
+    """Recursive-descent evaluator of a bash test, `[ .. ]` or `[[ .. ]]`, which consumes words from the
+    front. ]` or `[[ .. ]]`, which takes words from the front."""
 
     def __init__(self, words: list[Word], values: Values, *, patterns: bool) -> None:
         self.words, self.values, self.patterns = words, values, patterns
 
     def all(self) -> Truth:
-        """Truth of the complete test; None if unknown or not understood."""
+        """Truth of the entire test; None if it is unknown or not understood."""
         truth = self._or()
         return None if self.words else truth
 
     def _take(self, *marks: str) -> bool:
+        """Remove the first word if it is one of the marks, and return whether it was."""
         is_mark = bool(self.words) and self.words[0].literal in marks
         del self.words[:is_mark]
         return is_mark
 
     def _or(self) -> Truth:
+        """Evaluate terms joined by "or"."""
         truth = self._and()
         while self._take("||", "-o"):
             truth = any_of(truth, self._and())
         return truth
 
     def _and(self) -> Truth:
+        """Evaluate terms joined by "and"."""
         truth = self._term()
         while self._take("&&", "-a"):
             truth = all_of(truth, self._term())
         return truth
 
     def _term(self) -> Truth:
+        """Evaluate one term: a negation, a bracket, `-z`, `-n`, a comparison, or a word."""
         if self._take("!"):
             return negation(self._term())
         if self._take("("):
@@ -511,6 +519,7 @@ class _Test:
         return None if OPEN in text else bool(text)
 
     def _comparison(self, left: Word, how: str, right: Word) -> Truth:
+        """Truth of a comparison of two words by the operator `how`; None if unknown."""
         texts = self.values.text(left), self.values.text(right)
         if any(OPEN in one for one in texts) or how in ("=~", "<", ">"):
             return None
@@ -523,7 +532,8 @@ class _Test:
 
 
 def apply_builtin(words: list[str], runs: Truth, values: Values) -> None:
-    """Change variables as a shell builtin does (`read`, `eval`, `unset`, ...); `runs` is None if it may run."""
+    """Change variables as a shell builtin does (`read`, `eval`, `unset`, ...); `runs` is None if it is
+    unknown whether it runs."""
     names: list[str] = []
     if words[0] in CALLS:
         text = " ".join(words)
@@ -547,18 +557,18 @@ _DEEPEST_SCRIPT = 4
 
 
 class Command(NamedTuple):
-    """One command of a script, with its expanded words and its environment."""
+    """One command of a script with its expanded words and its environment."""
 
     words: tuple[str, ...]
     environment: dict[str, str]
-    """Variables with their values when it starts."""
+    """Values of variables when the command starts, by variable."""
     starter: tuple[str, ...] = ()
-    """Words of the command that starts it: `srun --nodes 4 sh -c`."""
+    """Words of another command that starts this command: `srun --nodes 4 sh -c`."""
 
 
 @dataclass(slots=True)
 class _Frame:
-    """An open `if`, loop, `case`, subshell or group, or the entire script."""
+    """Open `if`, loop, `case`, subshell or group, or the entire script."""
 
     kind: str
     runs: Truth
@@ -573,13 +583,13 @@ class _Frame:
     """Variables before a subshell, which restores them."""
 
     def enter(self, holds: Truth) -> None:
-        """Enter the next branch, which runs where its test `holds` and no earlier branch ran."""
+        """Enter the next branch, which runs if its test `holds` and no earlier branch ran."""
         self.runs, self.remains = all_of(self.remains, holds), all_of(self.remains, negation(holds))
 
 
 @dataclass(slots=True)
 class Script:
-    """A bash script that is read line by line: its commands, and the variables at the current line."""
+    """Bash script interpreted line by line, with the commands found and the variables at the current line."""
 
     values: Values = field(default_factory=Values)
     commands: list[Command] = field(default_factory=list)
@@ -601,7 +611,7 @@ class Script:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables with their values, of an array the first, at the current line."""
+        """Values of the variables at the current line, by variable; of an array, the first element."""
         return {name: value[0] for name, value in self.values.variables.items() if value}
 
     @property
@@ -610,7 +620,7 @@ class Script:
         return all_of(self.frames[-1].runs, self.gate)
 
     def read(self, text: str) -> None:
-        """Interpret a bash text and collect the commands that it runs."""
+        """Interpret a bash text, and collect the commands that it runs."""
         for line in _Reader(text).lines():
             if self.ended:
                 return
@@ -620,14 +630,13 @@ class Script:
                 self._document(document)
 
     def _inner(self, text: str, values: Values, runs: Truth, starter: tuple[str, ...]) -> None:
-        """Interpret a script within the script, at most `_DEEPEST_SCRIPT` levels deep."""
+        """Interpret a script inside the script, at most `_DEEPEST_SCRIPT` levels deep."""
         if self.depth < _DEEPEST_SCRIPT:
             frames = [_Frame("whole", runs)]
             Script(values, self.commands, frames, starter=starter, depth=self.depth + 1).read(text)
 
     def _document(self, text: str) -> None:
-        """Interpret a here-document as a script, if it parses as one; its assignments are dropped
-        afterwards."""
+        """Interpret a here-document as a script, if it can be parsed; its assignments are undone afterwards."""
         values = replace(self.values, variables=dict(self.values.variables), tables=dict(self.values.tables))
         command_count = len(self.commands)
         try:
@@ -636,6 +645,7 @@ class Script:
             del self.commands[command_count:]
 
     def _line(self, line: Line) -> None:
+        """Interpret one command with the reserved words, brackets and marks around it."""
         words, frame = list(line.words), self.frames[-1]
         if frame.patterns is not None and self._pattern(frame, words, line.end):
             return
@@ -659,6 +669,7 @@ class Script:
             self.status = None
 
     def _open(self, kind: str, runs: Truth) -> _Frame:
+        """Enter a new frame (such as an `if` or a loop)."""
         self.frames.append(_Frame(kind, runs, self.runs))
         self.gate = True
         if len(self.frames) > _MOST_TEXT // 1000:
@@ -666,7 +677,7 @@ class Script:
         return self.frames[-1]
 
     def _take_reserved(self, words: list[Word], end: str) -> None:
-        """Follow the reserved words at the front of a line, and remove them."""
+        """Interpret the reserved words at the front of a line, and remove them."""
         while words and (word := words[0].literal):
             frame = self.frames[-1]
             if word == "!":
@@ -707,8 +718,8 @@ class Script:
             del words[:1]
 
     def _pattern(self, frame: _Frame, words: list[Word], end: str) -> bool:
-        """Read the patterns of one branch of `case`, and set whether the branch runs. Returns whether the line
-        held nothing else."""
+        """Read the patterns of a branch of `case`, and determine whether the branch runs. Returns False if
+        the line ends the `case`."""
         if words and words[0].start == "esac":
             return False
         frame.patterns = [*(frame.patterns or ()), *words]
@@ -722,8 +733,7 @@ class Script:
         return True
 
     def _command(self, words: list[Word]) -> Truth:
-        """Apply the assignments of one simple command and record the command. Returns whether the command
-        succeeds."""
+        """Apply the assignments of one simple command, and record the command. Returns whether it succeeds."""
         runs = self.runs
         if words[0].start == COUNT:
             arithmetic = words[0].pieces[1].text
@@ -754,6 +764,7 @@ class Script:
         return exit_status(words, self.values)
 
     def _assign(self, word: Word) -> None:
+        """Apply an assignment `NAME=value`, `NAME+=value`, `NAME[key]=value` or `NAME=(..)`."""
         target, _, start = word.start.partition("=")
         name, appends = target.removesuffix("+"), target.endswith("+")
         before = self.values.variables.get(name, []) if appends else []
@@ -775,7 +786,7 @@ class Script:
 
 
 def read_script(text: str, environment: Mapping[str, str] | None = None) -> Script:
-    """Find the commands that a bash script runs, with known values filled in, given its environment variables.
+    """Interpret a bash script, given its environment variables, and return it with the commands that it runs.
 
     Raises:
         InputError: a quote or a bracket never closes.

@@ -1,4 +1,5 @@
-"""DeepSpeed 0.19.8: a plan as the JSON that `deepspeed.initialize(config=..)` takes, and back.
+"""DeepSpeed 0.19.8: export of a plan to the JSON that `deepspeed.initialize(config=..)` takes, and import
+from it.
 
 The model is the program's. Sources: DeepSpeed 0.19.8: deepspeed/runtime/config.py, runtime/constants.py,
 runtime/zero/config.py, runtime/zero/offload_config.py, runtime/tensor_parallel/config.py, runtime/precision_config.py,
@@ -26,7 +27,8 @@ OTHER_PRECISION = "it trains in bf16, fp16 or fp32"
 
 
 def export_program(export: JobExport, limits: Mapping[str, tuple[Any, ...]], source: str) -> None:
-    """Leave the model to the program or the checkpoint; its dropout, where it has any, is that of the `source`."""
+    """Export the fields that the training program or the checkpoint determines, such as the model, without
+    settings; `source` names the origin of the dropout in messages."""
     for field in TransformerSpec.model_fields:
         export.sets(f"model.{field}")
     export.supports(limits)
@@ -35,7 +37,8 @@ def export_program(export: JobExport, limits: Mapping[str, tuple[Any, ...]], sou
 
 
 def export_recompute(export: JobExport, settings: Mapping[str, Any], differs: str = "") -> None:
-    """Recompute every block in full by these settings, or none; any other policy is reported as lacking."""
+    """Export full recompute of every block by these settings, or no recompute; any other policy is reported
+    as lacking."""
     policies = export.job.layout.policies
     export.sets("layout.recompute", settings, differs=differs, when=policies == ("full",))
     reason = "it recomputes whole blocks, of all or of none"
@@ -54,7 +57,7 @@ _LIMITS: Mapping[str, tuple[Any, ...]] = {
     "layout.sp": ("its tensor ranks have whole sequences", False),
     "layout.order": ("its order is tp-cp-dp-pp", "tp-cp-dp-pp"),
 }
-"""Field → reason, and the only values that DeepSpeed supports."""
+"""Reason and supported values for plan fields of which DeepSpeed supports only some values, by field."""
 _IN_BF16 = ("master_weights_and_grads", "optimizer_states")
 _NAMES = ("AdamW", "SGD", "Lamb")
 _OPTIMIZERS = {name.lower(): {"optimizer.type": name, "optimizer.params.lr": 3e-4} for name in _NAMES}
@@ -64,6 +67,7 @@ what overlaps; it recomputes whole blocks."""
 
 
 def _export(export: JobExport) -> None:
+    """Export the fields that the table of arguments does not write."""
     job, layout, training = export.job, export.job.layout, export.job.training
     export_program(export, _LIMITS, "program's model")
     _export_layout(export)
@@ -92,6 +96,7 @@ def _export(export: JobExport) -> None:
 
 
 def _export_layout(export: JobExport) -> None:
+    """Export the fields of the layout that the table of arguments does not write."""
     job, layout = export.job, export.job.layout
     steps = layout.microbatches(job.training.global_batch)
     export.sets("layout.mbs", train_micro_batch_size_per_gpu=layout.mbs, gradient_accumulation_steps=steps)
@@ -133,6 +138,7 @@ def _export_layout(export: JobExport) -> None:
 
 
 def _file(job: Job, settings: Written, name: str) -> tuple[str, ...]:
+    """Text of the JSON file, then remarks on its use."""
     layout = job.layout
     degrees = {"tp": layout.tp, "ep": layout.ep}
     split = " and ".join(f"{axis}{degree}" for axis, degree in degrees.items() if degree > 1)
@@ -154,7 +160,7 @@ _BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accu
 
 
 def read_deepspeed(document: Mapping[str, Any], model: TransformerSpec, options: ReadOptions) -> Reading:
-    """Read a DeepSpeed configuration file as training job, layout and stack, for a model that is given.
+    """Read a DeepSpeed configuration file as training job, layout and stack of the given model.
 
     Raises:
         InputError: settings contradict one another, or are the program's to fill in (`auto`).
@@ -168,8 +174,8 @@ def read_deepspeed(document: Mapping[str, Any], model: TransformerSpec, options:
 
 
 def _fill_in(document: Mapping[str, Any], program: Mapping[str, Any], model: TransformerSpec) -> Settings:
-    """Settings of a DeepSpeed file, completed by those that the training program sets; `auto` is dropped where
-    it changes no step.
+    """Settings of a DeepSpeed file, completed by those of the training program; `auto` is removed if it does
+    not affect the step.
 
     Raises:
         InputError: the program's contradict the file's, or nothing fills one in.
@@ -196,6 +202,8 @@ def _fill_in(document: Mapping[str, Any], program: Mapping[str, Any], model: Tra
 
 
 def _layout_of(settings: Settings, model: TransformerSpec, gpus: int | None) -> Layout:
+    """Parallel layout that the settings describe, on `gpus` GPUs or else on the number that follows from the
+    batch."""
     tp, cp = settings.integer("tensor_parallel.autotp_size"), settings.integer("sequence_parallel_size")
     pp, ep = settings.integer("pipeline.stages"), settings.integer("expert_parallel.autoep_size")
     if gpus is None:
@@ -219,8 +227,7 @@ def _layout_of(settings: Settings, model: TransformerSpec, gpus: int | None) -> 
 
 
 def _batches(settings: Settings, dp: int) -> tuple[int, int, int]:
-    """Global batch, microbatch size and accumulation steps; any two of the three give the third
-    (`_batch_assertion`)."""
+    """Global batch, microbatch size and accumulation steps; any two of them determine the third."""
     batch, mbs, steps = (settings.integer(name) for name in _BATCHES)
     if batch is None and mbs is None:
         hint = f'--also "{_BATCHES[1]}=1" says it'
@@ -237,6 +244,7 @@ def _batches(settings: Settings, dp: int) -> tuple[int, int, int]:
 
 
 def _recomputes_blocks(settings: Settings, pp: int) -> bool:
+    """Whether every block is recomputed; if the file does not decide it, an assumption is recorded."""
     program = settings.get("gradient_checkpointing", None)
     interval = settings.get("pipeline.activation_checkpoint_interval")
     if pp > 1 or program is not None:
@@ -248,7 +256,10 @@ def _recomputes_blocks(settings: Settings, pp: int) -> bool:
 
 
 def _offload_of(settings: Settings, blocks: int) -> Offload:
+    """Offload of optimizer states and weights to host memory or drive that the settings describe."""
+
     def device(part: str, earlier: str) -> Any:
+        """Device to which a part is offloaded ("cpu", "nvme"); None: it is not."""
         name = "cpu" if settings.get(f"{_ZERO}.{earlier}") else settings.get(f"{_ZERO}.{part}.device")
         if name not in ("none", None, "cpu", "nvme"):
             raise InputError(f"`device: {name}` is not known here")
@@ -271,6 +282,7 @@ def _offload_of(settings: Settings, blocks: int) -> Offload:
 
 
 def _training_of(settings: Settings, layout: Layout, sequence: int, stack: StackSpec) -> TrainingSpec:
+    """Training job that the settings describe."""
     path = "optim" if settings.get("optim") and "optimizer.type" not in settings.values else "optimizer.type"
     settings.assume("AdamW: the file names no optimizer", when=path not in settings.values)
     narrow = [one for one in ("bf16", "fp16") if settings.get(f"{one}.enabled")]
@@ -289,8 +301,8 @@ def _training_of(settings: Settings, layout: Layout, sequence: int, stack: Stack
 
 
 def _facts_of(settings: Settings, layout: Layout, stack: StackSpec) -> dict[str, Any]:
-    """Fields of the software stack that a DeepSpeed file changes, with their values; ZeRO-3 overlaps by default
-    (zero/config.py)."""
+    """Fields of the software stack that a DeepSpeed file changes, with their values. ZeRO-3 overlaps by
+    default (zero/config.py)."""
     if not layout.zero:
         return {}
     overlaps = settings.get(f"{_ZERO}.overlap_comm", layout.zero == 3)

@@ -1,6 +1,5 @@
-"""Exporters: a trainer's settings for every field of a plan, the rules it has to meet, and the file made of them; and
-the same fields in what a trainer's log prints of its job.
-"""
+"""Export of plans to a trainer's file: settings for every field of a plan, the trainer's rules, and the text
+of the file. Also comparison of a plan with the sizes in a trainer's log."""
 
 from __future__ import annotations
 
@@ -30,12 +29,12 @@ if TYPE_CHECKING:
     from cost_models.measured.logs import Log
 
 Written = Mapping[str, Any]
-"""Name of a setting in the trainer's file → its value."""
+"""Settings of a trainer's file: value by name."""
 NOTHING: Written = MappingProxyType({})
 Verdict = Literal["expressed", "otherwise", "lacking"]
 PARTS: dict[str, type[Spec]] = {"layout": Layout, "training": TrainingSpec, "model": TransformerSpec}
 PARTS["stack"] = StackSpec
-"""Parts of a plan whose every field an exporter has to answer for."""
+"""Parts of a plan for each of whose fields an exporter states its settings."""
 _ABOUT_STACKS = """
     kind name family last_month source
     zero_stages schedules axis_orders context_kinds expert_tensor_parallel hybrid_shard residencies overlaps
@@ -60,18 +59,19 @@ class Job:
         """Kind of context parallelism (layout's, else the stack's default); empty if cp = 1."""
 
     def value(self, path: str) -> Any:
-        """The value of a plan field by its dotted path, such as `layout.tp`."""
+        """Value of a plan field by its dotted path, such as `layout.tp`."""
         return attrgetter(path)(self)
 
 
 class FieldExport(NamedTuple):
-    """One field of a plan, its value, and the trainer's settings for it or the reason why there are none."""
+    """Export of one plan field: its value, and the trainer's settings for it or the reason why there are
+    none."""
 
     field: str
     """Dotted path, such as `layout.tp`."""
     plan_value: str
     settings: Written
-    """Empty where the trainer does it by default, another field's settings say it, or it changes no run."""
+    """Settings; empty if the trainer does it by default, another field's settings say it, or no run depends on it."""
     verdict: Verdict = "expressed"
     """Whether the trainer can express the plan field ("expressed", "otherwise" with another meaning, or
     "lacking")."""
@@ -79,14 +79,14 @@ class FieldExport(NamedTuple):
     """Difference in meaning, or reason why the trainer has no setting for it."""
 
     def record(self) -> dict[str, Any]:
-        """The export of the field as a dictionary for JSON output."""
+        """Export of the field as a dictionary for JSON output."""
         return dict(zip(("field", "ours", "theirs", "verdict", "how"), self, strict=True))
 
 
 _NOT_WRITTEN = {"training.reward": "rewards", "model.recurrence": "recurrences", "model.stacks": "two stacks"}
 _NOT_WRITTEN |= {"model.diffusion": "diffusion transformers", "model.tower": "vision towers"}
 _NOT_WRITTEN |= {"model.encoder": "encoders", "model.attention_gate": "gates on attention"}
-"""Field that no exporter writes → name of the feature that it switches on."""
+"""Name of the feature that each plan field switches on, for fields that no exporter writes."""
 _COMMON_LIMITS: Mapping[str, tuple[Any, ...]] = {
     **{path: (f"{things} are not written", None, False) for path, things in _NOT_WRITTEN.items()},
     "layout.pools": ("all its ranks are of one kind", ()),
@@ -97,7 +97,7 @@ _COMMON_LIMITS: Mapping[str, tuple[Any, ...]] = {
     "training.freeze": ("what is left frozen is not written", ()),
     "model.separate_halves": ("its blocks have both halves", False),
 }
-"""Field → reason, and the only values that any trainer supports."""
+"""Reason and supported values for plan fields of which trainers support only some values, by field."""
 _OWN_DATA: Mapping[str, tuple[Any, ...]] = {
     "training.lengths": ("its own data makes sequences of documents", None),
     "training.answers": ("its own data says which tokens the loss counts", None),
@@ -105,7 +105,7 @@ _OWN_DATA: Mapping[str, tuple[Any, ...]] = {
 
 
 class JobExport:
-    """Trainer settings for the fields of one job, field by field.
+    """Export of one job to a trainer's settings, built field by field.
 
     A later answer for a field replaces an earlier one. A field without an answer needs no setting: the trainer does it
     by default, its rules or another field's settings decide it, or it changes no run; a test prices changes of every
@@ -122,26 +122,28 @@ class JobExport:
     def sets(
         self, path: str, settings: Written = NOTHING, *, differs: str = "", when: object = True, **more: Any
     ) -> None:
-        """Express a plan field by trainer settings `when` they apply; `differs` says how their meaning differs."""
+        """Express a plan field by trainer settings, if `when` is true; `differs` says how their meaning
+        differs."""
         if when:
             self._answer(path, {**settings, **more}, "otherwise" if differs else "expressed", differs)
 
     def lacks(self, path: str, reason: str, *, when: object = True) -> None:
-        """Name a plan field for whose value the trainer has no setting, `when` that holds."""
+        """State that the trainer has no setting for the value of a plan field, if `when` is true."""
         if when:
             self._answer(path, {}, "lacking", reason)
 
     def supports(self, limits: Mapping[str, tuple[Any, ...]], otherwise: Verdict = "lacking") -> None:
-        """Name the plan fields whose value the trainer does not support, or has with another meaning.
+        """State for each plan field in `limits` whose value the trainer does not support that it is lacking,
+        or has another meaning.
 
-        `limits` are path → (reason, supported value, ..); supported values need no setting.
+        `limits` has a reason and the supported values of each field, by path; supported values need no setting.
         """
         for path, (reason, *values) in limits.items():
             if self.job.value(path) not in values:
                 self._answer(path, {}, otherwise, reason)
 
     def argument(self, argument: Argument) -> None:
-        """Express the plan field of a trainer's argument by that argument."""
+        """Express a plan field by the trainer's argument for it."""
         path = argument.field.removeprefix("not ")
         plan_value = self.job.value(path)
         value = argument.trainer_value(plan_value)
@@ -152,20 +154,22 @@ class JobExport:
         self.lacks(path, f"it has no {plan_value}", when=is_unknown)
 
     def choose(self, path: str, value: Any, choices: Mapping[Any, Written], reason: str) -> None:
-        """Express a plan field by a table, value → settings; a value outside is lacking for the reason."""
+        """Express a plan field by the settings that `choices` has for its value; other values are lacking for
+        the reason."""
         self.sets(path, choices.get(value, NOTHING))
         self.lacks(path, reason, when=value not in choices)
 
     def _answer(self, path: str, settings: Written, verdict: Verdict, note: str) -> None:
+        """Record the settings, verdict and note of a plan field."""
         part, _, name = path.partition(".")
         value = self.job.value(path)
         words = AXES[name].compare(name, value) if part == "layout" else value_text(value)
         self.fields[path] = FieldExport(path, words, settings, verdict, note)
 
     def complete(self, facts: Iterable[str], trainer_stack: StackSpec) -> tuple[FieldExport, ...]:
-        """Answers for all fields of the plan, in order.
+        """Exports of all plan fields, in order.
 
-        A fact of the software stack without an answer, and not among the `facts` that the trainer switches, is
+        A fact of the software stack that has no export so far, and is not among the `facts` that settings switch, is
         expressed by the choice of the trainer, where `trainer_stack` has the same value or this job costs the same.
         """
         own, named = self.job.stack, StackSpec.model_fields.keys() - ABOUT_STACKS - {*facts}
@@ -192,7 +196,7 @@ class Exported:
 
 
 class Exporter(NamedTuple):
-    """A trainer that plans of one kind can be exported to, with the function that writes the file."""
+    """Trainer to which plans of one kind can be exported, with the function that writes the file."""
 
     write: Callable[[Any, str, bool], Exported]
     """Function that writes a plan, given the name of its file, and whether a part of it is enough. Raises InputError
@@ -205,15 +209,16 @@ class Exporter(NamedTuple):
 
 
 def field_paths() -> list[str]:
-    """Dotted paths of all plan fields that an exporter answers for, in order."""
+    """Dotted paths of all plan fields that an exporter exports, in order."""
     paths = (f"{part}.{name}" for part, spec in PARTS.items() for name in spec.model_fields)
     return [path for path in paths if path.removeprefix("stack.") not in ABOUT_STACKS]
 
 
 def _with_effect(job: Job, trainer_facts: Mapping[str, Any]) -> Iterable[str]:
-    """Names of stack facts whose trainer value changes step time or memory of this job, alone or with others."""
+    """Names of stack facts of the trainer that change step time or memory of this job, alone or together."""
 
     def cost(names: Iterable[str]) -> tuple[float, float]:
+        """Step seconds and peak bytes with the named facts taken from the trainer."""
         stack = job.stack.model_copy(update={name: trainer_facts[name] for name in names})
         priced = estimate(replace(job.question, stack=stack), job.layout)
         return priced.step_seconds, priced.peak_bytes
@@ -227,8 +232,7 @@ def _with_effect(job: Job, trainer_facts: Mapping[str, Any]) -> Iterable[str]:
 
 
 def settings_of(fields: tuple[FieldExport, ...]) -> dict[str, Any]:
-    """Merge the trainer settings of all exported fields. No two fields may set one name to different
-    values."""
+    """Trainer settings of all exported fields together. Two fields may not set a name to different values."""
     pairs = [pair for export in fields for pair in export.settings.items()]
     settings = dict(pairs)
     assert all(settings[name] == value for name, value in pairs), pairs
@@ -236,7 +240,7 @@ def settings_of(fields: tuple[FieldExport, ...]) -> dict[str, Any]:
 
 
 def nested(settings: Written) -> dict[str, Any]:
-    """Turn settings by dotted path into a nested document."""
+    """Nested document of settings that are given by dotted path."""
     document: dict[str, Any] = {}
     for path, value in settings.items():
         *parts, last = path.split(".")
@@ -248,6 +252,7 @@ def nested(settings: Written) -> dict[str, Any]:
 
 
 def value_text(value: Any) -> str:
+    """Text of a plan field's value, such as "yes", "none" or "1, 2"."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
@@ -261,7 +266,7 @@ _TASK_HINT = "`--to axolotl` writes adapters; --task full plans what every train
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A trainer of transformers as an export format, with settings, text and usage notes."""
+    """Transformer trainer as an export format: its settings, file text and usage notes."""
 
     name: str
     """Name of the exporter, and of the trainer in `planner.formats.trainers` whose rules apply."""
@@ -274,11 +279,11 @@ class Target:
     file: Callable[[Job, Written, str], tuple[str, ...]]
     """Text of the file, then remarks on how to use it, given the settings and the name of the plan's file."""
     table: str = ""
-    """Name of its table of arguments; empty: that of the exporter."""
+    """Name of its table of arguments; empty: the exporter's name."""
     spelled: Callable[[Written], str] = lambda settings: " ".join(
         f"{name}: {_value(value)}" for name, value in settings.items()
     )
-    """Some settings in a line, as the trainer's users write them."""
+    """Function that writes settings in one line, as the trainer's users do."""
 
     def write(self, plan: Plan, name: str, partly: bool) -> Exported:
         """Export a plan as the trainer's file.
@@ -311,13 +316,13 @@ class Target:
         return Exported(text=text, remarks=(*remarks, *usage), fields=fields)
 
     def require_allowed(self, job: Job) -> None:
-        """Raise InfeasibleError if the trainer cannot run the layout, by the rules of `--for`."""
+        """Raise InfeasibleError if the trainer refuses the layout, by the rules of `--for`."""
         if problems := [Problem("", words.what) for words in refusals(self.name, job.question, job.layout)]:
             message = f"{self.full_name} does not start with `{job.layout.brief}`"
             raise InfeasibleError(message, problems=problems, hint=f"plan again with --for {self.name}")
 
     def field_exports(self, job: Job) -> tuple[FieldExport, ...]:
-        """Export every plan field of a job as this trainer's settings."""
+        """Export every plan field of a job to this trainer's settings."""
         export = JobExport(job)
         for argument in table_of(self.table or self.name).arguments.values():
             if argument.written:
@@ -327,7 +332,7 @@ class Target:
 
 
 def _problems(lacking: list[FieldExport]) -> list[Problem]:
-    """One problem for each field that the trainer lacks; many stack facts are merged into one."""
+    """Problem for each field that the trainer lacks; several stack facts are merged into one problem."""
     stack = [one for one in lacking if one.field.startswith("stack.")]
     single = [one for one in lacking if one not in stack] if len(stack) > _MAX_NAMES else lacking
     problems = [Problem(one.field, f"`{one.plan_value}`: {one.note}") for one in single]
@@ -339,23 +344,25 @@ def _problems(lacking: list[FieldExport]) -> list[Problem]:
 
 
 def _remark(export: FieldExport) -> str:
+    """Remark on a field whose settings have another meaning than the plan's."""
     settings = ", ".join(f"{name} {_value(value)}" for name, value in export.settings.items())
     setting_words = f"`{settings}`" if settings else "no setting"
     return f"{export.field} `{export.plan_value}` is {setting_words} there: {export.note}"
 
 
 def _value(value: Any) -> str:
+    """Text of a setting's value, lists with blanks between items."""
     return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 GPUS = "gpus"
 _NOTHING = ("none", "null", "", "-1")
-"""How trainers print that a size was not given."""
+"""Words that trainers print for a size that was not given."""
 
 
 def contradictions(log: Log, plan: Plan) -> Iterator[Problem]:
-    """Yield a problem for every printed size of layout, batch or model in a training log that differs from the
-    plan. Passed over are other settings, and settings whose meaning depends on others."""
+    """Yield a problem for every size of layout, batch or model in a training log that differs from the plan.
+    Other settings, and settings whose meaning depends on others, are not compared."""
     job = Job(plan.question, plan.layout)
     rows = table_of(log.format.table).arguments if log.format.table else {}
     settings = ((name, *setting) for name, values in log.settings.items() for setting in values.items())
@@ -377,8 +384,8 @@ def contradictions(log: Log, plan: Plan) -> Iterator[Problem]:
 
 
 def _agrees(printed: str, expected: Any) -> bool:
-    """Whether a value printed in a log equals the plan's; true for an empty value or one of an unexpected
-    kind."""
+    """Whether a value printed in a log equals the plan's; also true for an empty value or a value of an
+    unexpected type."""
     text = printed.strip().strip("'\"")
     if text.lower() in _NOTHING:
         return True
@@ -392,6 +399,7 @@ def _agrees(printed: str, expected: Any) -> bool:
 
 
 def _words(expected: Any) -> str:
+    """Text of the plan's value in a problem."""
     if isinstance(expected, int) and not isinstance(expected, bool):
         return grouped(expected)
     return "none" if expected is None else str(expected)

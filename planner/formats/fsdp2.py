@@ -1,5 +1,5 @@
-"""Trainers over PyTorch's `fully_shard` (FSDP2): a plan as the YAML that `accelerate launch --config_file` or
-`axolotl train` takes, under FSDP, and back, under FSDP or DeepSpeed.
+"""Trainers on PyTorch's `fully_shard` (FSDP2): export of a plan to the YAML of `accelerate launch
+--config_file` or `axolotl train` under FSDP, and import from it, under FSDP or DeepSpeed.
 
 accelerate leaves model, sequence and batch to the program. Sources: accelerate 1.15.0: commands/config/config_args.py
 (ClusterConfig), commands/launch.py, parallelism_config.py, utils/dataclasses.py (FullyShardedDataParallelPlugin,
@@ -40,14 +40,14 @@ from planner.formats.trainers import FSDP2, FUSED_LOSS
 
 
 def _is_sharded(job: Job) -> bool:
-    """Whether the job runs under FSDP; otherwise each rank holds all weights, plainly or as
+    """Whether the job runs under FSDP; otherwise each rank has all weights, alone or under
     DistributedDataParallel."""
     return job.layout.zero > 0 or job.layout.tp > 1 or any(job.layout.offload)
 
 
 def _sharding(job: Job, table: str) -> dict[str, Any]:
-    """FSDP settings of a job (version, whether weights are resharded after forward, sizes of the mesh) by the
-    trainer's table of arguments; empty without FSDP."""
+    """FSDP settings of a job by the names in the trainer's table of arguments: version, resharding of weights
+    after forward, sizes of the mesh; empty without FSDP."""
     if not _is_sharded(job):
         return {}
     layout = job.layout
@@ -68,13 +68,14 @@ _LIMITS: Mapping[str, tuple[Any, ...]] = {
     "training.state_dtype": ("its states are fp32", "fp32"),
     "training.moment_dtype": ("its moments are fp32", None, "fp32"),
 }
-"""Field → reason, and the only values that trainers over FSDP2 support."""
+"""Reason and supported values for plan fields of which FSDP2 trainers support only some values, by field."""
 FACTS = "selective_drops"
-"""Fact of the software stack that cannot matter: they recompute whole blocks."""
+"""Fact of the software stack without effect, as these trainers recompute whole blocks."""
 
 
 def _export_job(export: JobExport, table: str) -> None:
-    """Set what all trainers over FSDP2 express alike, by the names in the trainer's table of arguments."""
+    """Export the fields that all FSDP2 trainers express alike, by the names in the trainer's table of
+    arguments."""
     paths = table_of(table).spelled("role")
     export_program(export, _LIMITS, "model's config")
     export.sets("layout.zero", _sharding(export.job, table))
@@ -85,7 +86,8 @@ def _export_job(export: JobExport, table: str) -> None:
 def _read_sharded(
     settings: Settings, model: TransformerSpec, options: ReadOptions, fsdp: bool, context: Any, **job: Any
 ) -> Reading:
-    """Read a trainer's file without DeepSpeed, on the user's number of GPUs or else the product of its mesh sizes.
+    """Read a trainer's file without DeepSpeed, on the user's number of GPUs or else the product of its mesh
+    sizes.
 
     Without `fsdp` every rank holds all weights; `context` is the kind of context parallelism; `job` has `mbs`, the
     `steps` that accumulate a batch, and fields of the training job.
@@ -139,7 +141,7 @@ def _read_sharded(
 
 
 def _with_fused_loss(stack: StackSpec) -> StackSpec:
-    """Copy of the stack with a loss that never holds all logits, as Liger's and cut cross-entropy."""
+    """Copy of the stack with a loss that never stores all logits, such as Liger's and cut cross-entropy."""
     return stack.model_copy(update={"loss_chunk": load_stack(FUSED_LOSS).loss_chunk})
 
 
@@ -150,6 +152,7 @@ CHECKPOINTING = "gradient_checkpointing"
 
 
 def _export_accelerate(export: JobExport) -> None:
+    """Export the fields that accelerate's table of arguments does not write."""
     job, layout = export.job, export.job.layout
     _export_job(export, "accelerate")
     under_fsdp, gpus, nodes = _is_sharded(job), layout.num_gpus, job.question.cluster.nodes
@@ -170,8 +173,8 @@ def _export_accelerate(export: JobExport) -> None:
 
 
 def _accelerate_file(job: Job, settings: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """The YAML, and the command that starts a program over the Hugging Face Trainer by it, with arguments that set
-    microbatch and accumulation, and recompute without FSDP."""
+    """Text of the YAML file, and the command that starts a program on the Hugging Face Trainer with it.
+    Arguments of the program set microbatch, accumulation and, without FSDP, recompute."""
     steps = job.layout.microbatches(job.training.global_batch)
     recomputes = not _is_sharded(job) and job.layout.recompute != ("none",)
     words = f"--{MBS} {job.layout.mbs} --{STEPS} {steps}" + f" --{CHECKPOINTING} true" * recomputes
@@ -186,7 +189,7 @@ def _accelerate_file(job: Job, settings: Mapping[str, Any], name: str) -> tuple[
 
 ACCELERATE = Target("accelerate", "accelerate 1.15.0", _export_accelerate, FACTS, _accelerate_file)
 _DEEPSPEED, _ZERO_STAGE = "deepspeed_config", 2
-"""The stage is DeepSpeedPlugin's where a file has none."""
+"""Setting with DeepSpeed's own file, and DeepSpeedPlugin's default ZeRO stage."""
 
 
 def read_accelerate(document: Mapping[str, Any], model: TransformerSpec, options: ReadOptions) -> Reading:
@@ -231,6 +234,7 @@ def read_accelerate(document: Mapping[str, Any], model: TransformerSpec, options
 
 
 def _export_axolotl(export: JobExport) -> None:
+    """Export the fields that Axolotl's table of arguments does not write."""
     job, training = export.job, export.job.training
     _export_job(export, "axolotl")
     rings = {"": {}, "ring": {"ring_attn_func": "batch_ring"}}
@@ -244,6 +248,7 @@ def _export_axolotl(export: JobExport) -> None:
 
 
 def _export_adapters(export: JobExport, tuning: TuningSpec) -> None:
+    """Export the adapters (LoRA) of a training job."""
     path, alpha = "training.tuning", tuning.scale * tuning.rank
     settings: dict[str, Any] = {"adapter": "qlora" if tuning.base == "nf4" else "lora", "lora_r": tuning.rank}
     settings["lora_alpha"] = int(alpha) if alpha == int(alpha) else alpha
@@ -261,7 +266,7 @@ def _export_adapters(export: JobExport, tuning: TuningSpec) -> None:
 
 
 def _axolotl_file(job: Job, settings: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """The YAML, and the command that trains by it, for a person to complete."""
+    """Text of the YAML file, and the command that trains with it, which the user has to complete."""
     data = [{"path": "data.jsonl", "type": "completion"}]
     defaults: dict[str, Any] = {"base_model": f"./{job.model.name}", "datasets": data, "output_dir": "./out"}
     defaults |= {"attn_implementation": "flash_attention_2", "learning_rate": 2e-5, "num_epochs": 1}
@@ -279,7 +284,7 @@ _CUTS = "cut_cross_entropy"
 
 
 def read_axolotl(document: Mapping[str, Any], model: TransformerSpec, options: ReadOptions) -> Reading:
-    """Read an Axolotl configuration file as training job, layout and stack, for a model that is given.
+    """Read an Axolotl configuration file as training job, layout and stack of the given model.
 
     Raises:
         InputError: settings contradict one another, or are not priced here.
@@ -320,7 +325,7 @@ def read_axolotl(document: Mapping[str, Any], model: TransformerSpec, options: R
 
 
 def _tuning_of(settings: Settings) -> TuningSpec | None:
-    """LoRA settings of an Axolotl file; None if every weight is trained."""
+    """Adapter (LoRA) settings of an Axolotl file; None if all weights are trained."""
     bases = {"nf4": settings.get("load_in_4bit"), "int8": settings.get("load_in_8bit")}
     rank, alpha = (settings.integer(name) for name in ("lora_r", "lora_alpha"))
     linear, dropout = (settings.get(name) for name in ("lora_target_linear", "lora_dropout"))
@@ -341,8 +346,8 @@ def _tuning_of(settings: Settings) -> TuningSpec | None:
 
 
 def _with_current_names(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Axolotl's document with older names of FSDP settings replaced by current ones (`fsdp_config.fsdp_…`, the
-    list `fsdp` of FSDP 1)."""
+    """Copy of an Axolotl document with older names of FSDP settings (`fsdp_config.fsdp_…`, the list `fsdp` of
+    FSDP 1) replaced by current names."""
     renamed = dict(document)
     listed = renamed.pop("fsdp", None) or []
     words = [str(word).lower() for word in (listed.split() if isinstance(listed, str) else listed)]

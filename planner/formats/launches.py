@@ -1,4 +1,4 @@
-"""The command that starts a training, in a script or a pasted line: its arguments, and the number of GPUs."""
+"""Training command in a bash script or a pasted line: its arguments and its number of GPUs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SLURM = {
     "SLURM_GPUS_PER_TASK": "--gpus-per-task",
     "SLURM_CPUS_PER_TASK": "--cpus-per-task",
 }
-"""Variable that Slurm sets → the option of `sbatch` that fixes it."""
+"""Option of `sbatch` that determines each variable set by Slurm."""
 _NODES = ("--nnodes", "--nodes", "-N")
 _PER_NODE = ("--nproc-per-node", "--nproc_per_node", "--gpus-per-node")
 _TASKS = ("--ntasks", "-n", "-np")
@@ -37,23 +37,22 @@ _OTHERS = {
     "NeMo": re.compile(r".*megatron_gpt_pretraining\.py"),
     "DeepSpeed": re.compile(r"(?:.*/)?deepspeed|--deepspeed(?:_config)?(?:=.*)?"),
 }
-"""Name of another trainer → words that start it."""
+"""Pattern of the words that start each other trainer, by its name."""
 
 
 class Launch(NamedTuple):
-    """A Megatron-LM training command, split into launcher, arguments and environment."""
+    """A Megatron-LM training command split into launcher, arguments and environment."""
 
     launcher: tuple[str, ...]
-    """Words before the program: torchrun and its arguments, srun."""
+    """Words before the program, such as torchrun with its arguments, or srun."""
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
     assumptions: tuple[str, ...]
 
 
 def launch_of(text: str, also: str = "", options: Mapping[str, Any] = MappingProxyType({})) -> Launch:
-    """Find the single Megatron-LM training command in a bash text, or else the arguments in the head of its log.
-    `also` are variables of its environment (`SIZE=7b`), and further arguments; `options` are the user's `model`,
-    `cluster` and `gpus`.
+    """Find the single Megatron-LM training command in a bash text, or else the arguments at the head of its
+    log.
 
     Raises:
         InputError: there is none, there are several that differ, or the text cannot be read.
@@ -71,7 +70,7 @@ def launch_of(text: str, also: str = "", options: Mapping[str, Any] = MappingPro
 
 
 def _launch_in_script(text: str, also: str, options: Mapping[str, Any]) -> Launch:
-    """The single command in a bash text that starts Megatron-LM. Raises InputError as `launch_of`."""
+    """Find the single command in a bash text that starts Megatron-LM. Raises InputError as `launch_of` does."""
     also_script = read_script(also)
     started = also_script.environment | {
         name: value for one in also_script.commands for name, value in one.environment.items()
@@ -120,7 +119,7 @@ def _launch_in_script(text: str, also: str, options: Mapping[str, Any]) -> Launc
 
 
 def _options(words: Iterable[str]) -> dict[str, str]:
-    """Options of `sbatch` with their values, by long name; `-N2`, `-N 2`, `--nodes 2` and `--nodes=2` are
+    """Values of the options of `sbatch` by long name; `-N2`, `-N 2`, `--nodes 2` and `--nodes=2` are
     equivalent."""
     options, name = {}, ""
     for word in words:
@@ -135,8 +134,8 @@ def _options(words: Iterable[str]) -> dict[str, str]:
 
 
 def _integer_options(options: Mapping[str, str]) -> dict[str, int]:
-    """Integer options of `sbatch`, with derived ones such as tasks per node; `a100:4` and `gpu:a100:4` count as
-    4."""
+    """Integer values of the options of `sbatch` by name, with derived ones such as tasks per node; `a100:4`
+    and `gpu:a100:4` mean 4."""
     gpu = re.search(r"gpu(?::[^,:]+)*?(:\d+)?(?:,|$)", options.get("--gres", ""), re.ASCII)
     texts = {**options, "--gres": (gpu[1] or ":1") if gpu else ""}
     numbers = {name: re.search(r"(?:^|:)(\d{1,7})$", text, re.ASCII) for name, text in texts.items()}
@@ -184,7 +183,7 @@ def _program(command: Command) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def world_size(launch: Launch, gpus: int | None) -> int:
-    """Number of GPUs of a launch, by the command or else by the user.
+    """Number of GPUs of a launch: the command's, or else the user's.
 
     Raises:
         InputError: neither says them, or they contradict one another.
@@ -205,20 +204,21 @@ def world_size(launch: Launch, gpus: int | None) -> int:
 
 
 def _number(words: Sequence[str], flags: Sequence[str]) -> int | None:
+    """First integer value of the flags in a command; None if there is none."""
     values = (_value(words, [flag]) or "" for flag in flags)
     return next((int(value) for value in values if value.isascii() and value.isdecimal()), None)
 
 
 def _value(words: Sequence[str], flags: Sequence[str]) -> str | None:
-    """Value of the first of the flags that a command has; `?` if only the shell knows the value, None without
-    any."""
+    """Value of the first of the flags that a command has; `?` if only a shell knows the value, None if it has
+    none of them."""
     value = next((one for flag in flags if (one := _take_flag(words, flag)[0]) is not None), None)
     return "?" if value is not None and not is_decided(value) else value
 
 
 def _refuse_other(words: Sequence[str]) -> None:
-    """Raise InputError, with the `meshwright import` command for the trainer's files, if a command starts another
-    trainer (torchtitan, NeMo, DeepSpeed)."""
+    """Raise InputError if a command starts another trainer (torchtitan, NeMo, DeepSpeed); the hint is the
+    `meshwright import` command for that trainer's files."""
     for name, program in _OTHERS.items():
         places = [at for at, word in enumerate(words) if program.fullmatch(plain(word))]
         if not places:
@@ -245,7 +245,7 @@ def _refuse_other(words: Sequence[str]) -> None:
 
 
 def _take_flag(words: Sequence[str], *flags: str) -> tuple[str | None, list[str]]:
-    """Value of the first word that is one of the flags, and the words without that flag."""
+    """Value of the first word that is one of the flags, and the words without this flag and its value."""
     remaining = list(words)
     for at, word in enumerate(words):
         name, equals, value = word.partition("=")

@@ -1,4 +1,5 @@
-"""Megatron-LM: a plan as a script that starts `pretrain_gpt.py` with torchrun on every node, and such a script read.
+"""Megatron-LM: export of a plan to a script that starts `pretrain_gpt.py` with torchrun on every node, and
+import from it.
 
 Layout, model, training job and facts of the software stack are each written as arguments of Megatron Core and read
 back; Megatron Bridge's recipes have the same names. Every setting is an argument of megatron/training/arguments.py by
@@ -48,7 +49,7 @@ _MOST_TEXT = 20_000
 
 
 def write_layout(export: JobExport) -> None:
-    """Set Megatron Core's arguments for the fields of the layout that its table does not write."""
+    """Export the layout fields that Megatron Core's table of arguments does not write."""
     job, layout = export.job, export.job.layout
     if len(set(layout.layers)) > 1:
         stages = "|".join("t" * blocks for blocks in layout.layers)
@@ -70,6 +71,7 @@ def write_layout(export: JobExport) -> None:
 
 
 def _write_recompute(export: JobExport) -> None:
+    """Export the recompute policy."""
     model, layout, path = export.job.model, export.job.layout, "layout.recompute"
     policies, blocks = {*layout.policies}, number_in_full(layout.layers, layout.stage_recompute)
     if policies == {"selective"}:
@@ -89,6 +91,7 @@ def _write_recompute(export: JobExport) -> None:
 
 
 def _write_offload(export: JobExport) -> None:
+    """Export the offload of optimizer states and activations."""
     layout, offload = export.job.layout, export.job.layout.offload
     settings: dict[str, Any] = {}
     differences = []
@@ -108,7 +111,7 @@ def _write_offload(export: JobExport) -> None:
 
 
 def layout_of(args: Arguments, model: TransformerSpec, world: int, stack: StackSpec) -> Layout:
-    """The parallel layout that Megatron-LM arguments describe on `world` GPUs.
+    """Parallel layout that Megatron-LM arguments describe on `world` GPUs.
 
     Raises:
         InputError: degrees do not divide the GPUs, blocks do not divide into stages, or a value is not known.
@@ -144,7 +147,7 @@ def layout_of(args: Arguments, model: TransformerSpec, world: int, stack: StackS
 
 
 def zero_of(args: Arguments) -> int:
-    """ZeRO stage of a Megatron-LM command, by FSDP or the distributed optimizer."""
+    """ZeRO stage of a Megatron-LM command, with FSDP or the distributed optimizer."""
     if args.get("use_torch_fsdp2"):
         return 3 if args.get("torch_fsdp2_reshard_after_forward") else 2
     if uses_fsdp(args):
@@ -153,8 +156,8 @@ def zero_of(args: Arguments) -> int:
 
 
 def _recompute_of(args: Arguments, layers: tuple[int, ...]) -> tuple[str, ...]:
-    """Recompute policies by Megatron's granularity, method and number of blocks; in 2021 a method alone meant
-    full recompute."""
+    """Recompute policies described by Megatron's granularity, method and number of blocks. In 2021 a method
+    alone meant full recompute."""
     method, count = args.get("recompute_method"), args.get("recompute_num_layers")
     default = "full" if method or args.get("checkpoint_activations") else None
     match args.get("recompute_granularity", default), method:
@@ -169,7 +172,7 @@ def _recompute_of(args: Arguments, layers: tuple[int, ...]) -> tuple[str, ...]:
 
 
 def stages_of(args: Arguments, blocks: int, pp: int) -> tuple[int, tuple[int, ...]]:
-    """Chunks of a pipeline rank (vpp), and number of blocks of every virtual stage in model order.
+    """Model chunks per pipeline rank (vpp), and number of blocks of every virtual stage in model order.
 
     Raises:
         InputError: blocks that do not divide, or a layout that cannot be read.
@@ -206,6 +209,7 @@ def stages_of(args: Arguments, blocks: int, pp: int) -> tuple[int, tuple[int, ..
 
 
 def _chunks(args: Arguments, blocks: int, pp: int) -> int:
+    """Number of model chunks per pipeline rank."""
     if (chunks := args.get("num_virtual_stages_per_pipeline_rank")) is not None:
         return max(1, int(chunks))
     chunk_blocks = args.get("num_layers_per_virtual_pipeline_stage")
@@ -218,7 +222,7 @@ def _chunks(args: Arguments, blocks: int, pp: int) -> int:
 
 
 def _stage_blocks(text: str) -> tuple[int, ...]:
-    """Number of blocks of every stage in a pipeline layout text such as `Ettt|(tt|)*6tttL`."""
+    """Number of blocks of every stage in a pipeline layout such as `Ettt|(tt|)*6tttL`."""
     bare = re.sub(r"[,\s]", "", text)
     while (match := _REPEATED.search(bare)) is not None:
         inner, times, letter, count = match.groups()
@@ -231,13 +235,13 @@ def _stage_blocks(text: str) -> tuple[int, ...]:
 
 
 _SCORED_BY = "two best"
-"""How Megatron Core scores a group of experts."""
+"""Score by which Megatron Core selects groups of experts."""
 _GPT2_WORDS = 50_257
 _NEEDED = ("num_layers", "hidden_size", "num_attention_heads", "seq_length")
 
 
 def _write_experts(export: JobExport) -> None:
-    """Set Megatron Core's arguments for the fields of a mixture of experts that its table does not write."""
+    """Export the fields of a mixture of experts that Megatron Core's table of arguments does not write."""
     model, scores = export.job.model, export.job.model.router_scores
     if model.num_moe_layers != model.num_layers:
         mixtures = model.moe_layers or range(model.num_layers - model.num_moe_layers, model.num_layers)
@@ -262,7 +266,7 @@ def _write_experts(export: JobExport) -> None:
 
 
 def write_model(export: JobExport) -> None:
-    """Set Megatron Core's arguments for the fields of the model that its table does not write."""
+    """Export the model fields that Megatron Core's table of arguments does not write."""
     model, latent = export.job.model, export.job.model.latent_attention
     if model.has_experts:
         _write_experts(export)
@@ -314,6 +318,7 @@ def write_model(export: JobExport) -> None:
 
 
 def _write_rotary(export: JobExport, rotary: Rotary) -> None:
+    """Export the rotary positions."""
     model, scaling, reason = export.job.model, rotary.scaling, ""
     settings: dict[str, Any] = {"rotary_base": int(rotary.base)}
     if rotary.dim is not None and model.latent_attention is None:
@@ -333,7 +338,7 @@ def _write_rotary(export: JobExport, rotary: Rotary) -> None:
 
 
 def model_of(args: Arguments) -> TransformerSpec:
-    """The model that Megatron-LM arguments describe, with Megatron-LM's defaults for missing arguments.
+    """Model that Megatron-LM arguments describe; missing arguments have Megatron-LM's defaults.
 
     Raises:
         InputError: arguments are missing, or describe no model.
@@ -370,7 +375,8 @@ def model_of(args: Arguments) -> TransformerSpec:
 
 
 def _experts_of(args: Arguments, dense: int) -> dict[str, Any]:
-    """Model fields of a mixture of experts, by Megatron-LM's arguments. `dense` is the MLP width of dense blocks.
+    """Model fields of a mixture of experts that Megatron-LM arguments describe. `dense` is the MLP width of
+    dense blocks.
 
     Raises:
         InputError: the load balance is no number.
@@ -398,7 +404,7 @@ def _experts_of(args: Arguments, dense: int) -> dict[str, Any]:
 
 
 def _vocabulary(args: Arguments) -> tuple[int | None, int]:
-    """Size of the vocabulary, and the multiple (besides tp) to which the model pads the vocabulary."""
+    """Size of the vocabulary, and the number (in addition to tp) of which the padded size is a multiple."""
     if (padded := args.get("padded_vocab_size")) is not None:
         return padded, 1
     words, multiple = args.get("vocab_size"), args.get("make_vocab_size_divisible_by")
@@ -410,6 +416,7 @@ def _vocabulary(args: Arguments) -> tuple[int | None, int]:
 
 
 def _positions_of(args: Arguments) -> dict[str, Any]:
+    """Model fields of position embeddings that Megatron-LM arguments describe."""
     argument = TABLE.arguments["position_embedding_type"]
     kind = "rope" if args.get("use_rotary_position_embeddings") else args.get("position_embedding_type")
     if args.get("position_embedding") is False and kind == argument.default:
@@ -431,6 +438,7 @@ def _positions_of(args: Arguments) -> dict[str, Any]:
 
 
 def _attention_of(args: Arguments) -> dict[str, Any]:
+    """Model fields of attention (windows, norms, grouped queries, ...) that Megatron-LM arguments describe."""
     fields: dict[str, Any] = {}
     if (window := args.get("window_size")) is not None:
         fields["attention_window"] = (window[0] if isinstance(window, tuple) else window) + 1
@@ -455,8 +463,8 @@ def _attention_of(args: Arguments) -> dict[str, Any]:
 
 
 def _pattern_of(args: Arguments, pattern: Any, *, last: bool) -> tuple[int, ...]:
-    """Marks (0 or 1) of all blocks by a pattern or a period. A number N marks every N-th block: the last of
-    each N, or the first."""
+    """Marks (0 or 1) of all blocks, from a pattern of marks or a period N, which marks every N-th block: the
+    last of each N with `last`, else the first."""
     count = args.get("num_layers") or 0
     if count > MAX_LAYERS:
         raise InputError(f"`--num-layers {count}` are more blocks than any model has")
@@ -474,11 +482,11 @@ PRECISIONS: Mapping[str, Written] = {
     "fp16": {"fp16": True},
     "fp32": {},
 }
-"""Precision of a plan → its arguments; a command has the first precision here of which an argument is set."""
+"""Arguments of each precision; the precision of a command is the first with an argument that the command sets."""
 
 
 def write_training(export: JobExport) -> None:
-    """Set Megatron Core's arguments for the fields of the training job that its table does not write."""
+    """Export the training-job fields that Megatron Core's table of arguments does not write."""
     job, training, precision = export.job, export.job.training, export.job.training.precision
     export.choose("training.precision", precision, PRECISIONS, "its products in fp32 are without TF32")
     export.argument(TABLE.arguments["optimizer"])
@@ -500,8 +508,8 @@ def write_training(export: JobExport) -> None:
 
 
 def training_of(args: Arguments, layout: Layout, stack_named: bool) -> TrainingSpec:
-    """The training job (batch, sequence length, precision, optimizer) that Megatron-LM arguments describe.
-    Raises InputError for an optimizer that is not priced here."""
+    """Training job (batch, sequence length, precision, optimizer) that Megatron-LM arguments describe. Raises
+    InputError for an optimizer that is not priced here."""
     batch, length = args.get("global_batch_size", layout.mbs * layout.dp), args.get("seq_length")
     one_each = f"a global batch of {batch}: one microbatch on every replica"
     args.assume(one_each, when=not args.has("global_batch_size"))
@@ -529,8 +537,8 @@ def training_of(args: Arguments, layout: Layout, stack_named: bool) -> TrainingS
 
 
 def _gradients_of(args: Arguments, stack_named: bool) -> str | None:
-    """Gradient dtype by Megatron-LM arguments; fp16 gradients are summed in 16 bits by default, others in fp32
-    (`validate_args`)."""
+    """Gradient dtype that Megatron-LM arguments describe. By default fp16 gradients are summed in 16 bits,
+    others in fp32 (`validate_args`)."""
     if args.get("accumulate_allreduce_grads_in_fp32"):
         return "fp32" if stack_named else None
     if args.get("grad_reduce_in_bf16") or args.get("main_grads_dtype") == "bf16":
@@ -543,7 +551,7 @@ STACK = "megatron-core"
 _BACKENDS = {"cudnn": "auto", "unfused": "unfused", "flash2": "flash", "flash3": "flash"}
 _KERNELS = {"unfused": "unfused", "local": "fused-softmax", "flash": "flash2", "fused": "cudnn"}
 _SWITCHES = "deterministic_mode overlap_cpu_optimizer_d2h_h2d gradient_accumulation_fusion"
-"""Arguments that are facts of the software stack one to one."""
+"""Arguments that each correspond to one fact of the software stack."""
 
 
 FACTS = """
@@ -556,7 +564,7 @@ with the layout's `recompute`."""
 
 
 def write_facts(export: JobExport) -> None:
-    """Set Megatron Core's arguments for the facts of the software stack that they switch."""
+    """Export the facts of the software stack that Megatron Core's arguments switch."""
     job, layout, stack, model = export.job, export.job.layout, export.job.stack, export.job.model
     backends = {kernel: {"attention_backend": name} for kernel, name in _BACKENDS.items()}
     reason = "its attention backends are unfused, flash and fused"
@@ -585,10 +593,11 @@ def write_facts(export: JobExport) -> None:
 
 
 def _write_overlaps(export: JobExport) -> None:
-    """Set what runs behind compute: what the layout names or, where it leaves that open, what the stack always does."""
+    """Export the communication that overlaps compute: the layout's choice or, if it has none, the stack's."""
     layout, stack = export.job.layout, export.job.stack
 
     def overlaps(axis: Overlap, fact: str) -> bool:
+        """Whether communication along an axis overlaps compute, by the layout or else by the stack's fact."""
         return getattr(stack, fact) > 0 if layout.overlap is None else axis in layout.overlap
 
     reduces = overlaps("dp", "overlap_gradient_reduce")
@@ -681,17 +690,18 @@ _LIMITS: Mapping[str, tuple[Any, ...]] = {
     "model.attention_scale": ("it scales scores by 1/√head_dim", None),
     "model.parallel_block": ("its attention and MLP follow one another", False),
 }
-"""Field → reason, and the only values that Megatron Core supports."""
+"""Reason and supported values for plan fields of which Megatron Core supports only some values, by field."""
 
 
 def write_core(export: JobExport) -> None:
-    """Set Megatron Core's arguments for all fields that its table does not write."""
+    """Export all fields that Megatron Core's table of arguments does not write."""
     export.supports(_LIMITS)
     for write in (write_layout, write_training, write_model, write_facts):
         write(export)
 
 
 def _file(job: Job, settings: Written, name: str) -> tuple[str, ...]:
+    """Text of the bash script, then remarks on its use."""
     lines = [
         *(f"export {key}={shlex.quote(value)}" for key, value in environment(job, settings).items()),
         "ARGUMENTS=(",
@@ -709,7 +719,7 @@ def _file(job: Job, settings: Written, name: str) -> tuple[str, ...]:
 
 
 def environment(job: Job, settings: Written) -> dict[str, str]:
-    """Environment variables that Megatron-LM needs for this job."""
+    """Environment variables that Megatron-LM needs for this job, with their values."""
     needed = {
         # validate_args asks for this before Blackwell, and for the next with Transformer Engine 2.10
         "CUDA_DEVICE_MAX_CONNECTIONS": job.layout.tp > 1 or job.layout.cp > 1,
@@ -720,6 +730,7 @@ def environment(job: Job, settings: Written) -> dict[str, str]:
 
 
 def _words(settings: Written) -> str:
+    """Settings as one line of Megatron-LM arguments."""
     return " ".join(map(shlex.join, written(settings)))
 
 
@@ -730,9 +741,9 @@ TARGET = Target("megatron", "Megatron-LM (core 0.20)", write_core, _FACTS, _file
 def read_megatron(
     launch: Launch, *, gpus: int | None = None, stack: str | None = None, ignore: Sequence[str] = ()
 ) -> Reading:
-    """Read a Megatron-LM command as model, training job, layout and stack. Missing arguments have the defaults
-    of `pretrain_gpt.py` (core 0.20); with a software stack named, missing facts are that stack's; flags to
-    `ignore` are left out.
+    """Read a Megatron-LM command as model, training job, layout and stack. Missing arguments have the
+    defaults of `pretrain_gpt.py` (core 0.20), or of the software stack that the user names; flags to `ignore`
+    are left out.
 
     Raises:
         InputError: the command cannot be read, is incomplete, or contradicts itself.
@@ -746,7 +757,7 @@ def read_megatron(
 
 
 def reading_of(args: Arguments, world: int, base: StackSpec, *, stack_named: bool = True) -> Reading:
-    """Turn Megatron Core's arguments into model, training job, layout and stack; missing switches are off
+    """Convert Megatron Core's arguments into model, training job, layout and stack; missing switches are off
     unless the user named the stack.
 
     Raises:

@@ -1,4 +1,5 @@
-"""Arguments of Megatron-LM's `pretrain_gpt.py` as settings by the names of their values, and back.
+"""Arguments of Megatron-LM's `pretrain_gpt.py`: parsing into settings by the names of their values, and
+writing.
 
 Sources of `megatron.csv`: NVIDIA/Megatron-LM, August 2026 (core 0.20): megatron/training/arguments.py; its column
 `earlier` has names of 2021 and 2022 that scripts still use.
@@ -36,7 +37,7 @@ _EXCLUDE = """
     pipeline_model_parallel_layout num_layers_per_virtual_pipeline_stage,
     num_virtual_stages_per_pipeline_rank num_layers_per_virtual_pipeline_stage
 """
-"""Pairs of arguments that a command has one of."""
+"""Pairs of arguments of which a command may have only one."""
 OFFLOADED = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm")
 OFFLOADED_OF_EXPERTS = ("expert_fc1", "moe_act")
 _MOST_BLOCKS = 100_000
@@ -45,14 +46,14 @@ _PATTERN_PART = re.compile(r"\(?\[([01](?:,[01])*)\]\)?(?:\*(\d{1,4}))?", re.ASC
 
 @dataclass(slots=True)
 class Arguments(Settings):
-    """Arguments of a Megatron-LM command, as settings by name, with unknown arguments and problems."""
+    """Arguments of a Megatron-LM command as settings by name, with unknown arguments and problems."""
 
     values: dict[str, Any] = field(default_factory=dict)
     table: Table = TABLE
     flags: dict[str, str] = field(default_factory=dict)
-    """Name → the words of the command that set it."""
+    """Words of the command that set each argument, by its name."""
     unpriced: list[UnusedSetting] = field(default_factory=list)
-    """Arguments that no price is made of."""
+    """Arguments on which no price depends."""
     problems: list[Problem] = field(default_factory=list)
     tokenizer: str = ""
     """Kind of the tokenizer; GPT-2's if the command only has a merge file."""
@@ -62,14 +63,14 @@ class Arguments(Settings):
         return name in self.values
 
     def assign(self, name: str, value: Any, flag: str) -> None:
-        """Record the value of an argument. A different value before is a contradiction, kept as a problem."""
+        """Record the value of an argument. A second, different value is recorded as a problem."""
         if name in self.values and self.values[name] != value:
             self.refuse(flag, f"contradicts `{self.flags[name]}`")
         self.values[name], self.flags[name] = value, flag
 
     def refuse(self, words: str, reason: str, row: Argument | None = None) -> None:
-        """Record a problem with these words of the command; a note if no price depends on the argument of the
-        `row`."""
+        """Record a problem with these words of the command, or only a note if no price depends on the
+        argument of the table's `row`."""
         if row and row.why:
             self.unpriced += [UnusedSetting(row.name, True, words, Fate("noted", f"{reason}, and {row.why}"))]
         else:
@@ -112,6 +113,7 @@ def read_arguments(words: Sequence[str], ignore: Sequence[str] = ()) -> Argument
 
 
 def _by_flag(words: Sequence[str], args: Arguments) -> list[tuple[str, list[str]]]:
+    """Flags of a command with their values, in order; words without a flag are recorded as problems."""
     flags: list[tuple[str, list[str]]] = []
     for word in words:
         if word.startswith("--"):
@@ -131,7 +133,7 @@ _ACTS: Mapping[str, Callable[[Arguments], Any]] = {
     "offload_modules": lambda args: args.get("fine_grained_activation_offloading"),
     "data_parallel_sharding_strategy": lambda args: uses_fsdp(args),
 }
-"""Argument → whether other arguments leave it an effect."""
+"""Function that says whether an argument has an effect, given the other arguments, by argument."""
 
 
 def unpriced_values(args: Arguments) -> list[UnusedSetting]:
@@ -165,13 +167,13 @@ def uses_fsdp(args: Arguments) -> bool:
 
 
 def _setting_name(flag: str) -> str:
-    """Name of the setting that a flag sets, as argparse derives it (`--num-layers` → `num_layers`)."""
+    """Name of the setting that a flag sets, as argparse derives it: `num_layers` for `--num-layers`."""
     return flag.lstrip("-").replace("-", "_")
 
 
 @cache
 def _flags() -> dict[str, tuple[str, bool | None]]:
-    """Map from flag to the name of its setting and the value of a flag without argument, else None."""
+    """Name of the setting of each flag, and the value of a flag that takes no argument (else None), by flag."""
     flags: dict[str, tuple[str, bool | None]] = {}
     for name, row in TABLE.arguments.items():
         if row.kind != "off":
@@ -184,6 +186,7 @@ def _flags() -> dict[str, tuple[str, bool | None]]:
 
 
 def _take(args: Arguments, flag: str, values: list[str]) -> None:
+    """Record one flag with its values, or the problem with them."""
     words = plain(" ".join([flag, *values]))
     dashed = flag if flag.startswith("--no") else f"--{flag[2:].replace('_', '-')}"
     if (entry := _flags().get(flag) or _flags().get(dashed)) is None:
@@ -203,7 +206,8 @@ def _take(args: Arguments, flag: str, values: list[str]) -> None:
 
 
 def _pass_over(args: Arguments, flag: str, values: list[str], words: str) -> None:
-    """Record an argument that the table does not list; values that may hide further arguments are a problem."""
+    """Record an argument that the table does not list; a value that may contain further arguments is a
+    problem."""
     dest, table = _setting_name(flag), TABLE
     fate, off = table.fate(dest), dest.removeprefix("no_")
     if fate is None and off != dest:
@@ -216,6 +220,7 @@ def _pass_over(args: Arguments, flag: str, values: list[str], words: str) -> Non
 
 
 def _value(kind: str, values: list[str]) -> Any:
+    """Value of an argument of the given kind, parsed from its words. Raises ValueError."""
     text = values[0]
     if kind in ("list", "name"):
         return tuple(values) if kind == "list" else text
@@ -252,17 +257,18 @@ def _pattern(text: str) -> Any:
 
 
 def flag_of(name: str, value: Any) -> str:
-    """The Megatron-LM flag that gives an argument this value, such as `--no-bias-gelu-fusion`."""
+    """Megatron-LM flag that gives an argument this value, such as `--no-bias-gelu-fusion`."""
     row = TABLE.arguments[name]
     return row.spellings.get("flag", ("--no-" if value is False else "--") + name.replace("_", "-"))
 
 
 def written(settings: Written) -> list[list[str]]:
-    """Settings as arguments of `pretrain_gpt.py`, one list of words (flag and values) for each."""
+    """Arguments of `pretrain_gpt.py` for the settings, one list of words (flag and values) for each."""
     return [[flag_of(name, value), *_words(name, value)] for name, value in settings.items()]
 
 
 def _words(name: str, value: Any) -> list[str]:
+    """Words that follow the flag of an argument with this value."""
     if isinstance(value, bool):
         return []
     if name == "window_size":
@@ -283,9 +289,9 @@ _DERIVED = """
 
 
 def printed_arguments(text: str) -> tuple[dict[str, Any], list[str], list[str]]:
-    """Arguments of Megatron-LM in the list that it prints at the head of its log: all by name, the words of a command
-    that sets those with other values than the defaults, and the names of settings that no table has and whose name
-    says that they could change layout or memory."""
+    """Arguments of Megatron-LM as listed at the head of its log: all values by name; the words of a command
+    for values other than the defaults; and the names of unknown settings that could change layout or memory.
+    """
     values, words, unknown = dict[str, Any](), list[str](), list[str]()
     earlier = TABLE.spelled("earlier")
     for printed, shown in _PRINTED.findall(text):

@@ -1,4 +1,4 @@
-"""NeMo: the run of NeMo 1's YAML of a GPT, and recipes of Megatron Bridge, written and read.
+"""NeMo: import of NeMo 1's YAML of a GPT, and export and import of recipes of Megatron Bridge.
 
 NeMo 1 has nearly Megatron-LM's names. Sources: NVIDIA/NeMo 2.0:
 examples/nlp/language_modeling/conf/megatron_gpt_config.yaml,
@@ -43,7 +43,7 @@ from planner.formats.torchrun import torchrun_by_hand
 
 _TYPES: dict[str, type | UnionType] = {"switch": bool, "off": bool, "whole": int, "share": int | float}
 _TYPES |= {"name": str, "list": list, "pattern": int | list}
-"""Kind of an argument of Megatron-LM → types that a file may give it."""
+"""Python types of the values of an argument of Megatron-LM in a file, by kind of argument."""
 
 
 @dataclass(slots=True)
@@ -53,8 +53,8 @@ class FileArguments(Arguments):
     settings: Settings = field(kw_only=True)
 
     def setting(self, path: str, default: Any = None, row: Argument | None = None) -> Any:
-        """Value of a setting; records a problem (of the `row`'s argument) if the value is only filled in when the
-        program starts."""
+        """Value of a setting. A value that is only known when the program starts is recorded as a problem (of
+        the `row`'s argument)."""
         value, reason = self.settings.get(path), ""
         if isinstance(value, Unknown):
             reason = f"only Python knows what `{value}` is"
@@ -65,7 +65,8 @@ class FileArguments(Arguments):
         return default if value is None or reason else value
 
     def take(self, path: str, name: str) -> None:
-        """Copy the setting at `path` to the Megatron-LM argument `name`, if present and of the right type."""
+        """Copy the setting at `path` to the Megatron-LM argument `name`, if it is present and of the right
+        type."""
         row = TABLE.arguments[name]
         value, kind = self.setting(path, row=row), row.kind
         words = f"{path}: {printable(str(value))}"
@@ -82,8 +83,8 @@ class FileArguments(Arguments):
             self.refuse(path if row.why else words, "is no value of this setting", row)
 
     def add_implied(self) -> None:
-        """Record what other settings decide: the fusion of bias and activation, which Megatron-LM names by the
-        activation, an untied output head, and grouped queries."""
+        """Add arguments that follow from other settings: the fusion of bias and activation, an untied output
+        head, and grouped queries."""
         fusion = "bias_swiglu_fusion" if self.get("swiglu") else "bias_gelu_fusion"
         self.take("model.bias_activation_fusion", fusion)
         if not self.setting("model.share_embeddings_and_output_weights", True):
@@ -93,13 +94,15 @@ class FileArguments(Arguments):
             self.assign("group_query_attention", True, self.flags["num_query_groups"])
 
     def finish(self, source: str, column: str) -> None:
-        """Record all unread settings as unused, with their treatment by the table (by path in `column`, else by
-        Megatron-LM's name). Raises InputError if any setting of the `source` could not be read, with all problems."""
+        """Record all unread settings as unused, each with its treatment in the table (by its path in
+        `column`, else by Megatron-LM's name). Raises InputError with all settings of the `source` that could
+        not be read."""
         if self.problems:
             hint = '--also "model.KEY=VALUE" says one'
             raise InputError(f"the {source} cannot be read", problems=self.problems, hint=hint)
 
         def fate(path: str) -> Fate | None:
+            """Treatment of an unused setting by its path or Megatron-LM name."""
             return TABLE.fate(path, column) or TABLE.fate(path.partition(".")[2])
 
         self.unpriced += self.settings.unused(fate)
@@ -127,14 +130,14 @@ _CHOICES: Mapping[tuple[str, str], Mapping[str, Written]] = {
     ("model.activation", "gelu"): _ACTIVATIONS,
     ("trainer.precision", "32"): {"32": {}} | {name: {kind: True} for name, kind in _PRECISIONS.items()},
 }
-"""Setting and its default → Megatron-LM arguments of each of its values."""
+"""Megatron-LM arguments for each value of a setting, by the setting's path and default."""
 _SHARDED = ("distributed_fused_adam", "mcore_distributed_optim")
 _UNSHARDED = ("fused_adam", "megatron_fused_adam", "adam", "adamw")
 
 
 def read_nemo(document: Mapping[str, Any], options: ReadOptions) -> Reading:
-    """Read a NeMo configuration file as model, training job, layout and stack. What the file leaves out is as in NeMo's
-    `megatron_gpt_config.yaml`.
+    """Read a NeMo configuration file as model, training job, layout and stack. Missing settings are as in
+    NeMo's `megatron_gpt_config.yaml`.
 
     Raises:
         InputError: it lacks what a price needs, or contradicts itself.
@@ -170,8 +173,8 @@ def read_nemo(document: Mapping[str, Any], options: ReadOptions) -> Reading:
 
 
 def _resolved(path: str, values: Mapping[str, Any]) -> Any:
-    """Value at a path, with a reference such as `${model.encoder_seq_length}` or `${.encoder_seq_length}`
-    resolved once."""
+    """Value at a path; a reference such as `${model.encoder_seq_length}` or `${.encoder_seq_length}` is
+    replaced by its value, once."""
     reference = re.fullmatch(r"\$\{(\.*)([\w.]+)\}", str(values[path]), re.ASCII)
     if reference is None:
         return values[path]
@@ -180,6 +183,7 @@ def _resolved(path: str, values: Mapping[str, Any]) -> Any:
 
 
 def _world(settings: Settings, gpus: int | None) -> int:
+    """Number of GPUs: the file's nodes times devices, or else the user's."""
     nodes, per_node = settings.integer("trainer.num_nodes"), settings.integer("trainer.devices")
     if nodes is None or per_node is None:
         return gpus_of("file", gpus)
@@ -191,6 +195,7 @@ def _world(settings: Settings, gpus: int | None) -> int:
 
 
 def _add_optimizer(file: FileArguments) -> None:
+    """Add the optimizer's arguments: sharding of its states, overlap, and type of gradients."""
     optimizer = str(file.setting("model.optim.name", "fused_adam"))
     if optimizer not in (*_SHARDED, *_UNSHARDED):
         raise InputError(f"`model.optim.name: {optimizer}` is not priced here", hint="Adam is")
@@ -208,15 +213,15 @@ def _add_optimizer(file: FileArguments) -> None:
 _BRIDGE = "megatron.bridge"
 _BASE = "vanilla_gpt_pretrain_config"
 _PARTS = ("model", "train", "ddp", "dist", "optimizer")
-"""Parts of the container that have Megatron Core's arguments."""
+"""Parts of the configuration that have Megatron Core's arguments."""
 _MIXES = {"fp8": "bf16_with_fp8_delayed_scaling_mixed", "fp4": "bf16_with_nvfp4_mixed"}
 _MIXES |= {name: f"{name}_mixed" for name in ("bf16", "fp16")}
 _MODELS = {"": False, "GPTModelProvider": False, "MLAModelProvider": True}
-"""Provider of a model without settings of its own → whether its attention is latent."""
+"""Whether attention is latent, for each provider of models without preset sizes."""
 _FIRST_OF_LIST = ("cp_comm_type", "moe_router_load_balancing_type", "moe_aux_loss_coeff")
-"""Arguments of Megatron-LM that take a list, and one value in Bridge."""
+"""Arguments that are lists in Megatron-LM and single values in Bridge."""
 _WORDS = "optimizer.exp_avg_dtype optimizer.exp_avg_sq_dtype model.attention_backend model.activation_func"
-"""Settings whose values are names of Python."""
+"""Settings whose values are Python names."""
 
 _SOURCES = {_BASE: f"{_BRIDGE}.recipes.gpt", "forward_step": f"{_BRIDGE}.training.gpt_step"}
 _SOURCES |= {"pretrain": f"{_BRIDGE}.training.pretrain", "MLAModelProvider": f"{_BRIDGE}.models.mla_provider"}
@@ -224,7 +229,7 @@ _SOURCES |= dict.fromkeys(_MIXES.values(), f"{_BRIDGE}.training.mixed_precision"
 _SOURCES |= {"CommOverlapConfig": f"{_BRIDGE}.training.comm_overlap", "silu": "torch.nn.functional"}
 _SOURCES |= {"AttnBackend": "megatron.core.transformer.enums", "squared_relu": "megatron.core.activations"}
 _SOURCES["bfloat16"] = "torch"
-"""Name that recipes use → module that it is imported from."""
+"""Module from which each name in recipes is imported."""
 
 
 _SEVERAL = {
@@ -232,7 +237,7 @@ _SEVERAL = {
     "vocab_size": "model.vocab_size tokenizer.vocab_size",
     "use_distributed_optimizer": "ddp.use_distributed_optimizer optimizer.use_distributed_optimizer",
 }
-"""Argument of Megatron Core → its paths in Bridge, where it has several."""
+"""Paths in Bridge of each argument of Megatron Core that has several."""
 _SUMS = ("mixed_precision.grad_reduce_in_fp32", "ddp.grad_reduce_in_fp32")
 _TRANSLATED: Mapping[str, Written] = {
     "accumulate_allreduce_grads_in_fp32": dict.fromkeys(_SUMS, True),
@@ -246,11 +251,11 @@ _TRANSLATED: Mapping[str, Written] = {
     **{name: {} for name in ("group_query_attention", "num_layers_per_virtual_pipeline_stage", *PRECISIONS)},
     "tp_comm_overlap": {"comm_overlap": call_source("CommOverlapConfig", tp_comm_overlap=True)},
 }
-"""Argument of Megatron Core → settings in Bridge, where its value decides nothing more."""
+"""Settings in Bridge of each argument of Megatron Core for which they are always the same."""
 
 
 def _bridge_settings(name: str, value: Any) -> Written:
-    """Settings of a Megatron Bridge configuration, path → value, for one argument of Megatron Core."""
+    """Settings of a Megatron Bridge configuration, by path, for one argument of Megatron Core."""
     if name in _TRANSLATED:
         return _TRANSLATED[name]
     match name:
@@ -267,6 +272,7 @@ def _bridge_settings(name: str, value: Any) -> Written:
 
 
 def _file(job: Job, settings: Written, name: str) -> tuple[str, ...]:
+    """Source of the recipe, then remarks on its use."""
     latent = settings.get("multi_latent_attention")
     values: dict[str, Any] = {"model": call_source("MLAModelProvider")} if latent else {}
     mix = next((mix for precision, mix in _MIXES.items() if settings.get(precision)), None)
@@ -286,6 +292,7 @@ def _file(job: Job, settings: Written, name: str) -> tuple[str, ...]:
 
 
 def _export(export: JobExport) -> None:
+    """Export the fields that the table of arguments does not write."""
     write_core(export)
     model, length = export.job.model, export.job.training.sequence_length
     difference = f"its table of positions is as long as a sequence, {length:,}"
@@ -322,6 +329,8 @@ def read_bridge(text: str, options: ReadOptions) -> Reading:
 
 
 def _recipe(text: str) -> Call:
+    """Configuration that the only recipe of a Python file builds. Raises InputError unless it starts from
+    `_BASE`."""
     module = module_of(text)
     built = {name: built_by(module, name) for name, node in module.functions.items() if not node.args.args}
     calls = ((name, call) for name, call in built.items() if isinstance(call, Call))
@@ -338,7 +347,7 @@ def _recipe(text: str) -> Call:
 
 
 def _mix(mix: Any) -> tuple[str, ...]:
-    """Megatron-LM precisions ("bf16", "fp8", ...) of a Megatron Bridge mixed-precision recipe."""
+    """Precision arguments of Megatron-LM for a mixed-precision recipe of Megatron Bridge."""
     name = mix.name if isinstance(mix, Call) else mix
     if str(name).startswith(("bf16_with_fp8", "bf16_with_mxfp8")):
         name = _MIXES["fp8"]
@@ -349,7 +358,7 @@ def _mix(mix: Any) -> tuple[str, ...]:
 
 
 def _values(config: Call) -> dict[str, Any]:
-    """Settings of a recipe by path; a Python name such as `torch.bfloat16` is reduced to the last part."""
+    """Settings of a recipe by path; of a Python name such as `torch.bfloat16` only the last part."""
     model = config.fields.get("model")
     if isinstance(model, Call) and model.name not in _MODELS:
         hint = "write them out on a `GPTModelProvider`"
@@ -370,6 +379,7 @@ def _values(config: Call) -> dict[str, Any]:
 
 
 def _add_all(file: FileArguments) -> None:
+    """Add the Megatron-LM arguments that correspond to the settings of a recipe."""
     if (kind := file.setting("model.activation_func")) == "squared_relu":
         file.assign("squared_relu", True, "activation_func: squared_relu")
     elif kind not in (None, "silu", "gelu"):

@@ -1,4 +1,5 @@
-"""The object that a function of a Python file builds, followed in its syntax tree without running it.
+"""Evaluator of Python files that finds the object a function builds by following its syntax tree, without
+running the file.
 
 Constants, arithmetic of numbers, functions of the same file, branches on known values and assignments to attributes are
 followed. Every other call is an object with its arguments. All else is marked as unknown, and refused where a reader
@@ -25,14 +26,14 @@ _MOST_STEPS = 100_000
 _DEEPEST = 20
 OPERATIONS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {ast.Add: add, ast.Sub: sub, ast.Mult: mul}
 OPERATIONS |= {ast.Eq: eq, ast.NotEq: ne, ast.Lt: lt, ast.LtE: le, ast.Gt: gt, ast.GtE: ge}
-"""Operations of two numbers that Python and a shell do alike."""
+"""Operations on two numbers that are equal in Python and in a shell, by node of the syntax tree."""
 _OPERATIONS = OPERATIONS | {ast.FloorDiv: floordiv, ast.Div: truediv, ast.Mod: mod, ast.Is: eq, ast.IsNot: ne}
 _OPERATIONS[ast.In] = lambda one, many: one in (many if isinstance(many, list | dict) else _NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A Python expression whose value is unknown without running the file."""
+    """Python expression whose value is unknown without running the file."""
 
     text: str
     """Source text of the expression."""
@@ -42,13 +43,13 @@ class Unknown:
 
 
 def _unknown(node: ast.AST, words: str = "{}") -> Unknown:
-    """The unknown value of a part of a file, in words about its source text."""
+    """Unknown value of a node of the syntax tree; `words` describe it, with `{}` for its source text."""
     return Unknown(words.format(ast.unparse(node)[:60]))
 
 
 @dataclass(slots=True)
 class Call:
-    """A call to a function outside the file, with arguments and with attributes set on the result
+    """Call of a function outside the file, with its arguments and the attributes set on its result
     afterwards."""
 
     name: str
@@ -61,16 +62,16 @@ class Call:
 
 @dataclass(slots=True)
 class Module:
-    """A parsed Python file with functions, imports and constants."""
+    """Parsed Python file with functions, imports and constants."""
 
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
-    """Imported name → the module that it comes from, unless that is of the file's own package."""
+    """Module of each imported name, unless it is in the file's own package."""
     constants: dict[str, Any] = field(default_factory=dict)
     steps: int = 0
 
     def result(self, function: str, depth: int = 0, arguments: Mapping[str, Any] | None = None) -> Any:
-        """Evaluate a function of the file without running it, given some arguments."""
+        """Evaluate a function of the file for some given arguments, without running it."""
         if depth > _DEEPEST:
             raise InputError(f"`{function}` calls itself, or functions too deep to follow")
         given, node = dict(arguments or {}), self.functions[function]
@@ -85,13 +86,15 @@ class Module:
         return None if returned is _NOTHING else returned
 
     def run(self, body: Iterable[ast.stmt], names: dict[str, Any], depth: int) -> Any:
-        """Interpret the statements of a function body. Returns what they return, or `_NOTHING`."""
+        """Interpret the statements of a function body. Returns their return value, or `_NOTHING` if they do
+        not return."""
         for line in body:
             if (returned := self._line(line, names, depth)) is not _NOTHING:
                 return returned
         return _NOTHING
 
     def _line(self, line: ast.stmt, names: dict[str, Any], depth: int) -> Any:
+        """Interpret one statement; returns its return value, or `_NOTHING`."""
         if isinstance(line, ast.If):
             test = self.value(line.test, names, depth)
             if not isinstance(test, Unknown | Call):
@@ -124,6 +127,7 @@ class Module:
         return _NOTHING
 
     def _set(self, target: ast.expr, value: Any, names: dict[str, Any], depth: int) -> None:
+        """Assign a value to a target: a name, a tuple of targets, or an attribute."""
         if isinstance(target, ast.Name):
             names[target.id] = value
         elif isinstance(target, ast.Tuple | ast.List):
@@ -149,6 +153,7 @@ class Module:
             return _unknown(node)
 
     def _value(self, node: ast.expr, names: Mapping[str, Any], depth: int) -> Any:
+        """Evaluate an expression; raises an error (such as LookupError) if its value is unknown."""
         match node:
             case ast.Constant(value=bool() | int() | float() | str() | None as value):
                 return value
@@ -179,6 +184,7 @@ class Module:
         raise LookupError
 
     def _call(self, node: ast.Call, names: Mapping[str, Any], depth: int) -> Any:
+        """Evaluate a call: of a function of the file, its result; of any other function, a `Call`."""
         arguments = [self.value(argument, names, depth) for argument in node.args]
         keywords: dict[str, Any] = {}
         for keyword in node.keywords:
@@ -194,14 +200,15 @@ class Module:
 
 
 def _known(value: Any) -> Any:
-    """The value, where it is known. Raises LookupError for an unknown value or a call."""
+    """Return the value if it is known. Raises LookupError for an unknown value or a call."""
     if isinstance(value, Unknown | Call):
         raise LookupError
     return value
 
 
 def _operation(op: ast.operator | ast.cmpop, left: Any, right: Any) -> Any:
-    """Value of arithmetic or a comparison of two evaluated operands. Raises an error if that is unknown."""
+    """Value of an arithmetic operation or comparison of two evaluated operands. Raises LookupError or
+    ArithmeticError if it is unknown."""
     if isinstance(op, ast.cmpop):
         is_known = not isinstance(left, Unknown | Call) and not isinstance(right, Unknown)
     elif isinstance(op, ast.Add) and isinstance(left, list) and isinstance(right, list):
@@ -214,8 +221,8 @@ def _operation(op: ast.operator | ast.cmpop, left: Any, right: Any) -> Any:
 
 
 def module_of(text: str) -> Module:
-    """Parse a Python file into functions, imports and constants. Raises InputError: it is no Python, or too
-    much of it."""
+    """Parse a Python file into functions, imports and constants. Raises InputError if it is not Python, or
+    too long."""
     if len(text) > _MOST_TEXT:
         raise InputError(f"a file of {len(text):,} characters is no recipe")
     module = Module()
@@ -235,7 +242,7 @@ def module_of(text: str) -> Module:
 
 def built_by(module: Module, function: str) -> Any:
     """Result of calling a function of a parsed Python file, evaluated without running the file. Raises
-    InputError where it cannot be followed."""
+    InputError if it is nested too deeply."""
     try:
         return module.result(function)
     except (RecursionError, MemoryError):
@@ -243,14 +250,14 @@ def built_by(module: Module, function: str) -> Any:
 
 
 class Code(str):
-    """Python source whose `repr` is the source itself, without quotes."""
+    """Python source text whose `repr` is the text itself, without quotes."""
 
     def __repr__(self) -> str:
         return str(self)
 
 
 def call_source(path: str, *arguments: Any, **keywords: Any) -> Code:
-    """Source of a Python call, such as `a.b(1, c=2)`."""
+    """Source text of a Python call, such as `a.b(1, c=2)`."""
     words = [*map(repr, arguments), *(f"{key}={value!r}" for key, value in keywords.items())]
     return Code(f"{path}({', '.join(words)})")
 
@@ -258,8 +265,9 @@ def call_source(path: str, *arguments: Any, **keywords: Any) -> Code:
 def module_source(
     about: str, sources: Mapping[str, str], body: Iterable[tuple[str, Any]], last: str = ""
 ) -> str:
-    """Source of a Python module whose function `plan()` sets and returns `config`, given docstring, assignments of the
-    function (path, value), and code behind it; names that it uses are imported from their `sources` (name → module)."""
+    """Source text of a Python module whose function `plan()` builds `config` by the assignments `body` (path,
+    value) and returns it. `about` is the docstring, `last` is code after the function; names in use are
+    imported from the modules in `sources`."""
     lines = (f"    {path} = {value!r}" for path, value in body)
     code = "\n".join(["def plan():", *lines, "    return config", last])
     names = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)} & sources.keys()

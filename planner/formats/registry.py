@@ -1,5 +1,5 @@
-"""Trainers whose files plans are written as, and whose files and commands runs are read from; of a trainer that is not
-read, whose a source seems to be and the `estimate` that asks the same.
+"""Registry of trainers to whose files plans are exported, and from whose files and commands runs are read.
+For other trainers it finds the trainer of a file, and the equivalent `estimate` command.
 
 Columns of `foreign.csv`: trainer; keys of its files (all of an alternative, which `|` parts; a key may be a table);
 words of its commands and Python as a regular expression; then the paths of its settings, the first that is set counts;
@@ -38,8 +38,8 @@ _AXES = ("tp", "pp", "cp", "dp", "ep", "mbs", "zero")
 
 
 def refuse_foreign(source: str, document: Mapping[str, Any], text: str, options: Mapping[str, Any]) -> None:
-    """Raise InputError if a file or a command belongs to a trainer that is not supported, with an equivalent
-    `estimate` command. `options` are the user's `model`, `cluster` and `gpus`."""
+    """Raise InputError if a file or a command belongs to a trainer that is not supported; the hint has an
+    equivalent `estimate` command. `options` are the user's `model`, `cluster` and `gpus`."""
     values = dict(by_path(document))
     paths = [f"{path}." for path in values]
     with Path(__file__).with_name("foreign.csv").open(encoding="utf-8", newline="") as file:
@@ -55,7 +55,8 @@ def refuse_foreign(source: str, document: Mapping[str, Any], text: str, options:
 
 
 def _estimate(row: Mapping[str, str], values: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    """An `estimate` command equivalent to a foreign trainer's file, with capitals in place of missing sizes."""
+    """Command `estimate` that is equivalent to a foreign trainer's file, with capital letters in place of
+    missing sizes."""
     settings = {name: next((values[one] for one in row[name].split() if one in values), None) for name in row}
     is_size = re.compile(r"[1-9]\d{0,8}", re.ASCII).fullmatch
     sizes = {name: int(str(value)) for name, value in settings.items() if is_size(str(value))}
@@ -83,7 +84,7 @@ _TARGETS |= {"deepspeed": "deepspeed:TARGET", "nemo": "nemo:TARGET"}
 _TARGETS |= {"accelerate": "fsdp2:ACCELERATE", "axolotl": "fsdp2:AXOLOTL"}
 _OTHER = {"torchrun": "torchrun:TORCHRUN", "slurm": "torchrun:SLURM", "torchrec": "torchrec:EXPORTER"}
 EXPORTERS = _TARGETS | _OTHER
-"""Name of an exporter → where in `planner.formats` it is, imported on first use, as most plans need one."""
+"""Module and object in `planner.formats` of each exporter, by its name; imported on first use."""
 _SUFFIXES = {".py": ("nemo", "torchtitan"), ".toml": ("torchtitan",), ".json": ("deepspeed", "torchrec")}
 _SUFFIXES |= dict.fromkeys((".yaml", ".yml"), ("axolotl", "accelerate", "nemo"))
 _SUFFIXES |= dict.fromkeys((".sh", ".bash", ".slurm", ".sbatch", ".log", ".out", ".txt"), ("megatron",))
@@ -92,13 +93,13 @@ rest."""
 MARKS = {"axolotl": {"base_model", "micro_batch_size"}, "accelerate": {"distributed_type", "fsdp_config"}}
 MARKS["deepspeed"] = {"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"}
 MARKS["nemo"] = {"trainer", "model"}
-"""Trainer → keys that tell its files from others': each file has at least one, of NeMo both."""
+"""Keys that identify each trainer's files: a file has at least one of them, NeMo's have both."""
 _BRIDGE = "megatron.bridge"
 """Package that every recipe of NeMo's Megatron Bridge imports from."""
 
 
 def exporter_named(name: str) -> Exporter:
-    """The exporter with this name. Raises UnknownNameError."""
+    """Exporter with the given name. Raises UnknownNameError. Raises UnknownNameError."""
     if name not in EXPORTERS:
         known = tuple(EXPORTERS)
         raise UnknownNameError("trainer to export to", name, known, hint=f"there are {', '.join(known)}")
@@ -107,8 +108,8 @@ def exporter_named(name: str) -> Exporter:
 
 
 def exporter_of(plan: Plan) -> tuple[str, str]:
-    """Name of the exporter that writes a plan (by its trainer, else by its stack), and an empty reason; if none
-    does, an empty name and the reason."""
+    """Name of the exporter that can write a plan (the exporter of the plan's trainer, else of its stack),
+    with an empty reason; if there is none, an empty name with the reason."""
     requested = plan.user_restrictions.trainer
     executors = ["torchrun"] if plan.stack.name in OWN_STACKS else []
     names = [requested] if requested else [*trainers_of(plan.stack), *executors]
@@ -124,8 +125,8 @@ def exporter_of(plan: Plan) -> tuple[str, str]:
 
 
 def reader_of(source: str, reader: str | None = None, options: Mapping[str, Any] | None = None) -> str:
-    """Name of the reader ("megatron", "torchtitan", ...) for a trainer's file or command line, as requested or
-    else by file suffix and contents. `options` are the user's `model`, `cluster` and `gpus`.
+    """Name of the reader ("megatron", "torchtitan", ...) for a trainer's file or command line: the requested
+    reader, or else found by file suffix and contents. `options` are the user's `model`, `cluster` and `gpus`.
 
     Raises:
         UnknownNameError: there is no such reader.
@@ -165,13 +166,13 @@ def reader_of(source: str, reader: str | None = None, options: Mapping[str, Any]
 
 
 def is_command(source: str) -> bool:
-    """Whether a source text is a command line rather than the name of a file."""
+    """Whether a source is the text of a command, not the name of a file."""
     return "\n" in source or " --" in source or source.startswith("--")
 
 
 def switch_words(old_question: Question, new_question: Question, layout: Layout) -> str:
-    """Trainer settings to add and to drop when going from one question to another, in words; empty where no
-    trainer has settings for the change."""
+    """Text of the trainer settings to add and to remove when the new question replaces the old one; empty if
+    no trainer has settings for the change."""
     names = [name for name in _TARGETS if TRAINERS[name].stack == old_question.stack.name]
     if not names:
         return ""

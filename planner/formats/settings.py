@@ -33,37 +33,37 @@ from cost_models.units import LARGEST
 
 _FOLDER = Path(__file__).parent / "arguments"
 _PARSERS: dict[str, Callable[[str], Any]] = {"whole": int, "share": float, "pattern": int, "list": str.split}
-"""Kind of an argument → how the table's text becomes its default; of others it is the text, or a switch."""
+"""Parser of the default in the table, by kind of argument; other kinds are text or switches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
-    """One argument of a trainer (a row of its table), with default and matching plan field."""
+    """One argument of a trainer (a row of its table), with its default and plan field."""
 
     name: str
     """Name of the value in the trainer's own code."""
     kind: str
     default: Any
-    """Value where a file does not set it; None: there is none, or it follows from other arguments."""
+    """Value if a file does not set it; None: there is none, or it follows from other arguments."""
     field: str
-    """Path of the field of a plan, as `layout.tp`; of a switch perhaps behind `not`."""
+    """Path of the plan field, such as `layout.tp`; behind `not` if a switch has the opposite meaning."""
     written: str
     values: Mapping[Any, Any]
-    """Value of the field → the trainer's value that is written for it, where they differ."""
+    """Trainer's value for each value of the plan field, if they differ."""
     synonyms: Mapping[Any, Any]
-    """Every value of the trainer's, in lower case → value of the field."""
+    """Value of the plan field for each of the trainer's values in lower case."""
     why: str
-    """Why no price depends on it, though it is read: how long a job trains; else empty."""
+    """Reason why no price depends on the argument although it is read; else empty."""
     spellings: Mapping[str, str]
-    """Column of other spellings, or of the role in what several trainers share → the word there."""
+    """Other spellings of the argument, and its role in code that several trainers share, by column of the table."""
 
     def trainer_value(self, value: Any) -> Any:
         """Convert a value of the plan field into the trainer's value."""
         return not value if self.field.startswith("not ") else self.values.get(value, value)
 
     def plan_value(self, value: Any) -> Any:
-        """Convert a trainer's value into the value of the plan field. Raises InputError where the table lists
-        values, and not this one."""
+        """Convert a trainer's value into the value of the plan field. Raises InputError if the table lists
+        values and lacks this one."""
         if self.field.startswith("not "):
             return not value
         if self.values and str(value).lower() not in self.synonyms:
@@ -73,7 +73,8 @@ class Argument:
 
 
 class Fate(NamedTuple):
-    """Treatment of a trainer's argument that no price depends on, with the reason."""
+    """Treatment of a trainer's argument on which no price depends (ignored, noted or unpriced), with the
+    reason."""
 
     kind: str
     """`ignored`, `noted` or `unpriced`."""
@@ -86,20 +87,20 @@ _FATES = ("ignored", "noted", "unpriced")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All known arguments of one trainer, read from its table."""
+    """All arguments in one trainer's table."""
 
     arguments: Mapping[str, Argument]
     fates: Mapping[str, Mapping[str, Fate]]
-    """Column → spelling → fate, for arguments that no price depends on."""
+    """Treatment of the arguments on which no price depends, by column of the table and spelling."""
 
     def fate(self, spelling: str, column: str = "name") -> Fate | None:
-        """Treatment of an argument that no price depends on; None if the table lacks the argument."""
+        """Treatment of an argument on which no price depends; None if the table lacks the argument."""
         fates = self.fates.get(column, {})
         starts = (one for name, one in fates.items() if name[-1] == "*" and spelling.startswith(name[:-1]))
         return fates.get(spelling) or next(starts, None)
 
     def fields(self, part: str, get: Callable[[str], Any], *, mixtures: bool = False) -> dict[str, Any]:
-        """Values of the plan fields of one part that a single argument expresses, by name of the field."""
+        """Values of the plan fields of one part that single arguments express, by name of the field."""
         values = {}
         for argument in self.arguments.values():
             argument_part, _, field = argument.field.removeprefix("not ").partition(".")
@@ -108,14 +109,14 @@ class Table:
         return values
 
     def spelled(self, column: str) -> dict[str, str]:
-        """Map from each spelling in a column ("earlier", "role", ...) to the name of the argument."""
+        """Name of the argument for each spelling in a column ("earlier", "role", ...), by spelling."""
         words = {name: one.spellings.get(column, "").split() for name, one in self.arguments.items()}
         return {spelling: name for name, spellings in words.items() for spelling in spellings}
 
 
 @cache
 def table_of(trainer: str) -> Table:
-    """Read the arguments of a trainer, given the name of its table."""
+    """Read the table of a trainer's arguments by its name; cached."""
     with (_FOLDER / f"{trainer}.csv").open(encoding="utf-8", newline="") as file:
         rows = [{key: value for key, value in row.items() if value} for row in csv.DictReader(file)]
     fates: dict[str, dict[str, Fate]] = {}
@@ -128,6 +129,7 @@ def table_of(trainer: str) -> Table:
 
 
 def _argument(row: Mapping[str, str]) -> Argument:
+    """Convert a row of the table into an argument."""
     text, kind = row.get("default"), row["kind"]
     default = None if text is None else _PARSERS.get(kind, str)(text)
     if kind in ("switch", "off"):
@@ -153,14 +155,14 @@ _DECIDES = re.compile(
     r"|grad_|state|master|world|gpus|nodes|(?:^|[^a-z])(?:[tpdce]p|ac|mbs|gbs|mtp|mlp|ffn)(?:[^a-z]|$))",
     re.IGNORECASE,
 )
-"""Words in names of settings that could change layout or memory; logging, evaluation and paths are excepted."""
+"""Pattern of names of settings that could change layout or memory, except logging, evaluation and paths."""
 _BY_NAME = Fate("unpriced", "is not known here, and by its name could change layout or memory", "")
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A training run read from another trainer's file or command, with model, training job, layout and stack,
-    but no cluster."""
+    """Training run read from another trainer's file or command: model, training job, layout and stack,
+    without a cluster."""
 
     model: TransformerSpec
     training: TrainingSpec
@@ -172,14 +174,14 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """Facts of a run that the user gives in addition to a trainer's file."""
+    """Facts about a run that the user states in addition to a trainer's file."""
 
     gpus: int | None = None
-    """GPUs of the run; None: the file has their number."""
+    """Number of GPUs of the run; None: the file has it."""
     node: int = 8
-    """GPUs of a node."""
+    """Number of GPUs per node."""
     sequence: int = 0
-    """Tokens of a sequence, where the file does not say it."""
+    """Tokens per sequence, if the file does not state them."""
     also: dict[str, Any] = field(default_factory=dict)
     """Arguments of the program that the file is for, by name, or settings that replace the file's, by path."""
     ignore: Sequence[str] = ()
@@ -196,27 +198,27 @@ class Settings:
     table: Table
     read: set[str] = field(default_factory=set)
     assumed: list[str] = field(default_factory=list)
-    """Values that the reader takes for missing settings, and differences that no price has."""
+    """Values assumed for missing settings, and differences that prices ignore, as sentences."""
 
     def default_of(self, path: str) -> Any:
-        """The trainer's default of a setting; None if the table has none."""
+        """Trainer's default of a setting; None if the table has none."""
         argument = self.table.arguments.get(path)
         return argument.default if argument is not None else None
 
     def get(self, path: str, default: Any = _OF_TABLE) -> Any:
-        """Value of a setting, marked as read; if the file lacks the setting, `default` or else the trainer's
-        default."""
+        """Value of a setting, which is marked as read; if the file lacks the setting, `default`, or without
+        it the trainer's default."""
         self.read.add(path)
         return self.values.get(path, self.default_of(path) if default is _OF_TABLE else default)
 
     def assume(self, sentence: str, *, when: object = True) -> None:
-        """Report an assumption, `when` it is made."""
+        """Record an assumption, if `when` is true."""
         if when:
             self.assumed.append(sentence)
 
     def integer(self, path: str, default_value: Any = _OF_TABLE) -> Any:
-        """Value of a setting as an integer of at least 1, or the default. Raises InputError where the file sets
-        something else."""
+        """Value of a setting as an integer of at least 1, or the default. Raises InputError if the file sets
+        anything else."""
         value = self.get(path, default_value)
         if value is (self.default_of(path) if default_value is _OF_TABLE else default_value):
             return value
@@ -225,8 +227,8 @@ class Settings:
         return int(value)
 
     def plan_value(self, path: str) -> Any:
-        """Value of a setting, or each item of a list, translated into the plan's vocabulary; an empty list
-        without a value.
+        """Value of a setting in the plan's vocabulary, or each item of a list; an empty list if there is no
+        value.
 
         Raises:
             InputError: the table has none for it.
@@ -237,8 +239,8 @@ class Settings:
         return plan_values if isinstance(value, list) or value is None else plan_values[0]
 
     def listed(self, path: str) -> list[Any] | None:
-        """Value of a setting that must be a list; None if missing. Raises InputError where the file sets
-        something else."""
+        """Value of a setting that must be a list; None if missing. Raises InputError if the file sets
+        anything else."""
         value = self.get(path)
         if value is not None and not isinstance(value, list):
             raise InputError(f"`{path}: {printable(str(value))}` is no list")
@@ -255,21 +257,23 @@ class Settings:
         return [UnusedSetting(path, value, f"{path}: {value}", fate(path)) for path, value in unread.items()]
 
     def _fate(self, path: str) -> Fate | None:
-        """Treatment of an unused setting by the table; an argument that is priced elsewhere is only noted."""
+        """Treatment of an unused setting by the table; an argument that other settings make useless is only
+        noted."""
         if path in self.table.arguments:
             return Fate("noted", "other settings leave it without use", str(self.default_of(path)))
         return self.table.fate(path)
 
 
 def gpus_of(source: str, gpus: int | None) -> int:
-    """Number of GPUs that the user gives, of a source that does not have it. Raises InputError: the user does not."""
+    """Number of GPUs that the user states for a source that does not state it. Raises InputError if the user
+    does not either."""
     if gpus is None:
         raise InputError(f"the {source} does not say on how many GPUs it runs", hint="--gpus says it")
     return gpus
 
 
 class UnusedSetting(NamedTuple):
-    """A setting of a trainer's file that the prediction does not depend on."""
+    """Setting of a trainer's file on which the prediction does not depend."""
 
     key: str
     value: Any
@@ -279,7 +283,7 @@ class UnusedSetting(NamedTuple):
 
 
 def unpriced(unused: Iterable[UnusedSetting]) -> list[str]:
-    """Assumptions to report about settings that the prediction does not depend on.
+    """Assumptions to report about settings on which the prediction does not depend.
 
     Raises:
         InputError: some could change layout or memory, by the trainer's table or, where that does not have them, by
@@ -310,7 +314,7 @@ def unpriced(unused: Iterable[UnusedSetting]) -> list[str]:
 
 
 def could_decide(name: str) -> bool:
-    """Whether a setting could change layout or memory, by its name."""
+    """Whether a setting could change layout or memory, judged by its name."""
     return _DECIDES.search(name) is not None
 
 
@@ -332,15 +336,15 @@ def without(values: Mapping[str, Any], keys: Sequence[str], prefix: str = "") ->
 
 
 def settings_of(*documents: Mapping[str, Any], table: Table) -> Settings:
-    """Merge the documents of a run into one `Settings`, under current names; null and empty tables are dropped.
-    Raises InputError as `with_current_names`."""
+    """Merge the documents of a run into one `Settings`, under current names; null and empty tables are
+    removed. Raises InputError as `with_current_names` does."""
     stated = (entry for entry in chain.from_iterable(map(by_path, documents)) if entry[1] not in (None, {}))
     return Settings(with_current_names(stated, table), table)
 
 
 def with_current_names(entries: Iterable[tuple[str, Any]], table: Table) -> dict[str, Any]:
-    """Settings by path, with older spellings replaced by the table's names. Raises InputError where two
-    spellings of one contradict one another."""
+    """Settings by path, with older spellings replaced by the table's names. Raises InputError if two
+    spellings of a setting have different values."""
     spelled, settings, words = table.spelled("earlier"), dict[str, Any](), dict[str, str]()
     for path, value in entries:
         name = spelled.get(path, path)
@@ -374,7 +378,7 @@ def also_settings(text: str) -> dict[str, Any]:
 
 
 def literal(text: str) -> Any:
-    """Python value of a word of a command line (number, list, true, null), else the text."""
+    """Python value of a word of a command line (number, list, true, null), or else its text."""
     try:
         value = ast.literal_eval(text) if len(text) < 10_000 else text
     except (ValueError, SyntaxError, RecursionError, MemoryError):
@@ -383,8 +387,7 @@ def literal(text: str) -> Any:
 
 
 def also_words(text: str) -> list[str]:
-    """Split the text of `--also` into words, as a shell does. Raises InputError for a quote that nothing
-    closes."""
+    """Split the text of `--also` into words, as a shell does. Raises InputError for an unclosed quote."""
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -392,7 +395,7 @@ def also_words(text: str) -> list[str]:
 
 
 def by_path(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted path and value of every leaf of a nested document."""
+    """Yield the dotted path and the value of every leaf of a nested document."""
     for name, value in document.items():
         if isinstance(value, Mapping) and value:
             yield from by_path(value, f"{prefix}{name}.")

@@ -1,4 +1,5 @@
-"""TorchRec: a sharding as the plan that its `DistributedModelParallel` takes, in JSON, and back.
+"""TorchRec: export of a sharding to the plan (JSON) that its `DistributedModelParallel` takes, and import
+from it.
 
     whole → table_wise      column → column_wise      row → row_wise      node-row → table_row_wise
     copy → data_parallel    in host memory: kernel fused_uvm, cached: fused_uvm_caching with a load factor
@@ -27,18 +28,18 @@ if TYPE_CHECKING:
 
 VERSION = "1.8.0"
 MODULE = "embedding_bag_collection"
-"""Default path of the module of tables in the wrapped model."""
+"""Default path, in the wrapped model, of the module that contains the tables."""
 
 _NAMES = ("table_wise", "column_wise", "row_wise", "table_row_wise", "data_parallel")
 _TYPES: dict[Form, str] = dict(zip(FORMS, _NAMES, strict=True))
 _FORMS: dict[str, Form] = {name: form for form, name in _TYPES.items()} | {"table_column_wise": "column"}
 _KERNELS = {("device", False): "fused", ("host", False): "fused_uvm", ("host", True): "fused_uvm_caching"}
-"""Memory of the rows, and whether the GPU caches some → TorchRec's kernel, but for copies."""
+"""TorchRec's kernel by memory of the rows and whether the GPU caches some of them; copies have another."""
 MOST_BYTES = 2**28
 
 
 def export_sharding(plan: RecommenderPlan, name: str = "", partly: bool = False) -> Exported:
-    """Export an embedding-table sharding as a TorchRec sharding plan in JSON.
+    """Export a sharding of embedding tables as a TorchRec sharding plan in JSON.
 
     Raises:
         InputError: TorchRec cannot shard some tables so; all of them at once.
@@ -70,7 +71,7 @@ def export_sharding(plan: RecommenderPlan, name: str = "", partly: bool = False)
 
 
 def import_sharding(path: str | Path, model: RecommenderSpec) -> tuple[Sharding, int]:
-    """Read a TorchRec sharding plan as a sharding of the model's tables, with its number of GPUs.
+    """Read a TorchRec sharding plan as a sharding of the model's tables, with the number of GPUs.
 
     Raises:
         InputError: it cannot be read, names other tables than the model, or shards them as nothing here does; all
@@ -105,12 +106,12 @@ def import_sharding(path: str | Path, model: RecommenderSpec) -> tuple[Sharding,
 
 
 def _module_name(name: str) -> str:
-    """A table's name in TorchRec, where tables are torch modules, whose names have no dot."""
+    """Name of a table in TorchRec, where tables are torch modules, whose names have no dot."""
     return name.replace(".", "_")
 
 
 def not_in_torchrec(option: Option) -> str:
-    """Reason why TorchRec cannot shard a table with this option; empty if TorchRec can."""
+    """Reason why TorchRec cannot shard a table with this option; empty if it can."""
     if option.hot:
         return "it has no copies of the hot rows of a table that is sharded otherwise"
     if option.form in ("row", "node-row") and option.shards > 1:
@@ -134,6 +135,7 @@ def _parameter(table: TableSpec, placement: TablePlacement, world: int, local: i
 
 
 def _ranks(placement: TablePlacement, world: int, local: int) -> list[int]:
+    """Ranks that have the shards of one table."""
     if placement.option.form in ("row", "copy"):
         return list(range(world))
     if placement.option.form == "node-row":
@@ -154,7 +156,7 @@ def _shards(table: TableSpec, form: Form, count: int) -> list[dict[str, Any]]:
 
 def _placement(fields: dict[str, Any], table: TableSpec, world: int, local: int) -> TablePlacement:
     """Sharding option and places of one table, from TorchRec's ParameterSharding. Raises ValueError with the
-    reason where nothing here shards so."""
+    reason if no option here shards in that way."""
     form = _FORMS.get(fields["sharding_type"])
     ranks = [int(rank) for rank in fields["ranks"] or ()]
     if form is None:

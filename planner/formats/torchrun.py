@@ -1,5 +1,5 @@
-"""torchrun and SLURM: a plan as a script that starts this project's own executor on it, and the lines of scripts that
-start other trainers: bash around argument lists that `shlex` quotes."""
+"""torchrun and SLURM: scripts that start this project's executor on a plan, and lines of scripts that start
+other trainers."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ _MINUTES = 30
 
 
 def script(comment: str, lines: Iterable[str], directives: Iterable[str] = ()) -> str:
-    """Text of a bash script that stops at the first error, with a comment behind its `directives`."""
+    """Text of a bash script that stops at the first error, with a comment after its `directives`."""
     comments = (f"# {line}" for line in comment.splitlines())
     return "\n".join(["#!/usr/bin/env bash", *directives, *comments, "set -euo pipefail", *lines]) + "\n"
 
 
 def several_nodes(job: Job) -> str:
-    """Phrase that names the variables `torchrun_words` needs on every node; empty for a single node."""
+    """Phrase that names the variables that `torchrun_words` needs on every node; empty for a single node."""
     return ", NODE_RANK and MASTER_ADDR on every node" if job.question.cluster.nodes > 1 else ""
 
 
 def torchrun_by_hand(job: Job) -> str:
-    """Start of a torchrun command for a person to complete."""
+    """Beginning of a torchrun command, for the user to complete."""
     cluster = job.question.cluster
     nodes = f"--nnodes {cluster.nodes} --node-rank .. --master-addr .. " if cluster.nodes > 1 else ""
     return f"torchrun {nodes}--nproc-per-node {cluster.gpus_per_node}"
 
 
 def torchrun_words(job: Job) -> list[str]:
-    """Lines of bash that set `LAUNCH` to torchrun's arguments; with several nodes, node rank and master address
-    come from variables."""
+    """Lines of bash that set `LAUNCH` to torchrun's arguments; with several nodes, variables give node rank
+    and master address."""
     per_node, nodes = job.question.cluster.gpus_per_node, job.question.cluster.nodes
     if nodes == 1:
         return [f"LAUNCH=(--standalone --nproc-per-node {per_node})"]
@@ -48,6 +48,8 @@ def torchrun_words(job: Job) -> list[str]:
 
 
 def _exporter(name: str, text: Callable[[Job, str], str], usage: Callable[[Job], str]) -> Exporter:
+    """Exporter called `name` whose file has the text `text` and whose usage note is `usage`."""
+
     def write(plan: Plan, plan_file: str, partly: bool) -> Exported:
         if plan.question.has_pools:
             message = f"{name} starts as many ranks on every node, and pools of several kinds may differ"
@@ -68,6 +70,7 @@ def _exporter(name: str, text: Callable[[Job, str], str], usage: Callable[[Job],
 
 
 def _torchrun(job: Job, plan_file: str) -> str:
+    """Text of the bash script that starts the executor with torchrun."""
     command = shlex.join(["-m", "meshwright", "run", plan_file, "-o", _FOLDER])
     comment = f"{plan_file} on torchrun, as `meshwright export --to torchrun` wrote it; run it on every node"
     safe_path = "export PYTHONSAFEPATH=1  # ranks import nothing from the current directory"
@@ -76,6 +79,7 @@ def _torchrun(job: Job, plan_file: str) -> str:
 
 
 def _slurm(job: Job, plan_file: str) -> str:
+    """Text of the SLURM batch script that starts the executor."""
     cluster = job.question.cluster
     devices = {} if cluster.gpu.kind == "cpu" else {"gpus-per-node": cluster.gpus_per_node}
     options = {"nodes": cluster.nodes, "ntasks-per-node": 1, **devices, "time": _MINUTES}

@@ -1,5 +1,5 @@
-"""torchtitan: a plan as a module whose `plan()` is a `Trainer.Config`, for `--module` and `--config`, and the run of a
-recipe on a number of GPUs.
+"""torchtitan: export of a plan to a module whose `plan()` is a `Trainer.Config`, for `--module` and
+`--config`, and import of the run of a recipe on a number of GPUs.
 
 A recipe is a function of a config registry, or a job file in TOML; it is never executed. Sources: torchtitan 0.3.0 and
 its main branch of August 2026: torchtitan/config/configs.py, config/manager.py, trainer.py,
@@ -62,9 +62,9 @@ _SHIPPED = {
     "30B-A3B=qwen3-30b-a3b 235B-A22B=qwen3-235b-a22b",
     "deepseek_v3": "16B=deepseek-v2-lite 236B=deepseek-v2 671B=deepseek-v3",
 }
-"""Family of torchtitan → its models, each with the name of the same shape in our catalogue."""
+"""Models of each torchtitan family, each with the catalogue's name of the same shape."""
 _KERNEL = re.compile(r"_(?:flex|varlen|fused_qkv|non_fused_qkv)(?:_attn)?$")
-"""Ends of names that choose a kernel, not a shape."""
+"""Pattern of endings of names that select a kernel, not a shape."""
 _SHAPE = "num_layers hidden_size num_heads num_kv_heads ffn_hidden_size vocab_size"
 _SHAPE += " num_experts moe_ffn_hidden_size tied_embeddings"
 """Fields that identify a model."""
@@ -74,6 +74,7 @@ _ELSEWHERE = "kind name source changed max_positions left_out load_balance vocab
 
 @cache
 def _models() -> dict[Flavour, TransformerSpec]:
+    """Spec of each model that torchtitan ships, by family and name; cached."""
     pairs = ((family, *pair.split("=")) for family, listed in _SHIPPED.items() for pair in listed.split())
     models = {(family, size): load_model(name) for family, size, name in pairs}
     sizes = {"num_layers": 6, "hidden_size": 256, "num_heads": 16, "num_kv_heads": 16, "head_dim": 16}
@@ -90,11 +91,12 @@ _SOURCES |= {"CrossEntropyLoss": "torchtitan.components.loss", "Trainer": "torch
 _SOURCES["default_adamw"] = "torchtitan.components.optimizer"
 _SOURCES["HuggingFaceTextDataLoader"] = "torchtitan.hf_datasets.text_datasets"
 _SOURCES["decoder_vocab_size"] = "torchtitan.models.common.config_utils"
-"""Name that modules use → module that it is imported from."""
+"""Module from which each name in recipes is imported."""
 
 
 def stages(layers: tuple[int, ...]) -> list[list[str]]:
-    """Module names (`tok_embeddings`, `layers.0`, ...) of every virtual stage, given the blocks of each."""
+    """Names of the modules (`tok_embeddings`, `layers.0`, ...) of every virtual stage, given the number of
+    blocks of each."""
     blocks = iter(range(sum(layers)))
     names = [[f"layers.{block}" for block in islice(blocks, count)] for count in layers]
     names[0].insert(0, "tok_embeddings")
@@ -111,12 +113,13 @@ _LIMITS: Mapping[str, tuple[Any, ...]] = {
     "training.state_dtype": ("it keeps weights and moments in fp32", "fp32"),
     "training.moment_dtype": ("it keeps moments in fp32", None, "fp32"),
 }
-"""Field → reason, and the only values that torchtitan supports."""
+"""Reason and supported values for plan fields of which torchtitan supports only some values, by field."""
 FACTS = "attention compiles_loss experts_in_one_kernel overlap_tensor_parallel"
 """Facts of the software stack that settings switch; the last with the layout's `overlap`."""
 
 
 def _export(export: JobExport) -> None:
+    """Export the fields that the table of arguments does not write."""
     export.supports(_LIMITS)
     _export_model(export)
     _export_layout(export)
@@ -142,7 +145,7 @@ def _export(export: JobExport) -> None:
 
 
 def _export_model(export: JobExport) -> None:
-    """Name the flavor with the model's shape, and what else differs between the two."""
+    """Export the model as the shipped model (flavor) of the same shape, with the differences between the two."""
     model, shape = export.job.model, attrgetter(*_SHAPE.split())
     same = {flavour: spec for flavour, spec in _models().items() if shape(spec) == shape(model)}
     flavour, spec = next(iter(same.items()), (None, model))
@@ -164,6 +167,7 @@ def _export_model(export: JobExport) -> None:
 
 
 def _export_layout(export: JobExport) -> None:
+    """Export the layout fields that the table of arguments does not write."""
     job, layout = export.job, export.job.layout
     export.sets("layout.mbs", {"training.local_batch_size": layout.mbs})
     if layout.pp > 1:
@@ -193,7 +197,8 @@ def _export_layout(export: JobExport) -> None:
 
 
 def _export_overlap(export: JobExport) -> None:
-    """Tensor-parallel communication overlaps in compiled blocks only; all other overlap is always on."""
+    """Export the overlap of communication: tensor-parallel communication overlaps in compiled blocks only,
+    and all other overlap is always on."""
     layout, stack = export.job.layout, export.job.stack
     overlap, path = layout.overlap, "layout.overlap"
     ranks = {"pp": layout.pp, "dp": layout.data_ranks}
@@ -206,6 +211,7 @@ def _export_overlap(export: JobExport) -> None:
 
 
 def _file(job: Job, settings: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """Source of the recipe, then remarks on its use."""
     fields = dict(settings)
     family, flavour = fields.pop("model", ("llama3", "debugmodel"))
     policy = fields.pop("activation_checkpoint", None)
@@ -231,7 +237,7 @@ TARGET = Target("torchtitan", _FULL_NAME, _export, FACTS, _file)
 
 _FAMILIES = ("llama3", "llama4", "qwen3", "deepseek_v3")
 _FLAT = ("Config", "default_adamw")
-"""Ends of the names of calls whose arguments are settings."""
+"""Endings of the names of calls whose arguments are settings."""
 
 
 Recipe = tuple[dict[str, Any], Flavour, Any, tuple[str, ...]]
@@ -240,6 +246,7 @@ converters, which replace modules of the model."""
 
 
 def _of_job_file(text: str, arguments: dict[str, Any]) -> Recipe:
+    """Read a recipe from a job file in TOML and the user's arguments."""
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -260,6 +267,7 @@ def _of_job_file(text: str, arguments: dict[str, Any]) -> Recipe:
 
 
 def _of_registry(text: str, name: str, arguments: dict[str, Any]) -> Recipe:
+    """Read a recipe from a function of a config registry (Python) and the user's arguments."""
     module, table = module_of(text), table_of("torchtitan")
     function, config = _recipe_function(module, arguments.get("config"))
     spec = config.fields.pop("model_spec", None)
@@ -279,7 +287,7 @@ def _of_registry(text: str, name: str, arguments: dict[str, Any]) -> Recipe:
 
 
 def _recipe_function(module: Module, config_name: Any) -> tuple[str, Call]:
-    """Name and result of the function that `--config` names, or of the only one that builds a
+    """Name and result of the function that `--config` names, or of the only function that builds a
     `Trainer.Config`."""
     alone = {name: node for name, node in module.functions.items() if not node.args.args}
     parts = ((name, part) for name, node in alone.items() for part in ast.walk(node))
@@ -304,11 +312,11 @@ def _recipe_function(module: Module, config_name: Any) -> tuple[str, Call]:
 
 
 _MAX_DEPTH = 20
-"""Largest depth of a recipe's settings; torchtitan's have three."""
+"""Maximum nesting depth of a recipe's settings; torchtitan's have three levels."""
 
 
 def _settings_of_config(built: Call, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield path and value of all settings of a `Config`; of recompute the name of its policy, too.
+    """Yield path and value of all settings of a `Config`; for recompute also the name of its policy.
 
     Raises:
         InputError: a setting holds the `Config` that it is in.
@@ -327,7 +335,7 @@ def _settings_of_config(built: Call, prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _converters(value: Any) -> list[str]:
-    """Names of model converters in a list, or in a container of a list."""
+    """Names of model converters in a list, or in an object that contains a list."""
     if isinstance(value, Call):
         return _converters(value.fields.get("converters"))
     if isinstance(value, Unknown):
@@ -337,8 +345,8 @@ def _converters(value: Any) -> list[str]:
 
 
 def _family(source: str, name: str, function: str) -> str:
-    """Model family of a recipe, by the module that `model_registry` comes from, else the file's folder or the
-    function's name."""
+    """Model family of a recipe: the module from which `model_registry` is imported, else the file's folder or
+    the function's name."""
     module = source.rpartition(".")[2]
     of_function = (family for family in _FAMILIES if function.startswith(family))
     places = (module, PurePath(name).parent.name, *of_function)
@@ -352,8 +360,9 @@ _POLICY_NAMES |= {policy: policy for policy in ("none", "full", "selective")}
 
 
 def layout_of(settings: Settings, selective: str, model: TransformerSpec, world: int) -> tuple[Layout, int]:
-    """The parallel layout of a torchtitan recipe, and the sequences per rank in one accumulation step. `selective` is
-    the default of selective recompute: of single operators ("op") or of every n-th block ("2")."""
+    """Parallel layout of a torchtitan recipe, and the sequences per rank in one accumulation step.
+    `selective` is the default of selective recompute: of single operators ("op") or of every n-th block
+    ("2")."""
     degrees = {axis: settings.integer(f"{_MESH}.{word}_parallel_degree") for axis, word in _AXES.items()}
     tp, pp, cp, ep = degrees.values()
     replicas, shard = _mesh(settings, world, tp * pp * cp)
@@ -377,7 +386,8 @@ def layout_of(settings: Settings, selective: str, model: TransformerSpec, world:
 
 
 def _mesh(settings: Settings, world: int, inner: int) -> tuple[int, int]:
-    """Data-parallel degrees of replication and of sharding; a degree of -1 takes all remaining ranks."""
+    """Data-parallel degrees of replication and of sharding; a sharding degree of -1 means all remaining
+    ranks."""
     paths = [f"{_MESH}.data_parallel_{kind}_degree" for kind in ("replicate", "shard")]
     replicas, shard = settings.integer(paths[0]), settings.get(paths[1])
     if shard == -1:
@@ -392,7 +402,7 @@ def _mesh(settings: Settings, world: int, inner: int) -> tuple[int, int]:
 
 
 def _microbatch(settings: Settings, pp: int) -> tuple[int, int]:
-    """Sequences of one microbatch, and sequences per rank in one accumulation step."""
+    """Sequences per microbatch, and sequences per rank in one accumulation step."""
     path = "training.num_tokens_per_microbatch_per_dp_rank"
     if (tokens := settings.integer(path)) is not None:
         sequences, rest = divmod(tokens, length := sequence_length(settings))
@@ -415,6 +425,7 @@ def _microbatch(settings: Settings, pp: int) -> tuple[int, int]:
 
 
 def sequence_length(settings: Settings) -> int:
+    """Tokens per sequence that the settings state."""
     return int(settings.integer("training.seq_len", settings.integer("training.max_context_length")))
 
 
@@ -441,7 +452,7 @@ def _stages(settings: Settings, blocks: int, pp: int) -> tuple[str, tuple[int, .
 
 
 def _even_stages(settings: Settings, blocks: int, pp: int, *, single: bool) -> tuple[int, ...]:
-    """Number of blocks of each of nearly equal stages, where embedding and head count as blocks
+    """Number of blocks of each of nearly equal stages, in which embedding and head count as blocks
     (`_generate_llm_fqn_per_model_part`)."""
     paths = (f"{_MESH}.pipeline_parallel_{end}_stage_less_layers" for end in ("first", "last"))
     first, last = map(settings.get, paths)
@@ -462,6 +473,7 @@ def _even_stages(settings: Settings, blocks: int, pp: int, *, single: bool) -> t
 
 
 def _recompute(settings: Settings, selective: str, stage_blocks: int) -> str:
+    """Recompute policy that the settings describe."""
     is_silent = settings.get(_RECOMPUTE, "") == "" and f"{_RECOMPUTE}.mode" not in settings.values
     settings.assume("selective recompute, torchtitan's default", when=is_silent)
     kind = settings.get(f"{_RECOMPUTE}.mode", settings.values.get(_RECOMPUTE, "selective"))
@@ -479,8 +491,8 @@ def _recompute(settings: Settings, selective: str, stage_blocks: int) -> str:
 
 
 def read_torchtitan(text: str, name: str, model: TransformerSpec | None, options: ReadOptions) -> Reading:
-    """Read a torchtitan recipe, a TOML job file or a Python registry, as model, training job, layout and stack; the
-    user's model replaces an unknown flavor.
+    """Read a torchtitan recipe (a TOML job file or a Python registry) as model, training job, layout and
+    stack; the user's model replaces an unknown flavor.
 
     Raises:
         InputError: it is no recipe, says a setting twice, contradicts itself or the number of GPUs, or says what only
@@ -501,7 +513,7 @@ def read_torchtitan(text: str, name: str, model: TransformerSpec | None, options
 
 
 def _require_known(settings: Settings) -> None:
-    """Raise InputError where a price depends on a setting, or table, that only Python knows."""
+    """Raise InputError if the value of a setting on which a price depends is known only to Python."""
     table, hidden = settings.table, []
     for path, value in [*settings.values.items()]:
         priced = path != "optimizer" and any(f"{name}.".startswith(f"{path}.") for name in table.arguments)
@@ -518,6 +530,8 @@ def _require_known(settings: Settings) -> None:
 
 
 def _model(flavour: Flavour, named_model: TransformerSpec | None, assumed: list[str]) -> TransformerSpec:
+    """Model that the user names, or else the shipped model of a flavor. Raises InputError for an unknown
+    flavor."""
     family, name = flavour
     if named_model is not None:
         assumed.append(f"the model that is named, for `{name}` of {family}")
@@ -530,6 +544,7 @@ def _model(flavour: Flavour, named_model: TransformerSpec | None, assumed: list[
 
 
 def _training(settings: Settings, converters: Sequence[str], layout: Layout, local: int) -> TrainingSpec:
+    """Training job that the settings describe."""
     length, smallest_batch = sequence_length(settings), local * layout.dp
     if (tokens := settings.get("training.num_tokens_per_train_step")) != -1:
         batch = tokens // length if isinstance(tokens, int) else 0
@@ -556,6 +571,7 @@ def _training(settings: Settings, converters: Sequence[str], layout: Layout, loc
 
 
 def _precision(settings: Settings, converters: Sequence[str]) -> str:
+    """Training precision: by the settings, or by a converter to fp8 or fp4."""
     precision = str(settings.plan_value("training.mixed_precision_param"))
     for name in converters:
         kind = re.search("(?P<fp8>float8|mxfp8|^mx$)|(?P<fp4>nvfp4)", name.lower())
@@ -567,7 +583,7 @@ def _precision(settings: Settings, converters: Sequence[str]) -> str:
 
 
 def _stack_of(settings: Settings, attention: Any, base: StackSpec) -> StackSpec:
-    """The software stack with what a torchtitan recipe changes of it."""
+    """Copy of the software stack with the facts that a torchtitan recipe changes."""
     parts = settings.listed("compile.components") or ["model", "loss"]
     compiled, loss = bool(settings.get("compile.enable")) and "model" in parts, "loss" in parts
     facts: dict[str, Any] = base.when_compiled(loss=loss) if compiled else {}

@@ -1,4 +1,5 @@
-"""Trainers that a plan can be made for (`--for`): the rules of their argument checks, and the stack they run.
+"""Trainers for which a plan can be made (`--for`): the rules of their argument checks, and their software
+stacks.
 
 The rules are what the argument checks, the mesh, the sharding and the engines of each trainer refuse. Sources:
 torchtitan, August 2026: torchtitan/distributed/parallel_dims.py, fsdp.py, pipeline_parallel.py,
@@ -34,33 +35,33 @@ from cost_models.specs.stack import StackSpec
 
 @dataclass(frozen=True, slots=True)
 class Trainer:
-    """The layouts that a training program can run, as rules and recompute policies."""
+    """Rules and recompute policies that determine which layouts a training program can run."""
 
     name: str
-    """The trainer's name as people write it."""
+    """Name of the trainer as people write it."""
     stack: str
-    """Catalogue name of the software stack it runs, unless the user names another."""
+    """Catalogue name of its default software stack."""
     rules: tuple[Rule, ...]
     """Rules of the trainer, beyond the rules of all trainers (`planner.rules.legality`)."""
     other_stacks: tuple[str, ...] = ()
-    """Catalogue names of what else is run under its rules: other releases of it, and forks that keep its arguments."""
+    """Catalogue names of further stacks under the same rules: other releases, and forks with the same arguments."""
     policies: tuple[Recompute, ...] = RECOMPUTE_POLICIES
     """Recompute policies of the trainer."""
     counts_full: bool = False
-    """Whether it can recompute a number of blocks of every stage in full (`full:N`)."""
+    """Whether the trainer can fully recompute N blocks of every stage (`full:N`)."""
 
 
 FSDP2, FUSED_LOSS = "fsdp", "fsdp-fused-loss"
-"""The software stack of accelerate and axolotl, and the same with a loss that never has all logits."""
+"""Software stack of accelerate and axolotl, and the same with a loss that never stores all logits."""
 
 
 def _holds_copies(x: LayoutColumns) -> Bools:
-    """Whether several replicas of a layout hold all weights each, (N,)."""
+    """Whether each layout has several replicas that all store all weights, (N,)."""
     return np.asarray((x.zero == 0) & (x.replicas > 1))
 
 
 class Breach(NamedTuple):
-    """What breaks a rule, and a hint."""
+    """Condition that breaks a rule, with a hint for the user."""
 
     broken: Broken
     hint: str = ""
@@ -69,13 +70,13 @@ class Breach(NamedTuple):
 
 
 def _rules(table: Mapping[str, Breach]) -> tuple[Rule, ...]:
-    """Rules by the sentences that refuse a layout."""
+    """Rules from a table of breaches by the sentence that refuses a layout."""
     return tuple(Rule(key, broken, words or key, hint) for key, (broken, hint, words) in table.items())
 
 
 def _streaming_rule(name: str) -> dict[str, Breach]:
-    """Rule of a trainer named `name`: it streams weights and states of all blocks from the host or of no block, and
-    only if they are sharded."""
+    """Rule that a trainer streams weights and states from the host for all blocks or for none, and only if
+    they are sharded."""
     return {
         f"{name} offloads the weights of all blocks with their states, where it shards them, nothing else": Breach(
             lambda q, x: (
@@ -87,7 +88,7 @@ def _streaming_rule(name: str) -> dict[str, Breach]:
 
 
 def _fsdp2_trainer(name: str) -> Trainer:
-    """A trainer over FSDP2, with the rules that its layouts must obey."""
+    """FSDP2 trainer of the given name, with the rules that its layouts must obey."""
     table = {
         # there are no pipelines
         f"{name} has no pipelines (`pp{{layout.pp}}`)": Breach(lambda q, x: x.pp > 1, "use pp1"),
@@ -119,6 +120,7 @@ ACCELERATE, AXOLOTL = map(_fsdp2_trainer, ("accelerate", "axolotl"))
 
 
 def _experts_in_shard(question: Question, layout: Layout) -> Words:
+    """Sentence and hint for an expert-parallel degree that does not divide the shard group."""
     ranks = layout.shard_group * layout.tp
     message = f"`ep{layout.ep}` takes ranks from one shard group: shard x tp has {ranks:,}"
     return Words(message, "ep must divide it")
@@ -157,8 +159,8 @@ TORCHTITAN = Trainer("torchtitan", "torchtitan", _rules(_TORCHTITAN))
 
 
 def _offloads_of_deepspeed(x: LayoutColumns) -> Bools:
-    """Whether DeepSpeed can run the offload of each layout, (N,); a single replica, which shards nothing, may
-    use any stage."""
+    """Whether DeepSpeed can run the offload of each layout, (N,). A single replica, which shards nothing, may
+    use any ZeRO stage."""
     any_share = (x.zero == 3) | (x.replicas == 1)
     states = any_share | ((x.zero >= 1) & (x.offload_states >= EVERY))
     weights = any_share & (x.offload_states == 0)
@@ -200,12 +202,14 @@ DEEPSPEED = Trainer("DeepSpeed", "deepspeed", _rules(_DEEPSPEED), _OVER_DEEPSPEE
 
 
 def _interleaved(question: Question, layout: Layout) -> Words:
+    """Sentence and hint for microbatches that do not divide into groups of pp."""
     microbatches = layout.microbatches(question.training.global_batch)
     message = f"Megatron interleaves microbatches in groups of pp{layout.pp}; there are {microbatches}"
     return Words(message, "choose dp and mbs so that pp divides them, or leave out `vpp`")
 
 
 def _experts_and_order(question: Question, layout: Layout) -> Words:
+    """Sentence and hint for an order of axes that does not suit context or expert parallelism."""
     message = f"Megatron cannot seat `cp{layout.cp}` in `order={layout.order}`"
     if question.model.has_experts:
         copies = int(LayoutColumns.of([layout]).expert_replicas[0])
@@ -215,6 +219,7 @@ def _experts_and_order(question: Question, layout: Layout) -> Words:
 
 
 def _instances(question: Question, layout: Layout) -> Words:
+    """Sentence and hint for shard groups whose number does not divide the copies of experts."""
     copies = int(LayoutColumns.of([layout]).expert_replicas[0])
     instances = layout.data_ranks // layout.shard_group
     message = f"`shard{layout.shard}` makes {instances} instances of the distributed optimizer"
@@ -263,21 +268,21 @@ TRAINERS |= {"nemo": NEMO, "accelerate": ACCELERATE, "axolotl": AXOLOTL}
 
 
 def trainer_named(name: str) -> Trainer:
-    """The trainer with this name. Raises UnknownNameError: there is none."""
+    """Trainer with the given name. Raises UnknownNameError if there is none."""
     if name not in TRAINERS:
         raise UnknownNameError("trainer", name, TRAINERS, hint=f"trainers: {', '.join(TRAINERS)}")
     return TRAINERS[name]
 
 
 def trainers_of(stack: StackSpec) -> tuple[str, ...]:
-    """Names of the trainers that can run a stack; first the stack's own, then compatible ones."""
+    """Names of the trainers that can run a stack: first the stack's own, then compatible ones."""
     first = [name for name, one in TRAINERS.items() if one.stack == stack.name]
     return (*first, *(name for name, one in TRAINERS.items() if stack.name in one.other_stacks))
 
 
 def require_own_stack(name: str, stack: StackSpec) -> None:
-    """Raise InputError if a trainer cannot run this stack; a stack outside the catalogue is accepted as the
-    user's.
+    """Raise InputError if a trainer cannot run a stack; a stack outside the catalogue is accepted, as the
+    user wrote it.
 
     Raises:
         InputError: the stack is another trainer's.
@@ -296,7 +301,7 @@ def rows_for(name: str, question: Question, columns: LayoutColumns) -> Bools:
 
 
 def refusals(name: str, question: Question, layout: Layout) -> list[Words]:
-    """Reasons why the trainer refuses a layout, one for every broken rule, and one for recompute that the
+    """Reasons why the trainer refuses a layout: one for every broken rule, and one for recompute that the
     trainer cannot express."""
     trainer, mix = trainer_named(name), layout.recompute[0]
     refused, policies = objections(trainer.rules, question, layout), set(policies_in(mix))
