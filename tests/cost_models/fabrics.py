@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cost_models.communication.topology import Groups, group_of
+from cost_models.communication.topology import group_of
 from cost_models.fabric.files import LinkFile, linked
 from cost_models.files.catalog import load_cluster
 from cost_models.specs.cluster import ClusterSpec
@@ -57,7 +57,3 @@ def dgx(nodes: int, **fields: object) -> ClusterSpec:
 def ring(of: ClusterSpec, size: int, stride: int) -> float:
     """GB/s of the slowest ring through groups of `size` GPUs, `stride` apart."""
     return float(group_of(of, size, stride).ring_bandwidth()[0]) / 1e9
-
-
-def groups(of: ClusterSpec, size: int, stride: int) -> Groups:
-    return group_of(of, size, stride)

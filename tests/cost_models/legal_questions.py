@@ -18,6 +18,7 @@ from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline import seconds
 from cost_models.question import Question
+from cost_models.specs.choices import ORDERS
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.training import TrainingSpec
@@ -109,6 +110,7 @@ def asked(draw: st.DrawFn) -> Asked:
     recompute = (_one_of(draw, "none", "selective", "full", "full:1", "full:1/selective"),)
     more: dict[str, Any] = {"mbs": _one_of(draw, 1, 2, 4), "zero": zero, "recompute": recompute}
     sp = tp > 1 and draw(st.booleans())
+    more["order"] = _one_of(draw, *ORDERS)
     layout = Layout(tp=tp, pp=pp, cp=cp, dp=dp, vpp=vpp, ep=experts, sp=sp, **more)
     assume(not check(question, layout))
     return Asked(question, place_layout(question, layout))

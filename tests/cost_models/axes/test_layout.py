@@ -8,9 +8,10 @@ import pytest
 from asking import ask, change
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import rows
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout, Offload, axis_value, parse_layout
+from cost_models.axes.layout import Layout, Offload, parse_layout
 from cost_models.axes.stages import (
     blocks_by_policy,
     layers_up_to_shares,
@@ -63,42 +64,43 @@ def test_columns_give_back_their_layouts(rows: list[Layout]) -> None:
         assert columns.layout(index) == layout.model_copy(update={"recompute": ("none",), "layers": ()})
 
 
+@pytest.mark.parametrize(
+    ("text", "written"),
+    rows("""
+        tp8 pp16 vpp2 dp8 mbs1 zero1 sp recompute=selective | tp8 pp16 vpp2 dp8 mbs1 zero1 sp recompute=selective
+        tp4 pp8 cp2 dp16 ep8 etp1 shard8 zero1 | tp4 pp8 cp2 dp16 ep8 etp1 mbs1 zero1 shard8
+        tp4 cp2 dp4 etp4 shard8 zero1 | tp4 pp1 cp2 dp4 mbs1 zero1
+        pp4 layers=12*3,11 recompute=full*2,none*2 | tp1 pp4 dp1 mbs1 zero0 recompute=full*2,none*2 layers=12*3,11
+        pp4 schedule=1f1b | tp1 pp4 dp1 mbs1 zero0
+        pp4 vpp3 schedule=interleaved | tp1 pp4 vpp3 dp1 mbs1 zero0
+        pp4 schedule=zero-bubble | tp1 pp4 dp1 mbs1 zero0 schedule=zero-bubble
+        pp4 schedule=zbv | tp1 pp4 vpp2 dp1 mbs1 zero0 schedule=zbv
+        pp4 cp2 dp2 order=tp-pp-cp-dp context=ring | tp1 pp4 cp2 dp2 mbs1 zero0 order=tp-pp-cp-dp context=ring
+        tp8 dp2 cp2 order=tp-pp-cp-dp | tp8 pp1 cp2 dp2 mbs1 zero0
+        tp8 dp2 context=ring | tp8 pp1 dp2 mbs1 zero0
+        dp2 overlap=dp | tp1 pp1 dp2 mbs1 zero0 overlap=dp
+        tp2 pp2 dp2 sp overlap=dp,tp | tp2 pp2 dp2 mbs1 zero0 sp overlap=tp,dp
+        dp2 overlap=none | tp1 pp1 dp2 mbs1 zero0 overlap=none
+        cp2 overlap=dp,pp | tp1 pp1 cp2 dp1 mbs1 zero0 overlap=dp
+        overlap=tp,pp,dp | tp1 pp1 dp1 mbs1 zero0
+    """),
+)  # fmt: skip
+def test_what_is_the_default_or_means_nothing_is_not_written(text: str, written: str) -> None:
+    assert str(parse_layout(text)) == written
+
+
 def test_by_hand() -> None:
     layout = parse_layout("tp8 pp16 vpp2 dp8 mbs1 zero1 sp recompute=selective")
-    assert layout.num_gpus == 8 * 16 * 8
-    assert layout.num_stages == 32
-    assert layout.schedule == "interleaved"
-    assert layout.stage_recompute == ("selective",) * 32
-    assert layout.microbatches(1536) == 192
-    assert str(layout) == "tp8 pp16 vpp2 dp8 mbs1 zero1 sp recompute=selective"
-    assert parse_layout("tp1") == Layout()
+    assert (layout.num_gpus, layout.num_stages, layout.schedule) == (8 * 16 * 8, 32, "interleaved")
+    assert (layout.stage_recompute, layout.microbatches(1536)) == (("selective",) * 32, 192)
     assert parse_layout("tp=2 pp=2 layers=3,1").layers == (3, 1)
-    runs = parse_layout("pp4 layers=12*3,11 recompute=full*2,none*2")
-    assert runs.layers == (12, 12, 12, 11)
-    assert str(runs).endswith("recompute=full*2,none*2 layers=12*3,11")
-
-
-def test_degrees_at_their_default_are_not_written() -> None:
-    layout = parse_layout("tp4 pp8 cp2 dp16 ep8 etp1 shard8 zero1")
-    assert (layout.num_gpus, layout.data_ranks, layout.shard_group, layout.expert_tp) == (1024, 32, 8, 1)
-    assert str(layout) == "tp4 pp8 cp2 dp16 ep8 etp1 mbs1 zero1 shard8"
-    assert parse_layout("tp4 cp2 dp4 etp4 shard8 zero1") == parse_layout("tp4 cp2 dp4 zero1")
-    assert parse_layout("tp4 cp2 dp4 etp4 shard8").model_copy(update={"tp": 2, "dp": 8}).shard_group == 16
-
-
-def test_a_schedule_is_written_where_it_is_not_the_usual_one() -> None:
-    assert str(parse_layout("pp4 schedule=1f1b")) == "tp1 pp4 dp1 mbs1 zero0"
-    assert str(parse_layout("pp4 vpp3 schedule=interleaved")) == "tp1 pp4 vpp3 dp1 mbs1 zero0"
-    assert str(parse_layout("pp4 schedule=zero-bubble")).endswith(" schedule=zero-bubble")
-    assert str(parse_layout("pp4 schedule=zbv")) == "tp1 pp4 vpp2 dp1 mbs1 zero0 schedule=zbv"
-
-
-def test_an_order_is_written_where_it_seats_ranks_otherwise() -> None:
-    layout = parse_layout("tp8 pp4 cp2 dp2 order=tp-pp-cp-dp context=all-to-all")
-    assert str(layout) == "tp8 pp4 cp2 dp2 mbs1 zero0 order=tp-pp-cp-dp context=all-to-all"
+    hybrid = parse_layout("tp4 pp8 cp2 dp16 ep8 etp1 shard8 zero1")
+    assert (hybrid.num_gpus, hybrid.data_ranks, hybrid.shard_group, hybrid.expert_tp) == (1024, 32, 8, 1)
+    assert parse_layout("tp4 cp2 dp4 shard8").model_copy(update={"tp": 2, "dp": 8}).shard_group == 16
     assert parse_layout("tp8 pp4 dp2 order=tp-pp-cp-dp").order == "tp-cp-pp-dp"
-    assert parse_layout("tp8 dp2 cp2 order=tp-pp-cp-dp") == parse_layout("tp8 dp2 cp2")
-    assert parse_layout("tp8 dp2 context=ring") == parse_layout("tp8 dp2")
+    text = "tp8 pp4 dp2 mbs1 zero1 layers=10*2,30*2 pools=old*2,new*2"
+    assert parse_layout(text).pools == ("old", "old", "new", "new")
+    assert str(parse_layout(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -129,6 +131,7 @@ def test_an_order_is_written_where_it_seats_ranks_otherwise() -> None:
         ("offload=states/streamed", "states and streamed of every block"),
         ("ring=0", "ring"),
         ("dp2 overlap=dp,cp", "`cp` is none of tp, pp, dp, none"),
+        ("pp4 pools=old,new", "pools names 2 ranks; the pipeline has 4"),
     ],
 )
 def test_wrong_words_are_named(text: str, problem: str) -> None:
@@ -148,12 +151,6 @@ def test_any_text_is_a_layout_or_an_input_error(text: str) -> None:
 
 
 COUNTS = st.tuples(*(st.integers(0, 9),) * 3)
-
-
-@given(COUNTS)
-def test_a_mix_says_what_it_was_made_from(counts: tuple[int, ...]) -> None:
-    assert blocks_by_policy((sum(counts),), (mix_of(counts),))[0].tolist() == list(counts)
-    assert len(policy_of_blocks(sum(counts), mix_of(counts))) == sum(counts)
 
 
 @given(st.lists(COUNTS.filter(any), min_size=4, max_size=4))
@@ -232,32 +229,6 @@ def test_rules_name_what_a_rank_or_a_stack_has_not(words: str, said: str) -> Non
     (problem,) = check(question, parse_layout(f"dp2 zero0 {words}"))
     assert said in problem.what
     assert not check(question, Layout(dp=2, offload=Offload(streamed=12, activations=EVERY)))
-
-
-@pytest.mark.parametrize(
-    ("words", "wanted", "written"),
-    [
-        ("dp2", None, "tp1 pp1 dp2 mbs1 zero0"),
-        ("dp2 overlap=dp", ("dp",), "tp1 pp1 dp2 mbs1 zero0 overlap=dp"),
-        ("tp2 pp2 dp2 sp overlap=dp,tp", ("tp", "dp"), "tp2 pp2 dp2 mbs1 zero0 sp overlap=tp,dp"),
-        ("dp2 overlap=none", (), "tp1 pp1 dp2 mbs1 zero0 overlap=none"),
-        ("cp2 overlap=dp,pp", ("dp",), "tp1 pp1 cp2 dp1 mbs1 zero0 overlap=dp"),  # ranks of cp are replicas
-        ("overlap=tp,pp,dp", None, "tp1 pp1 dp1 mbs1 zero0"),  # nothing is sent
-    ],
-)
-def test_words_of_overlap_read_back(words: str, wanted: tuple[str, ...] | None, written: str) -> None:
-    layout = parse_layout(words)
-    assert layout.overlap == wanted
-    assert str(layout) == written
-    assert LayoutColumns.of([layout]).layout(0) == layout
-
-
-def test_its_value_is_told_as_it_is_written() -> None:
-    values = [
-        axis_value("overlap", parse_layout(f"pp2 dp2 {words}"))
-        for words in ("", "overlap=dp,pp", "overlap=none")
-    ]
-    assert values == ["usual", "pp,dp", "none"]
 
 
 def on_four_gpus(stack: str) -> Question:

@@ -76,16 +76,6 @@ def test_a_token_crosses_to_a_node_once() -> None:
     assert copies == pytest.approx(by_hand * 8 * 56 / 64 / (nodes * 7 / 8))
 
 
-def test_inside_a_node_a_rank_gets_a_token_once() -> None:
-    """ep8 with 6 of 160 experts: a token goes to 4.1 ranks and not to 6."""
-    question = asked("deepseek-v2", expert_dispatch="tokens")
-    ranks = destinations(question.model, np.array([8]))[0]
-    ratio = exchange(question, "dp256 ep8") / exchange(
-        asked("deepseek-v2", expert_dispatch="copies"), "dp256 ep8"
-    )
-    assert ratio[0] == pytest.approx(ranks / 6)
-
-
 def test_tokens_travel_in_16_bits_whatever_multiplies_them() -> None:
     wide, narrow = (exchange(asked(precision=precision), "dp256 ep64") for precision in ("bf16", "fp8"))
     assert narrow == wide

@@ -114,14 +114,6 @@ def test_operators_of_a_gpt_block_by_hand() -> None:
     assert passes[1, 0] == pytest.approx(2 * 2 * n * 1e-9 + 2 * f * 2e-9 + 4 * n * 3e-9 + (5 * n + f) * 5e-10)
 
 
-def test_operators_scale_with_the_layout() -> None:
-    """Twice the microbatch costs twice; tensor parallelism splits the MLP, sequence parallelism the rest too."""
-    forward = measured_block(question_on_a_cpu(cpu_profile()), LAYOUTS)[0]
-    assert forward[1] == pytest.approx(2 * forward[0])
-    assert forward[3] == pytest.approx(forward[0] / 2)
-    assert forward[3] < forward[2] < forward[0]
-
-
 def test_attention_curves_replace_the_efficiencies() -> None:
     points = (CurvePoint(size=16, seconds=1e-3), CurvePoint(size=64, seconds=1e-3))
     curve = AttentionCurve(head_dim=16, forward=points, backward=points)

@@ -148,17 +148,6 @@ def test_rates_of_a_dumped_topology_count_where_the_kernel_has_none() -> None:
     assert any("adapters are of infiniband" in one for one in seen.assumed)
 
 
-def test_what_would_be_refused_as_a_file_is_refused() -> None:
-    with pytest.raises(InputError, match="is not a name"):
-        mw.discover(machine=recorded("dgx-h100"), name="-o")
-    with pytest.raises(InputError, match="cannot be"):
-        mw.discover(machine=recorded("dgx-h100"), nodes=0)
-
-
-def test_racks_are_said_to_reach_further() -> None:
-    assert any("gb200-nvl72" in note for note in Discovery(recorded("gb200-tray")).notes)
-
-
 def test_the_matrix_of_new_and_old_drivers_is_read_alike() -> None:
     new, old = (
         parse_topology(recorded(name).run("nvidia-smi", "topo", "-m")) for name in ("dgx-h100", "dgx-1-v100")

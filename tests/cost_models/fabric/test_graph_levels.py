@@ -72,11 +72,6 @@ def test_switches_that_are_linked_with_one_another_are_joined_by_their_cuts() ->
     assert [level.bandwidth / 1e9 for level in found[1:]] == [50, 50, 6.25]
 
 
-def test_nodes_of_one_gpu() -> None:
-    lines = ["n[0-3].gpu0 -- n[0-3].nic0 32 GB/s", "n[0-3].nic0 -- switch 100 Gb/s"]
-    assert levels(lines) == [("node", (1,), 32), ("switch", (4,), 12.5)]
-
-
 def test_a_lost_nvlink_is_odd() -> None:
     lines = ["n0.gpu[0-6] -- n0.nvswitch 25 GB/s x18", "n0.gpu7 -- n0.nvswitch 25 GB/s x17"]
     fabric = fabric_of(cluster(lines))

@@ -6,14 +6,12 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from calling import told
 from ib import ibnetdiscover
 
 import meshwright as mw
 from cost_models.communication.topology import fabric_of
 from cost_models.errors import InputError
 from cost_models.files.loading import resolve_cluster
-from cost_models.specs.cluster import ClusterSpec
 from meshwright.verbs.cluster import cluster_from_links
 from meshwright.verbs.cluster.answers import LinkedCluster
 
@@ -61,21 +59,6 @@ def test_a_table_is_a_cluster_with_its_odd_link(folder: Path) -> None:
     assert fabric_of(read).levels[2].bandwidth == 25e9  # type: ignore[arg-type]
 
 
-def test_plans_are_made_for_what_is_there(folder: Path) -> None:
-    """Four stages under four leaves hand on over the slow cable; one node has nothing to do with it."""
-    (folder / "links.csv").write_text(TABLE)
-    odd = cluster_from_links("links.csv").cluster
-    regular = odd.model_copy(update={"graph": ()})
-
-    def step(of: ClusterSpec, nodes: int, layout: str) -> float:
-        some = of.model_copy(update={"nodes": nodes})
-        answer = mw.estimate("llama3-8b", some, None, layout, global_batch=256, sequence=8192)
-        return answer.estimate.step_seconds
-
-    assert step(odd, 32, "tp8 pp4 dp8 mbs1 zero1") > step(regular, 32, "tp8 pp4 dp8 mbs1 zero1")
-    assert step(odd, 1, "tp8 pp1 dp1 mbs1") == step(regular, 1, "tp8 pp1 dp1 mbs1")
-
-
 def test_a_search_counts_groups_on_the_graph(folder: Path) -> None:
     """Of two nodes whose one cable is thin, the best plan is slower, and proved."""
     (folder / "links.csv").write_text("""from,to,bandwidth
@@ -89,16 +72,6 @@ n1.nic1,network,1 Gb/s""")
     slow, quick = (mw.plan("gpt2-xl", of, global_batch=16, sequence=512) for of in (odd, regular))
     assert slow.best.step_seconds > quick.best.step_seconds
     assert slow.certificate.gap == 0
-
-
-def test_the_verb_prints_and_writes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "links.csv").write_text(TABLE)
-    said = told(capsys, "cluster", "--from-links", "links.csv", "-o", "cluster.yaml")
-    assert said.code == 0
-    assert "spine   infiniband    256    25 GB/s              2:1      5 us" in said.out
-    assert "leaf3-spine0 has 100 Gb/s where its 31 siblings have 400 Gb/s" in said.out
-    assert "- leaf[0-3] -- *spine[1-31] 400 Gb/s" in (folder / "cluster.yaml").read_text()
-    assert told(capsys, "cluster", "--from-links", "links.csv", "--discover").code == 2
 
 
 def test_all_problems_of_a_table_are_told_at_once_with_their_lines(folder: Path) -> None:
@@ -124,13 +97,6 @@ n[0,2].gpu0,n[0,2].nvswitch,3 GB/s,"unterminated
     assert "stands for 100,000,000 devices; 50,000 are the most" in found[5]
     assert "`gpu0` is in no node" in found[6]
     assert "3 devices cannot be shared out evenly among 2" in found[7]
-
-
-def test_a_heading_that_is_not_one(folder: Path) -> None:
-    assert problems(folder, "from,to,bandwith\nn0.gpu0,n0.nvswitch,5 GB/s\n") == [
-        "links.csv:1: `bandwith` is no column of a link; did you mean `bandwidth`?",
-        "links.csv:1: it has no column `bandwidth`",
-    ]
 
 
 INSIDE = "from,to,bandwidth\nn[0-3].gpu[0-7],n[0-3].nvswitch,450 GB/s\n"
@@ -282,20 +248,6 @@ def test_hosts_that_are_no_gpu_nodes_are_left_out_and_named(folder: Path, name: 
     assert (alone.rows[0]["kind"], alone.rows[0]["gpus"]) == ("nvswitch", [1])
 
 
-def test_a_pattern_that_no_host_has_says_their_names(folder: Path) -> None:
-    text = ibnetdiscover([("n1 mlx5_0", "leaf0", "4xEDR"), ("n2 mlx5_0", "leaf0", "4xEDR")])
-    (said,) = problems(folder, text, "net.txt", links={"intra_node": "nvswitch,3GB/s"}, hosts="gpu*")
-    assert said == "--hosts: no host is called `gpu*`, they are n1, n2"
-
-
-def test_cells_without_a_bandwidth_are_listed_once(folder: Path) -> None:
-    assert problems(folder, MATRIX + "bandwidths: NV12 56.25 GB/s, PXB fast\n", "topo.txt") == [
-        "topo.txt:8: `PXB fast` is no bandwidth of a cell of the matrix",
-        "topo.txt: no bandwidth of `PXB` is said",
-        "topo.txt: no bandwidth of `SYS` is said",
-    ]
-
-
 def test_a_cluster_file_whose_graph_contradicts_it_is_refused(folder: Path) -> None:
     (folder / "links.csv").write_text(TABLE)
     text = cluster_from_links("links.csv").yaml
@@ -309,11 +261,3 @@ def test_a_cluster_file_whose_graph_contradicts_it_is_refused(folder: Path) -> N
     (folder / "levels.yaml").write_text("\n".join(lines))
     with pytest.raises(InputError, match="are 2 levels, its `graph` has 3"):
         fabric_of(resolve_cluster("levels.yaml"))  # type: ignore[arg-type]
-
-
-def test_which_gpu_it_is_has_to_be_said(folder: Path) -> None:
-    (folder / "links.csv").write_text(TABLE.partition("\n")[2])
-    with pytest.raises(InputError, match="does not say which GPU"):
-        cluster_from_links("links.csv")
-    with pytest.raises(InputError, match="unknown GPU"):
-        cluster_from_links("links.csv", gpu="h1000")

@@ -144,20 +144,6 @@ def test_leaves_of_24_and_of_8_nodes() -> None:
     assert not group_of(odd, 8, 8).reach[2].meets[0]  # eight nodes are under one leaf wherever they begin
 
 
-def test_a_rail_whose_switch_has_half_the_cables_up() -> None:
-    """Two halls of eight rails, 32 cables up from each leaf but 16 from leaf 3: GPU 3 of each hall has half."""
-    lines = [*rails(32)[:2]]
-    for hall in range(2):
-        lines += [
-            f"n[{16 * hall}-{16 * hall + 15}].nic{rail} -- leaf{8 * hall + rail} 400 Gb/s 2.5 us"
-            for rail in range(8)
-        ]
-    odd = cluster([*lines, "leaf[0-2,4-15] -- *spine[0-15] 400 Gb/s", "leaf3 -- *spine[0-7] 400 Gb/s"])
-    assert fabric_of(odd).odd == ("leaf3 has 8 cables to the spine where others have 16",)
-    assert [level.sizes for level in fabric_of(odd).levels] == [(8,), (128,), (256,)]
-    assert [ring(odd, 2, 128), ring(odd, 32, 8), ring(odd, 4, 8)] == [25, 50, 50]
-
-
 def test_a_longer_cable_takes_longer_on_average_over_its_group() -> None:
     odd = cluster(pod(without="n3.nic0", instead=["n3.nic0 -- network 400 Gb/s 22.5 us"]))
     assert shares(fabric_of(odd), 4, 8, 32, 1, 32)[1].delay == pytest.approx((3 * 5 + 45) / 4 / 5)

@@ -52,14 +52,12 @@ def test_every_cluster_loads_as_one_node_with_its_gpu_written_out(name: str) -> 
     assert restored == cluster
 
 
-@pytest.mark.parametrize("name", catalog.names("stacks"))
-def test_every_stack_loads_under_its_file_name(name: str) -> None:
-    assert catalog.load_stack(name).name == name
-
-
-@pytest.mark.parametrize("name", catalog.names("profiles"))
-def test_every_profile_loads_under_its_file_name(name: str) -> None:
-    assert catalog.load_profile(name).name == name
+def test_every_stack_and_profile_loads_under_its_file_name() -> None:
+    for name in catalog.names("stacks"):
+        assert catalog.load_stack(name).name == name
+    for name in catalog.names("profiles"):
+        profile = catalog.load_profile(name)
+        assert (profile.name, sum(one.runs for one in profile.timed)) == (name, profile.validated_runs)
 
 
 def parameters(model: TransformerSpec) -> int:
@@ -123,19 +121,6 @@ def test_mixtures_have_the_published_parameters(words: tuple[str, ...]) -> None:
     assert (total - passed_by) / 1e9 == pytest.approx(active, abs=tolerance)
 
 
-def test_a_gpt_oss_block_by_hand() -> None:
-    """h = f = 2880, 64 heads of 64 over 8: attention 4096 x 2880 twice, 512 x 2880 twice, biases 4096 + 2 x 512 + 2880
-    and 64 sinks; 32 experts of 3 x 2880² + 3 x 2880, router 32 x 2881; two norms of 2880."""
-    attention = 2 * 2880 * (4096 + 512) + 4096 + 1024 + 2880 + 64
-    experts = 32 * (3 * 2880**2 + 3 * 2880) + 32 * 2881
-    ends = 2 * 201088 * 2880 + 2880
-    assert total_parameters(catalog.load_model("gpt-oss-20b")) == 24 * (attention + experts + 2 * 2880) + ends
-
-
-def test_grok_1_has_314_billion() -> None:
-    assert total_parameters(catalog.load_model("grok-1")) == pytest.approx(314e9, rel=0.006)
-
-
 @pytest.mark.parametrize(("name", "published"), EXACT.items())
 def test_parameters_match_the_released_checkpoint(name: str, published: int) -> None:
     assert parameters(catalog.load_model(name)) == total_parameters(catalog.load_model(name)) == published
@@ -164,16 +149,6 @@ def test_parameters_match_the_paper(tolerance: float) -> None:
     for name, billions in zip(words[::2], words[1::2], strict=True):
         count = parameters(catalog.load_model(name)) / 1e9
         assert count == pytest.approx(float(billions), abs=tolerance), name
-
-
-def test_datasheet_numbers_by_hand() -> None:
-    """312 TFLOP/s dense; 12 NVLink3 links of 25 GB/s; one HDR adapter of 200 Gb/s = 25 GB/s per GPU."""
-    dgx = catalog.load_cluster("dgx-a100-80gb")
-    assert dgx.gpu.peak["bf16"] == 312e12
-    assert dgx.links.intra_node.bandwidth == 12 * 25e9
-    assert dgx.links.inter_node is not None
-    assert dgx.links.inter_node.bandwidth == 25e9
-    assert catalog.load_cluster("dgx-h100").gpu.peak["bf16"] == pytest.approx(989e12, rel=1e-3)
 
 
 def test_unknown_names_say_the_nearest() -> None:

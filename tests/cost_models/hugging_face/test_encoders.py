@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from calling import told
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
@@ -18,7 +17,7 @@ from cost_models.defaults import complete_question
 from cost_models.documents import Document
 from cost_models.errors import InputError
 from cost_models.files.loading import resolve_cluster, resolve_model
-from cost_models.hugging_face.config import config_of, dropout_of, read_config, stated
+from cost_models.hugging_face.config import config_of, read_config, stated
 from cost_models.memory.activations import activation_bytes
 from cost_models.operators.flops import causal_flops, forward_flops, model_flops
 from cost_models.operators.parameters import parameters, total_parameters
@@ -84,15 +83,6 @@ def test_what_is_no_such_encoder_is_refused(model_type: str, config: dict[str, A
         read(model_type, BASE | config)
 
 
-def test_nonsense_is_not_read_as_a_default() -> None:
-    with pytest.raises(ValueError, match="two"):
-        read("bert", BASE | {"type_vocab_size": "two"})
-
-
-def test_dropout_is_that_of_the_config() -> None:
-    assert dropout_of(BASE | {"hidden_dropout_prob": 0.1}) == (0.1, "hidden_dropout_prob")
-
-
 def test_flops_by_hand() -> None:
     """A block 24·s·h² + 4·s²·h; the head 2·s·h·V and a square matrix. Every token is attended to."""
     model, s, h = resolve_model("bert-large").spec, 512, 1024
@@ -139,11 +129,3 @@ def test_what_an_encoder_cannot_be() -> None:
     ):
         with pytest.raises(ValueError, match=why):
             TransformerSpec.model_validate(shape | more)
-
-
-def test_an_encoder_has_no_preferences(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = "plan bert-large dgx-a100-80gb --gpus 8 --global-batch 64 --sequence 512 --task dpo"
-    answer = told(capsys, *asked.split())
-    assert answer.code == 2
-    assert "`bert-large` is an encoder" in answer.err
-    assert "--task full or lora" in answer.err
