@@ -51,35 +51,16 @@ def write_trace(
     def run(name: str, length: float, stream: int, start: float, **details: Any) -> None:
         said = {"device": 0, "stream": stream, **details}
         kind = "gpu_memcpy" if name.startswith("Memcpy") else "kernel"
-        events.append(
-            {
-                "ph": "X",
-                "cat": kind,
-                "name": name,
-                "pid": 0,
-                "tid": stream,
-                "ts": start,
-                "dur": length,
-                "args": said,
-            }
-        )
+        event = {"ph": "X", "cat": kind, "name": name, "pid": 0, "tid": stream, "ts": start, "dur": length}
+        events.append(event | {"args": said})
 
     def send(axis: str, length: float, start: float) -> None:
         ranks = _group(layout, axis, rank)
-        said = {
-            "Collective name": _COLLECTIVES[axis],
-            "Group size": len(ranks),
-            "Process Group Ranks": str(ranks),
-        }
+        said = {"Group size": len(ranks), "Process Group Ranks": str(ranks)}
         if described:
             said["Process Group Description"] = f"mesh_{axis}"
-        run(
-            "ncclDevKernel_" + ("SendRecv" if axis in ("pp", "ep") else "AllReduce"),
-            length,
-            20,
-            start,
-            **said,
-        )
+        name = "ncclDevKernel_" + ("SendRecv" if axis in ("pp", "ep") else "AllReduce")
+        run(name, length, 20, start, **{"Collective name": _COLLECTIVES[axis]} | said)
 
     for step in range(steps):
         began, weights = now, [1 + jitter * draw.uniform(-1, 1) for _ in range(passes)]
@@ -101,17 +82,8 @@ def write_trace(
                     now += parts[part] * share
         run(ADAM, parts.get("optimizer", 0.0) * _LONG, 7, now)
         now += parts.get("optimizer", 0.0) * _LONG
-        events.append(
-            {
-                "ph": "X",
-                "cat": "user_annotation",
-                "name": f"ProfilerStep#{step}",
-                "pid": 1,
-                "tid": 1,
-                "ts": began,
-            }
-            | {"dur": now - began}
-        )
+        mark = {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "pid": 1, "tid": 1}
+        events.append(mark | {"ts": began, "dur": now - began})
     draw.shuffle(events)
     info = {"backend": "nccl", "rank": rank, "world_size": layout.num_gpus}
     document = {"schemaVersion": 1, "distributedInfo": info, "traceEvents": events, "traceName": path.name}

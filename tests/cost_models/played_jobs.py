@@ -234,13 +234,5 @@ def _message(layout: Layout, rank: int, word: str, step: int, action: Any, sende
 def _event(
     category: str, name: str, start: float, seconds: float, stream: int, **details: Any
 ) -> dict[str, Any]:
-    return {
-        "ph": "X",
-        "cat": category,
-        "name": name,
-        "pid": 0,
-        "tid": stream,
-        "ts": start,
-        "dur": seconds,
-        "args": {"device": 0, "stream": stream, **details},
-    }
+    event = {"ph": "X", "cat": category, "name": name, "pid": 0, "tid": stream, "ts": start, "dur": seconds}
+    return event | {"args": {"device": 0, "stream": stream, **details}}

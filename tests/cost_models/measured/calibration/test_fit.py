@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from cost_models.defaults import measured_cluster
-from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.measured.calibration.microbenchmarks import (
@@ -17,10 +16,10 @@ from cost_models.measured.calibration.microbenchmarks import (
     Kind,
     Measurement,
     fit_microbenchmarks,
-    merge,
     quietest,
     relative_least_squares,
 )
+from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile, attention_head_seconds, curve_seconds
 
 PEAK, START_UP = 1e11, 4e-6
@@ -95,15 +94,14 @@ def machine(disturb: Disturb) -> list[Measurement]:
     return rows
 
 
-def fitted(rows: list[Measurement]) -> HardwareProfile:
-    return fit_microbenchmarks(
-        rows,
-        catalog.local_cluster(2),
-        catalog.load_profile("datasheet-cpu"),
-        name="planted",
-        precision="fp32",
-        source="planted",
-    )
+def fitted(
+    rows: list[Measurement],
+    cluster: ClusterSpec | None = None,
+    base: str = "datasheet-cpu",
+    precision: str = "fp32",
+) -> HardwareProfile:
+    cluster, start = cluster or catalog.local_cluster(2), catalog.load_profile(base)
+    return fit_microbenchmarks(rows, cluster, start, name="planted", precision=precision, source="planted")
 
 
 def test_recovers_planted_constants_exactly_without_noise() -> None:
@@ -184,14 +182,7 @@ def test_host_time_of_a_gpu_is_what_launching_takes(slower: float) -> None:
         for row in machine(quiet)
     ]
     rows = [replace(row, name="forward.bf16") if row.kind == "matrix" else row for row in rows]
-    fit = fit_microbenchmarks(
-        rows,
-        resolve_cluster("dgx-h100", 1),
-        catalog.load_profile("datasheet-gpu"),
-        name="planted",
-        precision="bf16",
-        source="planted",
-    )
+    fit = fitted(rows, resolve_cluster("dgx-h100", 1), "datasheet-gpu", "bf16")
     assert fit.host_layer_seconds == pytest.approx(HOST + 5e-5)
 
 
@@ -203,29 +194,12 @@ def test_coefficients_below_the_least_are_fixed_at_it() -> None:
     assert relative_least_squares(terms, 2 * size + 1, np.array([1.0, 0.5]))[0] == pytest.approx([2.0, 1.0])
 
 
-def test_processes_are_averaged() -> None:
-    row = timed("memory", "copy", 1, 1.0)
-    other = replace(row, seconds=3.0, quiet_seconds=4.0, rank=1)
-    assert merge([row, other]) == [replace(row, seconds=2.0, quiet_seconds=2.5)]
-
-
-def test_a_missing_family_is_named() -> None:
-    rows = [row for row in machine(quiet) if row.kind not in ("attention", "host")]
-    with pytest.raises(InputError, match="attention, host"):
-        fitted(rows)
-
-
 def test_measured_cluster_takes_peak_bandwidth_and_links_from_the_profile() -> None:
     cluster = measured_cluster(fitted(machine(quiet)), catalog.local_cluster(2))
     assert cluster.gpu.peak["fp32"] == pytest.approx(PEAK)
     assert cluster.gpu.memory_bandwidth == pytest.approx(BANDWIDTH)
     assert cluster.links.intra_node.bandwidth == pytest.approx(2**22 / (1e-4 + 2**22 / 2e9), rel=1e-3)
     assert "best matrix rate seen" in cluster.gpu.source
-
-
-def test_an_uncalibrated_profile_changes_no_cluster() -> None:
-    cluster = catalog.local_cluster(2)
-    assert measured_cluster(catalog.load_profile("datasheet-cpu"), cluster) == cluster
 
 
 def test_curves_pass_through_their_points_and_scale_beyond_them() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +18,6 @@ from cost_models.operators.parameters import parameters
 from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.training import TrainingSpec
-from meshwright.verbs.calibrate.profiles import MeasuredProfile
 
 RANKS = 2
 
@@ -91,14 +89,3 @@ def test_a_cpu_waits_for_its_own_copies() -> None:
 
 def test_nothing_measured_of_a_host_leaves_it_as_it_was() -> None:
     assert host_constants([], ranks=1, is_cpu=True) == {}
-
-
-def test_what_was_measured_of_a_host_is_shown() -> None:
-    shown = {
-        one["constant"]: one["text"]
-        for one in MeasuredProfile(profile=profile("datasheet-gpu", is_cpu=False), file=Path("x")).rows
-    }
-    assert shown["host_update_seconds"] == "0.3 ns a parameter"
-    assert shown["host_call_seconds"] == "400 us a block"
-    assert shown["update, 4 threads a rank"] == "0.6 ns a parameter"
-    assert shown["pinned copy each way, 2 ranks at once"] == "2.5 GB/s"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from cost_models.axes.layout import axes_that_differ, parse_layout
-from cost_models.files import catalog
 from cost_models.measured.calibration.step_time_fit import pair_error, timed_runs
 from cost_models.measured.runs.cases import Case, read_case, shipped_rows
 
@@ -38,9 +37,3 @@ def test_the_runs_of_a_profile_name_what_they_used(cases: tuple[Case, ...]) -> N
     assert (runs.source, runs.stack, runs.runs, runs.median_error) == ("bloom_prequel", "bigscience", 60, 0.1)
     assert "8" in runs.values_of("pp")
     assert runs.values_of("cp") == ()
-
-
-def test_shipped_profiles_say_on_which_runs_they_rest() -> None:
-    for name in catalog.names("profiles"):
-        profile = catalog.load_profile(name)
-        assert sum(one.runs for one in profile.timed) == profile.validated_runs

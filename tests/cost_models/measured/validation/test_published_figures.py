@@ -7,7 +7,6 @@ from itertools import pairwise
 import pytest
 
 from cost_models.measured.validation.predictions import Figures, published_figures
-from meshwright.verbs.validate.page import accuracy_page
 
 
 def group(name: str) -> Figures:
@@ -32,13 +31,3 @@ def test_as_many_figures_are_met_as_were(name: str, least: int) -> None:
     found = group(name)
     assert found.within_tolerance >= least
     assert all(abs(point.off) < 10 for point in found.points)
-
-
-def test_the_page_shows_every_residual() -> None:
-    page = accuracy_page((), (), (), anchors=0, figures=published_figures())
-    for one in published_figures():
-        assert one.title in page
-        for point in one.points:
-            assert f"| {point.name} |" in page
-    assert "| GPT-3 175B, 300 B tokens, Megatron-LM on 1024 | 34.00 days |" in page
-    assert "## Figures of papers" not in accuracy_page((), (), (), anchors=0)

@@ -6,6 +6,7 @@ import runpy
 from pathlib import Path
 
 import pytest
+from effort import few
 from printed_rows import from_printed
 
 from cost_models.axes.offload.channels import update_seconds
@@ -34,20 +35,13 @@ def test_a_log_says_how_fast_its_host_is(row_id: str, nanoseconds: float) -> Non
     ("cell", "offload"), [("", "cpu"), ("0", "cpu"), ("-1", "cpu"), ("soon", "cpu"), ("5", "none")]
 )
 def test_a_log_that_says_nothing_of_its_host(cell: str, offload: str) -> None:
-    cells = {
-        "framework": "DeepSpeed",
-        "gpu": "V100",
-        "num_gpus": "1",
-        "layers": "32",
-        "hidden": "2048",
-        "seq_len": "1024",
-    }
-    row = from_printed(
-        cells | {"micro_batch": "4", "global_batch": "4", "offload": offload, "cpu_update_s": cell}
-    )
+    cells = {"framework": "DeepSpeed", "gpu": "V100", "num_gpus": "1", "layers": "32", "hidden": "2048"}
+    cells |= {"seq_len": "1024", "micro_batch": "4", "global_batch": "4"}
+    row = from_printed(cells | {"offload": offload, "cpu_update_s": cell})
     assert read_case(row).question.hardware.host_update_seconds is None
 
 
+@few(0)
 def test_slowdowns_as_published(capsys: pytest.CaptureFixture[str]) -> None:
     script = runpy.run_path(str(FOLDER / "slowdown.py"))
     script["main"]([])
