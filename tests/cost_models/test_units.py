@@ -49,10 +49,8 @@ def test_what_people_write(parse: Callable[[object], float], text: str, value: f
         (units.parse_bandwidth, "50", "is not a bandwidth"),
         (units.parse_bandwidth, 50e9, "is not a bandwidth"),
         (units.parse_bandwidth, "50 gb/s", "is not a bandwidth"),
-        (units.parse_bandwidth, "GB/s", "is not a bandwidth"),
         (units.parse_bytes, "80 GiB/s", "is not a size"),
         (units.parse_bytes, None, "is not a size"),
-        (units.parse_bytes, True, "is not a size"),
         (units.parse_bytes, "nan GiB", "is not a size"),
         (units.parse_seconds, "5 minutes", "is not a duration"),
         (units.parse_flop_rate, "312 TFLOPS", "is not a compute rate; write it like `312 TFLOP/s`"),
@@ -91,22 +89,3 @@ def test_round_sizes_are_written_as_people_write_them(count: int, unit: str) -> 
     text = f"{count} {unit}"
     spec = Quantities(size=text, bandwidth="1 GB/s", duration="1 s", rate="1 TFLOP/s")  # type: ignore[arg-type]
     assert spec.model_dump(mode="json")["size"] == text
-
-
-@pytest.mark.parametrize(
-    ("written", "text"),
-    [
-        (units.format_bytes(61.3 * 2**30), "61.3 GiB"),
-        (units.format_bytes(12), "12 B"),
-        (units.format_seconds(132.14), "132.1 s"),
-        (units.format_seconds(3.517), "3.52 s"),
-        (units.format_seconds(0.0123), "12.3 ms"),
-        (units.format_seconds(45e-6), "45 us"),
-        (units.format_bandwidth(300e9), "300 GB/s"),
-        (units.format_bandwidth(3.35e12), "3.35 TB/s"),
-        (units.format_count(174_615_846_912), "174.6 B"),
-        (units.format_count(512), "512"),
-    ],
-)
-def test_what_people_read(written: str, text: str) -> None:
-    assert written == text

@@ -10,7 +10,6 @@ from asking import ask, columns
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
-from cost_models.axes.stages import layers_in_turn
 from cost_models.files import catalog
 from cost_models.operators.documents import attended_keys, context_rank_excess, straggler_excess
 from cost_models.operators.flops import causal_flops, model_flops
@@ -43,11 +42,6 @@ def test_attention_by_document(packing: Any, keys: float) -> None:
     """Four documents of 256 tokens a sequence: a token has 128 keys on average; padding has them all."""
     question = asked(LengthsSpec(packing=packing, documents=(256,)))
     assert attended_keys(question.model, question.training).computed == pytest.approx(keys)
-
-
-def test_windows_are_cut_by_documents() -> None:
-    question = asked(LengthsSpec(documents=(256,)), attention_window=64)
-    assert attended_keys(question.model, question.training).computed == pytest.approx(64 * (1 - 64 / 512))
 
 
 def test_documents_of_whole_sequences_change_nothing() -> None:
@@ -133,14 +127,3 @@ def test_only_the_rank_with_the_head_pays() -> None:
     held = further.head_static - plain.head_static
     assert held[0] == pytest.approx(2 * last.layer_static[0] + plain.embedding_static[0])
     assert held[1] == pytest.approx(2 * last.layer_static[1])  # where the embedding lies anyway
-
-
-def test_a_last_stage_with_few_blocks_sets_the_pace_no_longer() -> None:
-    """Recipes of 16 stages leave DeepSeek-V3's last one a single block; without the further token that is waste."""
-    few = layers_in_turn(61, 16)
-    assert few == (4,) * 15 + (1,)
-    assert layers_in_turn(61, 32) == (2,) * 30 + (1, 0)
-    even = parse_layout(f"pp16 dp16 ep8 zero1 layers={','.join(map(str, (4,) * 13 + (3,) * 3))}")
-    led = parse_layout(f"pp16 dp16 ep8 zero1 layers={','.join(map(str, few))}")
-    question = deepseek_predicting(predicting(1), global_batch=1024)
-    assert estimate(question, led).step_seconds < estimate(question, even).step_seconds

@@ -46,17 +46,6 @@ def test_a_block_of_nemotron_h_by_hand() -> None:
     assert counts[1:] == [2 * 4096 * 21504 + 4096, 4096 * (2 * 4096 + 2 * 1024) + 4096]
 
 
-def test_a_gated_delta_net_by_hand() -> None:
-    """h = 2048, 32 value heads and 16 key heads of 128; the attention beside it makes a gate for every query."""
-    operators = {
-        one.name: sum(one.weights.values()) for one in block_operators(catalog.load_model("qwen3-next-80b"))
-    }
-    assert operators["state inputs"] == 2048 * (2 * 2048 + 2 * 4096 + 2 * 32)
-    assert operators["short convolution"] == 4 * (2 * 2048 + 4096)
-    assert (operators["state scan"], operators["gated norm"]) == (2 * 32, 128)
-    assert operators["queries, keys, values"] == 2048 * (2 * 4096 + 2 * 512)
-
-
 def test_a_block_of_jamba_by_hand() -> None:
     """h = 4096, 8,192 channels of 16 numbers, steps of rank 256: inputs 2 x 8192 wide, four taps and a bias, 288
     numbers of all channels and their gains, steps back to channels, A of 16 a channel, D and the step's bias."""

@@ -31,15 +31,10 @@ CLIP = {"model_type": "clip_vision_model", "image_size": 336, "patch_size": 14, 
 SIGLIP = {"model_type": "siglip_vision_model", "image_size": 384, "patch_size": 14, **VISION}
 QWEN = {"model_type": "qwen2_vl", "depth": 4, "embed_dim": 256, "num_heads": 4, "hidden_size": 512}
 GEMMA = {"model_type": "gemma", "head_dim": 64}
+LLAVA = {"model_type": "llava", "vision_feature_layer": -2}
 ONEVISION = {"model_type": "llava_onevision", "vision_feature_layer": -1}
 COUNTED: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], int, int]] = [
-    (
-        {"model_type": "llava", "vision_feature_layer": -2},
-        {"model_type": "llama"},
-        CLIP,
-        11_958_272,
-        BLOCK + NORM,
-    ),
+    (LLAVA, {"model_type": "llama"}, CLIP, 11_958_272, BLOCK + NORM),
     (ONEVISION, {"model_type": "qwen2"}, SIGLIP, 12_000_256, NORM + 512),
     ({"model_type": "paligemma"}, GEMMA, SIGLIP | {"image_size": 224}, 11_100_928, 0),
     ({"model_type": "qwen2_vl"}, {"model_type": "qwen2_vl_text"}, QWEN, 13_143_552, 0),

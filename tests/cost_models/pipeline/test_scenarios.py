@@ -74,12 +74,7 @@ def test_an_interval_holds_the_prediction_and_grows_with_its_share(question: Que
 
 
 def test_scenarios_of_a_file_are_checked() -> None:
-    wrong = (
-        {},
-        {"gemm": "1 1"},
-        {"gemm_efficiency": "1 x"},
-        {"gemm_efficiency": "1", "link_efficiency": "1 1"},
-    )
-    for factors in wrong:
+    uneven = {"gemm_efficiency": "1", "link_efficiency": "1 1"}
+    for factors in ({}, {"gemm": "1 1"}, {"gemm_efficiency": "1 x"}, uneven):
         with pytest.raises(InputError):
             Scenarios(factors=factors, unexplained=0.1)

@@ -15,17 +15,6 @@ LLAMA3 = 3.09 * HOUR
 """Seconds between failures of 16,384 H100: 419 in 54 days."""
 
 
-def test_llama3_fails_every_three_hours() -> None:
-    assert pytest.approx(LLAMA3, rel=2e-3) == 54 * 24 * HOUR / 419
-    assert pytest.approx(50_700, rel=2e-3) == 16384 * LLAMA3 / HOUR
-
-
-@pytest.mark.parametrize(("gpus", "hours"), [(16384, 1.8), (131072, 0.23)])
-def test_rsc1_fails_so_often(gpus: int, hours: float) -> None:
-    each = 1000 * 24 * 8 / 6.50
-    assert each / gpus == pytest.approx(hours, abs=0.01)
-
-
 @pytest.mark.parametrize(
     ("saving", "restart", "minutes", "goodput"), [(60.0, 600.0, 19.3, 0.852), (30.0, 120.0, 13.6, 0.918)]
 )

