@@ -264,7 +264,7 @@ def everything(
         blocks_KSP = _placements(SCHEDULES[schedule], pp, vpp, question.model.num_layers, allowed)
         blocks_KSP = with_at_least(blocks_KSP, SCHEDULES[schedule], pp, vpp, least)
         sorts_KSP = by_sort(blocks_KSP, question.kinds.of_block)
-        found = _price(pipeline, costs.rows(np.array(own)).in_sorts, sorts_KSP)
+        found = price_placements(pipeline, costs.rows(np.array(own)).in_sorts, sorts_KSP)
         usual, counting = _coverage(SCHEDULES[schedule], pp, vpp, question.model.num_layers, allowed)
         counted = _are_among(blocks_KSP, counting)
         unusual = ONLY_COUNTED * ~_are_among(blocks_KSP, [usual])
@@ -327,7 +327,9 @@ def _are_among(blocks_KSP: np.ndarray, others: list[np.ndarray]) -> np.ndarray:
     return np.array([one.tobytes() in known for one in blocks_KSP.astype(np.int64)], dtype=np.bool_)
 
 
-def _price(pipeline: tuple[str, int, int, int], costs: StageCosts, blocks_KSP: np.ndarray) -> list[Placed]:
+def price_placements(
+    pipeline: tuple[str, int, int, int], costs: StageCosts, blocks_KSP: np.ndarray
+) -> list[Placed]:
     """Step time and peak of N layouts of one pipeline in K placements each."""
     schedule, pp, vpp, _ = pipeline
     # (N, 1) or (N, 1, P) each

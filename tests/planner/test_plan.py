@@ -80,7 +80,9 @@ def test_restrictions_are_written_as_the_command_line_reads_them(plan: Plan, tmp
     restrictions = parse_restrictions(fix, forbid, max_memory=0.1)
     written = plan.model_copy(update={"restrictions": PlanRestrictions.of(restrictions)})
     save_plan(written, tmp_path / "plan.yaml")
-    assert load_plan(tmp_path / "plan.yaml").restrictions.read == restrictions
+    read = load_plan(tmp_path / "plan.yaml")
+    assert read.restrictions.read == restrictions
+    assert priced_again(read).memory_limit == restrictions.max_memory < priced_again(plan).memory_limit
     assert set(written.restrictions.fix) == set(fix)
     assert set(written.restrictions.forbid) == set(forbid)
 
@@ -94,7 +96,8 @@ def test_restrictions_that_cannot_be_read_are_refused(file: Path) -> None:
 def test_a_plan_cut_short_anywhere_is_refused(file: Path, tmp_path: Path) -> None:
     text = file.read_text("utf-8")
     cut = tmp_path / "cut.yaml"
-    for end in range(0, len(text) - len("...\n"), max(1, len(text) // 40)):
+    whole = len(text) - len("...\n")
+    for end in (*range(0, whole, max(1, len(text) // 40)), whole):
         cut.write_text(text[:end], "utf-8")
         with pytest.raises(InputError):
             load_plan(cut)

@@ -93,6 +93,7 @@ def test_by_hand() -> None:
     layout = parse_layout("tp8 pp16 vpp2 dp8 mbs1 zero1 sp recompute=selective")
     assert (layout.num_gpus, layout.num_stages, layout.schedule) == (8 * 16 * 8, 32, "interleaved")
     assert (layout.stage_recompute, layout.microbatches(1536)) == (("selective",) * 32, 192)
+    assert LayoutColumns.of([layout, parse_layout("dp4 mbs2")]).microbatches(1536).tolist() == [192, 192]
     assert parse_layout("tp=2 pp=2 layers=3,1").layers == (3, 1)
     hybrid = parse_layout("tp4 pp8 cp2 dp16 ep8 etp1 shard8 zero1")
     assert (hybrid.num_gpus, hybrid.data_ranks, hybrid.shard_group, hybrid.expert_tp) == (1024, 32, 8, 1)
@@ -132,6 +133,8 @@ def test_by_hand() -> None:
         ("ring=0", "ring"),
         ("dp2 overlap=dp,cp", "`cp` is none of tp, pp, dp, none"),
         ("pp4 pools=old,new", "pools names 2 ranks; the pipeline has 4"),
+        ("pp2 dp2 pools=old,new replicas=old,new", "one of them"),
+        ("dp3 replicas=old,new", "is not a layout"),
     ],
 )
 def test_wrong_words_are_named(text: str, problem: str) -> None:

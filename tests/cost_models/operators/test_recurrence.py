@@ -88,7 +88,10 @@ def test_an_indexer_scores_all_tokens_and_attention_sees_those_it_picks() -> Non
     assert ours.indexer == 2 * 65536**2 * 64 * 128
     assert forward_flops(model, 2048).indexer == 0
     training = TrainingSpec(global_batch=8, sequence_length=65536)
-    assert causal_flops(model, training) < model_flops(model, training) < model_flops(dense, training)
+    assert model_flops(model, training) < model_flops(dense, training)
+    masked = ours.block_attention * 2048 / 65536 / 2 + ours.indexer / 2  # where fewer tokens are before it
+    found = model_flops(model, training) - causal_flops(model, training)
+    assert found == pytest.approx(3 * 8 * 61 * masked, rel=1e-9)
 
 
 def test_an_indexer_goes_round_no_ring() -> None:

@@ -8,7 +8,7 @@ import pytest
 from asking import change
 from every_plan import every_plan, few_layouts
 from small import small_question
-from test_objectives import SIZES, interrupt_after, with_tokens
+from test_objectives import SIZES, with_tokens
 
 from planner.answers import frontier
 from planner.answers.frontier import exact_frontier, frontier_frame, heatmap_frame, pareto_frame
@@ -63,15 +63,6 @@ def test_time_against_gpu_hours_has_the_fastest_of_each_size() -> None:
     frame = pareto_frame(found)
     assert list(zip(frame["time"], frame["gpu-hours"], strict=True)) == unbeaten(pairs)
     assert frame["proven"].all()
-
-
-def test_an_interrupt_keeps_the_points_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    question, few = few_layouts()
-    interrupt_after(4, monkeypatch)
-    budget = Budget(keep_on_interrupt=True)
-    found = exact_frontier(question, (TIME, MEMORY), points=None, restrictions=few, budget=budget)
-    assert found.points
-    assert not found.complete
 
 
 def test_no_layout_of_the_cloud_lies_above_the_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,15 +81,6 @@ def test_highest_mfu_counts_the_padding_of_the_vocabulary() -> None:
     assert found.gap == pytest.approx(0.0, abs=1e-9)
 
 
-def test_gpu_hours_and_money_are_step_time_on_given_gpus(asked: Question) -> None:
-    fastest = search(asked).best
-    for objective in (Objective(name="gpu-hours"), Objective(name="cost", price=2.5)):
-        found = optimise(asked, objective)
-        assert found.result.best == fastest
-        assert found.gap == 0
-    assert found.value == pytest.approx(2.5 * PLAIN.gpu_hours(asked, fastest.step_seconds))
-
-
 @pytest.mark.parametrize("name", ["time", "gpu-hours", "mfu", "memory"])
 def test_the_best_number_of_gpus(roomy: Question, name: str) -> None:
     objective = Objective(name=name)  # type: ignore[arg-type]

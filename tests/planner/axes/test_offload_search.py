@@ -21,7 +21,6 @@ from cost_models.axes.offload.residency import drive_bytes, host_bytes
 from cost_models.axes.words import EVERY, UNSAID
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.memory.device import USABLE
-from cost_models.memory.device import USABLE as USABLE_OF_DRIVE
 from cost_models.pipeline.pricing import scenarios_of, weighed_costs
 from cost_models.pipeline.stage_costs import COLUMNS
 from cost_models.question import Question
@@ -107,26 +106,6 @@ def asked() -> Question:
     return change(small_question(1, stack="deepspeed"), cluster={"host_memory": 1e12})
 
 
-def test_only_allow_opens_it() -> None:
-    closed, opened = enumerate_layouts(asked(), Restrictions()), enumerate_layouts(asked(), OPEN)
-    assert not closed.offload_states.any()
-    assert len(closed) < len(opened)
-    fixed = enumerate_layouts(asked(), parse_restrictions(("offload_states=1",)))
-    assert set(fixed.offload_states.tolist()) == {1}
-
-
-def test_hosts_hold_activations_of_the_microbatches_that_run() -> None:
-    """Not of the smallest only."""
-    question = change(asked(), stack={"residencies": ("activations",)})
-    away = [one for one in rows_of(question) if one.offload.activations]
-    needed = {one.mbs: float(host_bytes(question, LayoutColumns.of([one]))[0]) / USABLE for one in away}
-    between = (needed[1] + needed[max(needed)]) / 2
-    assert max(needed) > 1
-    tight = change(question, cluster={"host_memory": between})
-    fitting = {mbs for mbs, own in needed.items() if own <= between}
-    assert {one.mbs for one in rows_of(tight) if one.offload.activations} == fitting
-
-
 def with_a_drive(host_memory: float) -> Question:
     """One GPU of a host of so much memory, whose stack keeps all states on the host or its drive."""
     drive = DriveSpec.model_validate({"capacity": "1 TB", "read": "5 GB/s", "write": "3 GB/s"})
@@ -153,22 +132,15 @@ def test_a_drive_is_tried_where_memory_does_not_do() -> None:
     assert set(fixed.offload_drive.tolist()) == {EVERY}
 
 
-COMPARED = 500
+COMPARED = 250
 """Boxes that are compared with all that they hold, and halved, each time."""
-HALVINGS = 8
+HALVINGS = 6
 BOXES = Boxes(
     low=np.array([[0, 0, 0], [1, 0, 1], [EVERY, 0, 1], [2, 0, 0], [0, EVERY, 0], [1, 0, 3]]),
     high=np.array([[0, 0, 0], [6, 0, 6], [EVERY, 0, 7], [7, 0, 0], [0, EVERY, 0], [4, 0, 6]]),
     room=np.array([7, 7, 7, 7, 7, 7]),
 )
 LAYOUTS = LayoutColumns.of([Layout()] * len(BOXES))
-
-
-def test_layouts_are_the_combinations() -> None:
-    box, _, single = BOXES.singles(LAYOUTS)
-    combination = single.low
-    assert BOXES.layouts.tolist() == np.bincount(box).tolist() == [1, 21, 7, 6, 1, 10]
-    assert np.where(combination < EVERY, combination, 0).sum(axis=1).max() <= 7
 
 
 def test_halves_hold_every_combination_once() -> None:
@@ -310,7 +282,7 @@ def driven(capacity: str | None) -> Question:
 
 
 def test_a_layout_needs_drives_that_hold_what_lies_there() -> None:
-    needed = float(drive_bytes(driven("1 TB"), LayoutColumns.of([STATES_ON_DRIVE]))[0]) / USABLE_OF_DRIVE
+    needed = float(drive_bytes(driven("1 TB"), LayoutColumns.of([STATES_ON_DRIVE]))[0]) / USABLE
     require_legal(driven(f"{1.001 * needed:.0f} B"), STATES_ON_DRIVE)
     (problem,) = check(driven(f"{0.99 * needed:.0f} B"), STATES_ON_DRIVE)
     assert "on the drive of each host" in problem.what
@@ -334,15 +306,12 @@ def test_what_a_drive_cannot_hold_is_said(layout: Layout, said: str) -> None:
 OVERLAP_OPEN = parse_restrictions(allow=("overlap",))
 
 
-def test_only_words_open_it() -> None:
+def test_only_words_open_overlap() -> None:
     question = small_question(4)
     closed, opened = enumerate_layouts(question, Restrictions()), enumerate_layouts(question, OVERLAP_OPEN)
     assert (closed.overlap_dp == UNSAID).all()
     assert len(closed) < len(opened)
     fixed = enumerate_layouts(question, parse_restrictions(("overlap_dp",)))
-    assert len(fixed)
-    assert set(fixed.overlap_dp.tolist()) == {1}
-    assert (fixed.replicas > 1).all()
+    assert (set(fixed.overlap_dp.tolist()), (fixed.replicas > 1).all()) == ({1}, True)
     apart = enumerate_layouts(question, parse_restrictions(("overlap_dp=0",), ("overlap_pp=1",)))
-    assert set(apart.overlap_dp.tolist()) == {0}
-    assert set(apart.overlap_pp.tolist()) == {0}
+    assert (set(apart.overlap_dp.tolist()), set(apart.overlap_pp.tolist())) == ({0}, {0})

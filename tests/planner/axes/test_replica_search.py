@@ -60,20 +60,19 @@ def prices(question: Question, layout: Layout) -> list[tuple[float, bool]]:
 def asked(
     sizes: tuple[int, ...],
     speeds: list[float],
-    memories: list[str],
+    memory: str,
     *,
     layers: int = 4,
     batch: int = 8,
     stack: str = "megatron-core",
-    recompute: tuple[str, ...] = ("none", "full"),
 ) -> Question:
-    pools = [pool(f"p{k}", gpus=gpus, speed=speeds[k], memory=memories[k]) for k, gpus in enumerate(sizes)]
-    return mixed_question(*pools, layers=layers, stack=stack, global_batch=batch, recompute=recompute)
+    pools = [pool(f"p{k}", gpus=gpus, speed=speeds[k], memory=memory) for k, gpus in enumerate(sizes)]
+    return mixed_question(*pools, layers=layers, stack=stack, global_batch=batch, recompute=("none", "full"))
 
 
 @pytest.mark.parametrize("stack", ["megatron-core", "meshwright"])  # the latter keeps a tensor a microbatch
 def test_no_bound_is_above_a_price(stack: str) -> None:
-    question = asked((2, 4), [1.0, 2.3], ["300 MiB"] * 2, layers=5, batch=12, stack=stack)
+    question = asked((2, 4), [1.0, 2.3], "300 MiB", layers=5, batch=12, stack=stack)
     columns = replica_layouts(question, parse_restrictions(["cp=1"], allow=ALLOWED))
     space = ReplicaSpace(question, columns, Restrictions())
     bounds = space.bounds()
@@ -108,7 +107,7 @@ def test_a_pool_that_holds_its_own_share_only_is_not_ruled_out() -> None:
 
 
 def test_stages_and_replicas_compete_in_one_answer() -> None:
-    question = asked((4, 2), [1.0, 2.0], ["1 GiB"] * 2, batch=24)
+    question = asked((4, 2), [1.0, 2.0], "1 GiB", batch=24)
     stages = search(question, top=3)
     both = search(question, top=3, restrictions=parse_restrictions(allow=ALLOWED))
     alone = search_replicas(question, parse_restrictions(allow=ALLOWED), top=3)
@@ -125,7 +124,7 @@ def test_stages_and_replicas_compete_in_one_answer() -> None:
 
 
 def test_where_only_one_kind_fits_that_is_the_answer() -> None:
-    question = asked((2, 2), [1.0, 1.0], ["1 GiB"] * 2)
+    question = asked((2, 2), [1.0, 1.0], "1 GiB")
     narrow = parse_restrictions(["pp=1"], allow=ALLOWED)  # stages need a pipeline
     best = search(question, restrictions=narrow).best
     assert best.layout.pp == 1
@@ -164,15 +163,6 @@ def test_what_replicas_cannot_do_is_told_with_a_hint(text: str, told: str, hint:
         with pytest.raises(InputError) as refused:
             require_legal(asked, layout)
         assert hint in (refused.value.hint or "")
-
-
-def test_stages_and_replicas_are_one_or_the_other() -> None:
-    with pytest.raises(InputError, match="one of them") as refused:
-        parse_layout("pp2 dp2 pools=old,new replicas=old,new")
-    assert "where whole replicas do" in str(refused.value.problems[0])
-    with pytest.raises(InputError, match="is not a layout"):
-        parse_layout("dp3 replicas=old,new")
-    assert parse_layout("tp2 pp2 replicas=old*4,new*2").dp == 6
 
 
 def test_replicas_are_placed_where_all_pools_are_quickest() -> None:

@@ -165,16 +165,6 @@ def test_no_bound_is_above_what_brute_force_finds_in_buildings(seed: int) -> Non
     assert (relaxed_bounds(space, every, allowed, None) <= best).all()
 
 
-def test_which_axis_crosses_is_told() -> None:
-    """Of two buildings of 128 GPUs a pipeline of two stages crosses, or its replicas do: by the order of the axes."""
-    for order, across, stay in (("tp-cp-dp-pp", ["pp"], ("tp", "dp")), ("tp-pp-cp-dp", ["dp"], ("tp", "pp"))):
-        question = campus(2)
-        found = crossing(question, estimate(question, Layout(tp=8, pp=2, dp=16, zero=1, order=order)))
-        assert found is not None
-        assert ([one.axis for one in found.uses], found.stay, found.inside) == (across, stay, "building")
-    assert crossing(campus(1), estimate(campus(1), Layout(tp=8, dp=32))) is None
-
-
 def test_sharding_inside_a_building_crosses_with_a_shard_alone() -> None:
     """Hierarchical: gradients are scattered inside the building and summed between k of them, 2 (k - 1)/k of a shard;
     a ring through all ranks carries (n - 1)/n of gradients and of weights."""

@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from brute import price_placements
 from effort import number
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from several_pools import mixed_leaf
-from synthetic import exhaustive_best, random_costs, random_leaf
+from synthetic import every_placement, exhaustive_best, random_costs, random_leaf
 
 from cost_models.errors import RunError
 from cost_models.specs.kinds import Kinds
@@ -33,6 +34,7 @@ def same(one: float, other: float) -> bool:
 
 
 @given(SEEDS, st.booleans())
+@example(3799, True)  # two patterns of the same sizes, each with the shorter backward pass of some chunk
 @settings(max_examples=number(100, 400), deadline=None, derandomize=True)
 def test_the_exact_placement_is_the_best_of_all(seed: int, several: bool) -> None:
     leaf = random_leaf(seed, several=several)
@@ -228,3 +230,18 @@ def test_the_program_of_record_agrees_or_says_that_it_does_not() -> None:
         solve_record(survivors, 0.99 * best.objective)
     with pytest.raises(RunError, match="one of them is wrong"):
         solve_record(survivors, 1.01 * best.objective)
+
+
+@given(SEEDS, st.booleans(), st.sampled_from([1.0, 20.0]))
+@settings(max_examples=number(60, 400), deadline=None, derandomize=True)
+def test_steps_and_peaks_of_placements_are_those_of_brute_force(
+    seed: int, several: bool, update: float
+) -> None:
+    """Whether activations fill a rank at its fullest moment, or what an update needs besides."""
+    leaf = random_leaf(seed, several=several)
+    costs, blocks = leaf.costs, leaf.kinds.in_sorts(every_placement(leaf))
+    leaf = replace(leaf, costs=replace(costs, layer_update=update * costs.layer_update))
+    shape = (leaf.schedule, leaf.pp, leaf.vpp, leaf.microbatches)
+    (wanted,) = price_placements(shape, leaf.costs.in_sorts, blocks)
+    np.testing.assert_allclose(leaf.step_seconds(blocks), wanted.seconds, rtol=1e-9)
+    np.testing.assert_allclose(leaf.rank_bytes(blocks).max(axis=-1), wanted.peak, rtol=1e-9)

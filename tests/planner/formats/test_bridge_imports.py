@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from tables import rows, unnamed
 
-import meshwright as mw
 from cost_models.errors import InputError
 from planner.formats.nemo import read_bridge
-from planner.formats.registry import reader_of
 from planner.formats.settings import ReadOptions, table_of
 
 RECIPE = """
@@ -67,14 +63,3 @@ def test_nonsense_is_read_or_refused(value: str) -> None:
             read_bridge(RECIPE.format(line=f"config.model.{name} = {value}"), ReadOptions(gpus=16))
         except InputError as error:
             assert str(error)  # noqa: PT017
-
-
-def test_whose_recipe_it_is(tmp_path: Path) -> None:
-    recipe, other = tmp_path / "recipe.py", tmp_path / "other.py"
-    recipe.write_text(RECIPE.format(line="pass"))
-    other.write_text("from torchtitan.trainer import Trainer")
-    owners = [reader_of(one) for one in (str(recipe), str(other), "absent.py")]
-    assert owners == ["nemo", "torchtitan", "torchtitan"]
-    assert mw.import_plan(recipe, None, "dgx-h100", gpus=16).estimate.layout.dp == 16
-    with pytest.raises(InputError, match="how many GPUs"):
-        mw.import_plan(recipe, None, "dgx-h100")

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calling import told
 from tables import rows, unnamed
 
-import meshwright as mw
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_model
@@ -20,7 +18,6 @@ from planner.formats.exporter import Job, nested, settings_of
 from planner.formats.registry import reader_of
 from planner.formats.settings import Reading, ReadOptions
 from planner.formats.trainers import refusals
-from planner.plan import load_any_plan
 
 BASE = {"train_batch_size": 32, "zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}
 
@@ -104,28 +101,6 @@ def test_states_in_16_bits_without_16_bit_weights_have_no_effect() -> None:
     reading = read(bf16={"enabled": True, "bf16_optimizer_states": True})
     assert reading.training.state_dtype == "fp32"
     assert "no effect of `bf16.bf16_optimizer_states: True`" in " ".join(reading.assumptions)
-
-
-def test_unknown_settings_are_listed() -> None:
-    monitors = {"comet": {"enabled": True}, "wandb": {"enabled": True}}
-    said = read(**monitors, frobnicate={"much": 3}, optimizer={"type": "AdamW"}).assumptions[0]
-    assert said.startswith("no effect of `frobnicate.much: 3`: not known here")
-
-
-def test_the_verb_tells_it_from_a_sharding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "ds.json"
-    more = {"train_micro_batch_size_per_gpu": 1, "activation_checkpointing": {"partition_activations": True}}
-    path.write_text(json.dumps(BASE | more))
-    assert reader_of(str(path)) == "deepspeed"
-    words = ("import", str(path), "llama3.1-8b", "dgx-h100", "--gpus", "8", "--sequence", "4K")
-    code, _, err = told(capsys, *words, "-o", str(tmp_path / "mine.yaml"))
-    assert code == 0
-    assert "AdamW: the file names no optimizer" in err
-    answer = mw.import_plan(path, "llama3.1-8b", "dgx-h100", gpus=8, sequence=4096)
-    assert str(load_any_plan(tmp_path / "mine.yaml").layout) == str(answer.estimate.layout)  # type: ignore[attr-defined, union-attr]
-    code, _, err = told(capsys, *words[:4])
-    assert code == 2
-    assert "--sequence: missing" in err
 
 
 @pytest.mark.parametrize("text", [b"", b"[[[", b"\xff\xfe\x00"])

@@ -14,8 +14,6 @@ import pytest
 import yaml
 from calling import Answer
 from effort import number
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tables import rows
 
 from cost_models.errors import InputError
@@ -285,18 +283,3 @@ def test_logs_evaluation_and_places_stop_nothing_whatever_words_they_have(before
                 continue
             with pytest.raises(InputError, match="could change layout or memory"):
                 unpriced([setting])
-
-
-@given(
-    st.from_regex(r"\A[a-z]{3,8}(_[a-z]{3,8}){0,2}\Z"), st.sampled_from(["megatron", "torchtitan", "nemo"])
-)
-@settings(max_examples=number(20, 300), deadline=None)
-def test_an_unknown_setting_is_always_named(key: str, trainer: str) -> None:
-    table = table_of("torchtitan" if trainer == "torchtitan" else "megatron")
-    if key in table.arguments or key.removeprefix("no_") in table.arguments or table.fate(key):
-        return
-    left = UnusedSetting(key, 7, f"{key}: 7", None)
-    try:
-        assert key in unpriced([left])[0]
-    except InputError as error:
-        assert key in str(error)  # noqa: PT017

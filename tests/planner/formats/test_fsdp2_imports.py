@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from calling import told
 from tables import rows
 
 from cost_models.axes.layout import parse_layout
@@ -17,9 +15,7 @@ from cost_models.files.catalog import load_model
 from cost_models.specs.training import TuningSpec
 from planner.formats.exporter import nested
 from planner.formats.fsdp2 import read_accelerate, read_axolotl
-from planner.formats.registry import reader_of
 from planner.formats.settings import Reading, ReadOptions, also_settings, table_of
-from planner.plan import load_any_plan
 
 FSDP = {"distributed_type": "FSDP", "num_processes": 8, "fsdp_config": {"fsdp_version": 2}}
 AXOLOTL = {"base_model": "m", "sequence_len": 4096, "micro_batch_size": 2, "gradient_accumulation_steps": 4}
@@ -150,23 +146,3 @@ def test_a_loss_without_whole_logits_is_priced_so() -> None:
     assert [one.stack.loss_chunk for one in read] == [2048, 2048, None]
     assert not any("plugins" in words for one in read for words in one.assumptions)
     assert accelerate("--use_liger_kernel").stack.loss_chunk == 2048
-
-
-def test_the_verb_tells_them_from_nemo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = {
-        "accelerate": FSDP | {"mixed_precision": "bf16"},
-        "axolotl": AXOLOTL,
-        "nemo": {"trainer": {}, "model": {}},
-    }
-    for name, document in files.items():
-        path = tmp_path / f"{name}.yaml"
-        path.write_text(yaml.safe_dump(document), encoding="utf-8")
-        assert reader_of(str(path)) == name
-    words = ("import", str(tmp_path / "accelerate.yaml"), "llama3.1-8b", "dgx-h100")
-    also = "--per_device_train_batch_size 1 --gradient_accumulation_steps 2"
-    plan = tmp_path / "mine.yaml"
-    code, _, err = told(capsys, *words, "--sequence", "4K", "--also", also, "-o", str(plan))
-    assert (code, "AdamW: the file names no optimizer" in err) == (0, True)
-    assert load_any_plan(plan).layout.brief == "tp1 pp1 dp8 mbs1 zero3"  # type: ignore[attr-defined, union-attr]
-    code, _, err = told(capsys, "import", str(tmp_path / "axolotl.yaml"), "llama3.1-8b", "dgx-h100")
-    assert (code, "--gpus: missing" in err) == (2, True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 from calling import Answer
 from tables import rows, unnamed
 
-import meshwright as mw
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files.loading import resolve_cluster
@@ -20,7 +18,6 @@ from planner.formats.launches import launch_of
 from planner.formats.megatron import read_megatron
 from planner.formats.registry import reader_of
 from planner.formats.settings import Reading, table_of
-from planner.plan import load_any_plan
 
 SHAPE = (
     "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 "
@@ -104,11 +101,6 @@ def test_a_fusion_that_is_off_counts_where_it_would_fuse() -> None:
     assert not read(COMMAND + " --squared-relu --no-bias-dropout-fusion").stack.fused_elementwise
 
 
-def test_unknown_arguments_are_kept_and_listed() -> None:
-    reading = read(COMMAND + " --frobnicate 3 --lr 1e-4 --data-path $DATA --shiny")
-    assert reading.assumptions[0].startswith("no effect of `--frobnicate 3`, `--shiny`: not known here")
-
-
 def test_contradictions_are_both_named() -> None:
     for more, *named in rows("""
         --fp16 | --fp16 | --bf16
@@ -154,12 +146,6 @@ def test_literal_words_of_a_script_are_put_in() -> None:
     reading = read(text)
     assert (reading.model, reading.layout) == (read(COMMAND).model, read(COMMAND).layout)
     assert "`BATCH` is not set; its default `64` is used" in reading.assumptions
-
-
-def test_words_of_gpt2_are_known_by_their_files() -> None:
-    reading = read(COMMAND.replace("--vocab-size 50304", "--vocab-file v.json --merge-file $MERGES"))
-    assert reading.model.vocab_size == 50257
-    assert "50,257 words, those of GPT-2's tokenizer" in reading.assumptions
 
 
 def test_nothing_is_run(tmp_path: Path) -> None:
@@ -243,21 +229,6 @@ def test_whose_it_is(tmp_path: Path) -> None:
     for source, said in (("launcher", None), ("run.sh", "jax")):
         with pytest.raises(InputError, match="megatron, torchtitan, nemo, deepspeed, accelerate, axolotl"):
             reader_of(source, said)
-
-
-def test_a_written_plan_is_explained_and_compared(tmp_path: Path, meshwright: Callable[..., Answer]) -> None:
-    script, mine = tmp_path / "run.sh", str(tmp_path / "mine.yaml")
-    script.write_text(f"{COMMAND} --tensor-model-parallel-size 4 --use-distributed-optimizer --oddity 1\n")
-    told = meshwright("import", str(script), "dgx-h100", "-o", mine, "--json")
-    assert told.code == 0
-    assert "no effect of `--oddity 1`: not known here" in " ".join(told.err.split())
-    record = json.loads(told.out)
-    assert any("dropout 0.1" in one for one in record["assumptions"])
-    answer = mw.import_plan(script, None, "dgx-h100")
-    assert answer.record() == record
-    assert str(load_any_plan(mine).layout) == str(answer.estimate.layout)  # type: ignore[attr-defined]
-    assert meshwright("compare", mine, mine).code == 0
-    assert meshwright("explain", mine, "--why-not", "tp8 dp2 mbs1 zero1 sp").code == 0
 
 
 def test_what_the_command_says_is_not_said_beside_it(meshwright: Callable[..., Answer]) -> None:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from calling import Answer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables import rows, unnamed
 
-import meshwright as mw
 from cost_models.errors import InputError
 from planner.formats.settings import Reading, ReadOptions, also_settings
 from planner.formats.torchtitan import read_torchtitan
-from planner.plan import load_any_plan
 
 
 def read(text: str, gpus: int | None = 8, *, also: str = "", name: str = "recipe.py") -> Reading:
@@ -174,13 +170,6 @@ def test_stages_that_nobody_names_share_blocks_and_ends(
     assert max(layers) - min(layers) <= 1
 
 
-def test_settings_that_are_not_known_are_listed() -> None:
-    line = "config.parallelism.warp = 0; config.metrics.log_freq = 1; config.dataloader.weave = here()"
-    reading = read(_source(line), also="--new.thing 5")
-    unknown = "`parallelism.warp: 0`, `dataloader.weave: here(..)`, `new.thing: 5`"
-    assert reading.assumptions[0].startswith(f"no effect of {unknown}: not known")
-
-
 def test_what_is_wrong_is_named() -> None:
     assert unnamed(refused(_source("pass"), None), "how many GPUs", "--gpus") == []
     sharded = _source(f"{MESH}.data_parallel_shard_degree = 4")
@@ -258,17 +247,3 @@ def test_nothing_is_run(tmp_path: Path) -> None:
         also="--dump_folder __import__('os')",
     )
     assert not mark.exists()
-
-
-def test_a_recipe_becomes_a_plan(tmp_path: Path, meshwright: Callable[..., Answer]) -> None:
-    recipe, mine = tmp_path / "recipe.py", str(tmp_path / "mine.yaml")
-    recipe.write_text(textwrap.dedent(REGISTRY))
-    words = ("import", str(recipe), "dgx-h100", "--gpus", "16", "--also", "--config llama3_8b", "-o", mine)
-    assert meshwright(*words).code == 0
-    answer = mw.import_plan(recipe, None, "dgx-h100", gpus=16, also="--config llama3_8b")
-    assert str(load_any_plan(mine).layout) == str(answer.estimate.layout)  # type: ignore[attr-defined]
-    assert meshwright("compare", mine, mine).code == 0
-    code, _, told = meshwright(*words[:2], "llama3.2-1b", *words[2:])  # a model that is named comes first
-    assert code == 0
-    assert "the model that is named, for `8B` of llama3" in told
-    assert meshwright(*words[:3], "--gpus", "16", "--sequence", "4K").code == 2

@@ -12,7 +12,6 @@ from tables import rows
 import meshwright as mw
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
-from cost_models.errors import UnknownNameError
 from cost_models.files.catalog import load_stack
 from cost_models.question import Question
 from meshwright.verbs.export import export
@@ -123,16 +122,6 @@ def test_megatron_recomputes_some_blocks_of_every_stage_in_full() -> None:
         assert not refusals("megatron", asked("megatron"), parse_layout(f"pp2 dp4 {stages}"))
     for stages in ("recompute=full:1,full:2", "recompute=full,full:1", "recompute=none,full:1"):
         assert refusals("megatron", asked("megatron"), parse_layout(f"pp2 dp4 layers=2,2 {stages}"))
-
-
-def test_an_unknown_trainer_is_named() -> None:
-    with pytest.raises(UnknownNameError, match=r"unknown trainer `torchtitna`; did you mean `torchtitan`\?"):
-        trainer_named("torchtitna")
-
-
-@pytest.mark.parametrize("trainer", TRAINERS)
-def test_a_trainer_runs_a_stack_of_the_catalogue(trainer: str) -> None:
-    assert load_stack(trainer_named(trainer).stack).name == trainer_named(trainer).stack
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)

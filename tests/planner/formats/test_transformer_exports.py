@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, compress
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from calling import Answer
 from effort import number
 
 from benchmarks.exporters import compare, peers
@@ -29,9 +27,9 @@ from cost_models.question import Question
 from cost_models.specs.stack import StackSpec
 from meshwright.verbs.export import export
 from planner.formats.exporter import ABOUT_STACKS, Job, field_paths, settings_of
-from planner.formats.registry import EXPORTERS, exporter_named
+from planner.formats.registry import exporter_named
 from planner.formats.trainers import TRAINERS, refusals
-from planner.plan import Plan, make_plan, save_plan
+from planner.plan import Plan, make_plan
 from planner.rules.legality import check
 
 
@@ -50,12 +48,6 @@ USUAL = {
     "accelerate": "tp2 dp4 mbs1 zero3 layers=32",
     "axolotl": "tp2 cp2 dp2 mbs1 zero3 layers=32",
 }
-
-
-def test_every_exporter_of_transformers_is_tested() -> None:
-    names = {name for name in EXPORTERS if exporter_named(name).plan_kind == "plan"}
-    assert {*TARGETS, "torchrun", "slurm"} == names
-    assert set(TARGETS) == set(USUAL)
 
 
 def test_a_field_of_a_stack_is_a_fact_or_says_nothing_of_a_run() -> None:
@@ -186,21 +178,6 @@ def test_the_trainers_own_parser_reads_the_plan(name: str) -> None:
             assert said == (list(value) if isinstance(value, tuple) else value), (key, str(layout))
 
 
-def test_other_words_and_their_difference_are_told(tmp_path: Path, meshwright: Callable[..., Answer]) -> None:
-    save_plan(plan_of("megatron", USUAL["megatron"]), tmp_path / "plan.yaml")
-    script = tmp_path / "run.sh"
-    told = meshwright("export", str(tmp_path / "plan.yaml"), "--to", "megatron", "-o", str(script))
-    assert told.code == 0
-    assert "note: training.optimizer `adamw` is `optimizer adam` there" in told.err
-    assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
-    words = shlex.split(script.read_text("utf-8"), comments=True)
-    assert words[words.index("--tensor-model-parallel-size") + 1] == "2"
-    told = meshwright("export", str(tmp_path / "plan.yaml"), "--to", "megatron", "--json")
-    verdicts = {one["field"]: one["verdict"] for one in json.loads(told.out)["fields"]}
-    assert list(verdicts) == list(field_paths())
-    assert (verdicts["layout.tp"], verdicts["training.optimizer"]) == ("expressed", "otherwise")
-
-
 def test_what_a_layout_says_of_overlap_is_said_instead_of_what_the_stack_always_does() -> None:
     words = "tp2 pp2 vpp2 dp2 mbs1 zero1 sp layers=8*4"
     said = ("overlap_grad_reduce", "overlap_param_gather", "overlap_p2p_comm", "tp_comm_overlap")
@@ -237,14 +214,6 @@ def test_what_a_trainer_has_no_words_for_is_left_out_only_if_asked() -> None:
     (problem,) = error.value.problems
     assert str(problem) == "model.logit_scale: `0.5`: it does not scale logits"
     assert "not written: model.logit_scale" in " ".join(export(odd, "megatron", partly=True).remarks)
-
-
-def test_facts_that_change_nothing_of_a_plan_do_not_keep_it_from_a_trainer() -> None:
-    """A dense model was refused over how NeMo weighs experts."""
-    plan = plan_of("megatron", USUAL["megatron"])
-    assert plan.stack.weighs_inside_experts != load_stack("nemo").weighs_inside_experts
-    assert "config.model.num_layers = 32" in export(plan, "nemo").text
-    assert "not written" not in " ".join(exporter_named("nemo").write(plan, "plan.yaml", True).remarks)
 
 
 def test_a_model_as_deepseek_v3_is_normed_and_routed_as_it() -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 from effort import number
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from shardings import least_of_all, random_prices
 
 from cost_models.errors import DoesNotFitError
-from planner.exact.solvers import SolverName
 from planner.recommender.problem import OBJECTIVES, Objective, pose
 from planner.recommender.program import OptionsProgram, PlacesProgram
 from planner.recommender.restrictions import ShardingRestrictions
@@ -35,14 +33,3 @@ def test_probing_leaves_the_optimum_open(seed: int, objective: Objective, known:
         assert search.bound <= least * (1 + 1e-9)
         classes = problem.rows.unit_class[search.open_rows]
         assert set(classes.tolist()) == set(range(len(problem.members)))
-
-
-def test_probing_says_more_than_reduced_costs() -> None:
-    problem = pose(random_prices(5, tables=20, gpus=4), "step", ShardingRestrictions())
-    solvers: tuple[SolverName, ...] = ("highs", "cbc")
-    searches = [Search(problem=problem, solver=solver, value=1.0) for solver in solvers]
-    assert all(probe(search, OptionsProgram) for search in searches)
-    by_solving, by_costs = (search.row_bounds for search in searches)
-    assert (by_solving >= by_costs * (1 - 1e-6)).all()
-    assert (by_solving > by_costs * 1.001).any()
-    assert np.isfinite(by_costs).all()

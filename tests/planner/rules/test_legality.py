@@ -142,17 +142,12 @@ def test_all_broken_rules_are_reported_at_once() -> None:
     assert "`sp` splits a sequence of 256 tokens over tp3" in told
 
 
-def test_a_stack_is_offered_only_the_zero_stages_it_has() -> None:
+def test_a_stack_is_offered_only_what_it_has() -> None:
     asked = replace(question(2), stack=load_stack("megatron-core"))
-    (problem,) = check(asked, parse_layout("dp2 zero3"))
-    assert problem.what == "software stack `megatron-core` cannot run `zero3`"
+    for text, what in (("dp2 zero3", "`zero3`"), ("pp2 schedule=zbv", "`schedule=zbv`")):
+        (problem,) = check(asked, parse_layout(text))
+        assert problem.what == f"software stack `megatron-core` cannot run {what}"
     assert set(enumerate_layouts(asked, Restrictions()).zero.tolist()) <= {0, 1}
-
-
-def test_a_stack_is_offered_only_the_schedules_it_has() -> None:
-    asked = replace(question(2), stack=load_stack("megatron-core"))
-    (problem,) = check(asked, parse_layout("pp2 schedule=zbv"))
-    assert problem.what == "software stack `megatron-core` cannot run `schedule=zbv`"
     for schedule in ("zero-bubble", "zbv", "dualpipev"):
         assert not check(question(2), parse_layout(f"pp2 schedule={schedule}"))
 
@@ -241,3 +236,17 @@ def test_a_rule_reads_no_more_than_it_is_asked_of(rule: Rule) -> None:
         assert read <= STATES
     else:
         assert (rule in SIZED_RULES) == bool(read & {"mbs", "microbatches"})
+
+
+def test_experts_and_stages_are_shared_as_rules_say() -> None:
+    """Six experts of 512 columns, and stages of the embedding and the head alone besides those of four blocks."""
+    asked = replace(question(8), model=mixture(8).model.model_copy(update={"num_experts": 6}))
+    for text, what in (
+        ("dp8 ep4", "`ep4` shares 6 experts"),
+        ("pp4 dp2 ep6", "tp x cp x dp has 2"),
+        ("dp8 etp3 ep2", "`etp3` splits 512 columns of an expert"),
+        ("pp2 vpp4 dp4", "makes 8 stages; the model has 4 blocks"),
+    ):
+        assert any(what in problem.what for problem in check(asked, parse_layout(text))), text
+    for text in ("dp8 ep2", "dp8 etp4 ep2", "pp2 vpp3 dp4 schedule=interleaved"):
+        assert not check(asked, parse_layout(text)), text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
@@ -16,7 +15,6 @@ from brute import EVERY_POLICY, everything
 from effort import few
 from small import every_axis, small_question
 
-from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.errors import InfeasibleError, NothingPlacedError, RunError
 from cost_models.files.catalog import load_profile
@@ -31,7 +29,8 @@ from planner.exact.solvers import SolverName
 from planner.placement.leaf import TOLERANCE
 from planner.search import branching
 from planner.search import search as search_module
-from planner.search.branching import SearchResult, SearchSettings, by_speed
+from planner.search.branching import BranchAndBound, SearchResult, SearchSettings, by_speed
+from planner.search.candidates import UniformCandidates
 from planner.search.search import Budget, close_proof, search, search_on, search_policies
 from planner.space.restrictions import Restrictions, parse_restrictions
 from planner.space.space import legal_space
@@ -105,17 +104,6 @@ def test_the_same_question_has_the_same_answer(question: Question) -> None:
     )
 
 
-def test_progress_tells_how_far_the_proof_is() -> None:
-    seen: list[tuple[int, int, float, float]] = []
-    search(small_question(memory="220 MiB"), on_progress=lambda *state: seen.append(state))
-    assert seen
-    assert all(0 <= done <= total and bound <= best for done, total, best, bound in seen)
-    assert seen[-1][0] == seen[-1][1]
-    bests, bounds = [best for _, _, best, _ in seen], [bound for _, _, _, bound in seen]
-    assert bests == sorted(bests, reverse=True)
-    assert bounds == sorted(bounds)
-
-
 def stands(result: SearchResult, exact: list[float]) -> None:
     """What the certificate of an unfinished search says is so."""
     proof, best = result.certificate, result.best.step_seconds
@@ -164,24 +152,6 @@ def test_out_of_time_it_has_the_best_so_far(question: Question, monkeypatch: pyt
     assert unfinished
 
 
-def test_interrupted_under_a_trainer_it_claims_nothing_of_policies_it_did_not_search() -> None:
-    """A trainer has one recompute policy for all stages, so each is a search of its own."""
-    question = small_question()
-
-    def interrupt(_done: int, _total: int, best: float, _bound: float) -> None:
-        if math.isfinite(best):
-            raise KeyboardInterrupt
-
-    limits = parse_restrictions(trainer="megatron")
-    whole = search(question, restrictions=limits)
-    part = search(question, restrictions=limits, on_progress=interrupt, keep_on_interrupt=True)
-    assert part.interrupted
-    assert not whole.interrupted
-    assert part.certificate.layouts == whole.certificate.layouts
-    assert part.certificate.undecided > 0
-    assert part.certificate.bound <= whole.best.step_seconds
-
-
 def test_a_policy_without_time_leaves_the_others_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its layouts are undecided, and nothing is proven."""
     question, limits = small_question(), parse_restrictions(trainer="torchtitan")
@@ -219,20 +189,6 @@ def test_a_search_below_some_seconds(trainer: str | None) -> None:
     proof = below.certificate
     assert (proof.layouts, proof.undecided) == (best.certificate.layouts, 0)
     assert proof.bound == pytest.approx(seconds * 0.999, rel=1e-6)  # not the best that was placed
-
-
-def test_when_nothing_fits_the_closest_layout_is_told() -> None:
-    with pytest.raises(InfeasibleError) as caught:
-        search(small_question(memory="20 MiB"))
-    told = str(caught.value)
-    assert "no layout of small fits" in told
-    assert "x 4 GPUs" in told
-    assert [problem.where for problem in caught.value.problems] == ["closest", "needs"]
-    closest, needs = (problem.what for problem in caught.value.problems)
-    assert str(parse_layout(closest)) == closest
-    assert re.fullmatch(r"[\d.]+ MiB on pipeline rank \d = weights [\d.]+ \+ .*", needs)
-    assert "model states alone fill" in caught.value.hint
-    assert caught.value.exit_code == 1
 
 
 def test_a_batch_no_layout_divides() -> None:
@@ -288,3 +244,14 @@ def test_the_best_layout_of_a_measured_cpu_is_the_best_of_all(processes: int, sh
     question = complete_question(MODEL, cluster, training, profile=measured(sharded_host_seconds=sharded))
     best = min(float(np.min(placed.seconds)) for placed in everything(question).placed)
     assert search(question).best.step_seconds == pytest.approx(best)
+
+
+def test_layouts_that_are_closed_keep_a_search_open_and_its_bound_low() -> None:
+    question = small_question(memory="220 MiB")
+    candidates = UniformCandidates(question, Restrictions(), legal_space(question, Restrictions()))
+    least = candidates.least_closed()
+    assert least <= brute_force(question)[0] * (1 + TOLERANCE)
+    for share, is_open in ((1.05, True), (0.99, False)):
+        one = BranchAndBound(candidates, SearchSettings(top=1, must_beat_seconds=share * least))
+        assert one.is_unfinished == is_open
+        assert one.certificate().bound == pytest.approx(min(1.0, share) * least)

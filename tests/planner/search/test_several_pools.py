@@ -20,9 +20,8 @@ from planner.exact.program import best_placement
 from planner.placement.leaf import TOLERANCE, Task
 from planner.placement.mixes import good_placement
 from planner.search.branching import SearchResult
-from planner.search.pools import pool_candidates
 from planner.search.search import place_layout, search
-from planner.space.restrictions import Restrictions, parse_restrictions
+from planner.space.restrictions import parse_restrictions
 
 SEEDS = st.integers(min_value=0, max_value=10**6)
 
@@ -83,31 +82,6 @@ def test_blocks_lie_in_proportion_to_speed() -> None:
     best = search(question, top=1, restrictions=parse_restrictions(["tp=8", "pp=8"])).best
     blocks = dict(zip(best.layout.pools, best.layout.layers, strict=True))
     assert 2.5 <= blocks["dgx-h100"] / blocks["dgx-a100-80gb"] <= 3.5
-
-
-def test_every_order_of_the_pools_is_covered() -> None:
-    question = mixed_question(*(pool(name, gpus=1) for name in "abc"), recompute=("none",))
-    space = pool_candidates(question, Restrictions())
-    layouts = [space.layout(row) for row in range(len(space))]
-    orders = {layout.pools for layout in layouts}
-    assert len(orders) == 6
-    assert "every order" in space.in_words()
-    assert {layout.schedule for layout in layouts} == {"1f1b"}
-
-
-def test_interrupted_it_returns_the_best_so_far() -> None:
-    question = mixed_question(pool("a", memory="200 MiB"), pool("b", speed=1.7, memory="200 MiB"))
-    exact = search(question, top=1).best.step_seconds
-
-    def interrupt(decided: int, layouts: int, best: float, bound: float) -> None:
-        if math.isfinite(best):
-            raise KeyboardInterrupt
-
-    result = search(question, top=3, on_progress=interrupt, keep_on_interrupt=True)
-    assert (
-        result.certificate.bound <= exact * (1 + TOLERANCE) <= result.best.step_seconds * (1 + 2 * TOLERANCE)
-    )
-    assert result.certificate.undecided > 0
 
 
 def test_a_layout_is_placed_as_search_places_it() -> None:

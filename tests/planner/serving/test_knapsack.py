@@ -100,13 +100,6 @@ def test_by_hand() -> None:
     assert order.fill(1e9).hits == pytest.approx(1)
 
 
-def test_identical_tables_hold_the_same_rows() -> None:
-    tables = cached_tables(model(TableSpec(name="a", rows=100, width=4, count=8, zipf=1.0)), 4.0)
-    found = filling_order(tables).fill(8 * 32 * 10 + 31)
-    assert list(found.rows) == [10]
-    assert found.bytes == 8 * 32 * 10
-
-
 def test_one_share_of_all_tables_hits_less_than_one_knapsack() -> None:
     tables = cached_tables(
         model(

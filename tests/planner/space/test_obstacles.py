@@ -97,7 +97,7 @@ def test_an_empty_space_has_a_reason(fix: list[str], forbid: list[str], every: b
 
 def test_on_more_ranks_than_a_model_has_stages_the_obstacle_is_still_told() -> None:
     """A layout of 16,384 stages cannot even be written down."""
-    question = change(small_question(8), cluster={"nodes": 2048})
+    question = change(small_question(8), cluster={"nodes": 1024})
     with pytest.raises(InfeasibleError, match="no layout"):
         search(question, restrictions=parse_restrictions(["cp=1"]))
 

@@ -15,6 +15,7 @@ from cost_models.axes.layout import Layout, canonical_order, parse_layout
 from cost_models.errors import InputError
 from cost_models.specs.choices import CONTEXTS, ORDERS, SCHEDULES
 from planner.rules.legality import check
+from planner.search.search import search
 from planner.space.restrictions import Restrictions, allowed_rows, parse_restrictions, with_context_ways
 
 NUMBERS = ("tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mbs", "shard")
@@ -202,3 +203,24 @@ def test_stacks_offer_what_they_have() -> None:
     ):
         (problem,) = check(asked, parse_layout(text))
         assert what in problem.what
+
+
+@pytest.mark.parametrize("comparison", COMPARISONS)
+def test_a_bound_holds_for_its_own_value_and_both_neighbours(comparison: str) -> None:
+    for axis in ("tp", "pp", "dp", "cp", "ep", "mbs"):
+        columns = LayoutColumns.of([Layout(**{axis: own}) for own in (1, 2, 3)])
+        for forbidden in (False, True):
+            word = [f"{axis}{comparison}2"]
+            limits = parse_restrictions([], word) if forbidden else parse_restrictions(word)
+            said = [COMPARISONS[comparison](own, 2) != forbidden for own in (1, 2, 3)]
+            assert limits.allows(columns).tolist() == said, word
+
+
+def test_restrictions_to_one_layout_keep_what_else_was_asked() -> None:
+    question = small_question()
+    best = search(question, top=1).best
+    limits = parse_restrictions(max_memory=0.95 * best.peak_bytes)
+    found = search(question, top=1, restrictions=limits.fix_layout(question, best.layout)).best
+    unplaced = {"layers": (), "recompute": ("none",)}
+    assert found.layout.model_copy(update=unplaced) == best.layout.model_copy(update=unplaced)
+    assert found.peak_bytes <= 0.95 * best.peak_bytes

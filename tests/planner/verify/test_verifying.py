@@ -203,3 +203,18 @@ def test_a_stopped_search_is_held_to_its_own_gap(plan: Plan) -> None:
     assert plan.certificate is not None
     step = plan.prediction.step_seconds
     assert failures(certified(plan, gap=0.05, bound=step * 0.95)) == {}
+
+
+def test_a_plan_that_does_not_fit(plan: Plan) -> None:
+    assert "fits" in failures(of_layout(plan, "dp4 mbs2 zero0"))
+
+
+def test_a_deadline_that_the_step_misses() -> None:
+    question = small_question(memory="1 GiB", tokens=1e9)
+    objective = Objective(name="gpu-hours", deadline=1e9)
+    found = optimise(question, objective, top=1)
+    plan = make_plan(found.question, found.result.best, found.result.certificate, None, found.for_file(4))
+    assert plan.objective is not None
+    assert failures(plan) == {}
+    late = plan.model_copy(update={"objective": plan.objective.model_copy(update={"deadline": 1.0})})
+    assert "it misses its deadline" in failures(late)["certificate"]
