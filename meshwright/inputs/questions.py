@@ -1,16 +1,18 @@
-"""Builds the question from what the user names: a model, a cluster, a training job and the options of all three."""
+"""Builds the question from the request: model, cluster, and training job with its documents, parts and adapters."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar, cast, get_args
 
 from cost_models.base import Spec
 from cost_models.defaults import assumed_dropout, assumed_padding, complete_question, questions_by_precision
 from cost_models.documents import Document, printable
-from cost_models.errors import InputError, Problem
+from cost_models.errors import MOST_PROBLEMS, InputError, Problem
 from cost_models.files import catalog
 from cost_models.files.loading import (
     LoadedModel,
@@ -19,18 +21,35 @@ from cost_models.files.loading import (
     resolve_model,
     resolve_training,
 )
+from cost_models.files.reading import read_text
+from cost_models.operators.parameters import matrix_names, missing_targets
 from cost_models.question import Question
 from cost_models.risk import EVEN, MOST_CONFIDENT, least_chance
 from cost_models.specs.cluster import MIN_DEVICE_MEMORY, ClusterSpec, MixedCluster, Precision
 from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.kinds import frozen_parts
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.stack import StackSpec
-from cost_models.specs.training import TrainingSpec, apply_changes, truncated_share
+from cost_models.specs.training import (
+    DEFAULT_RANK,
+    DEFAULT_TARGETS,
+    Base,
+    Group,
+    LengthsSpec,
+    Matrix,
+    Packing,
+    Reference,
+    TrainingSpec,
+    TuningSpec,
+    apply_changes,
+    grouped_lengths,
+    truncated_share,
+)
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import grouped, parse_bytes
-from meshwright.inputs.jobs import fine_tuned, images_of, with_lengths, with_parts, with_tuning
-from meshwright.inputs.options import Request
+from meshwright.inputs.goals import choice_of
+from meshwright.inputs.options import Job, Request
 from meshwright.inputs.problems import Problems, not_one_of
 from planner.formats.trainers import require_own_stack, trainer_named
 
@@ -276,3 +295,281 @@ def _read_as(request: Request, training: TrainingSpec) -> Iterator[str]:
     ):
         if isinstance(amount, str) and not amount.strip().replace(",", "").isdecimal():
             yield f"`--{name} {amount}` is {words}"
+
+
+_MOST_BYTES = 100_000_000
+"""Most bytes of a file of lengths, some ten million documents."""
+_HINT = "write --lengths 'lognormal(600,0.9)': mean in tokens, deviation of the logarithms; or name a file of lengths"
+_LOGNORMAL = re.compile(r"\s*lognormal\s*\(\s*([^,()]+),([^,()]+)\)\s*")
+
+
+def with_lengths(training: TrainingSpec, options: Job) -> TrainingSpec:
+    """Add documents of the flags' lengths to the job; `--packing` alone changes the packing of its file's documents.
+
+    Raises:
+        InputError: lengths that cannot be read, or are longer than a sequence.
+    """
+    words: tuple[Packing, ...] = get_args(Packing)
+    lengths, answers, sequence = training.lengths, training.answers, training.sequence_length
+    if options.lengths is not None:
+        lengths, share = _read_lengths(options.lengths, sequence)
+        answers = share if answers is None else answers
+    if options.packing is not None:
+        packing = choice_of(words, options.packing, "--packing", "cannot tell what is made of documents")
+        if lengths is None:
+            raise InputError("--packing: says what is made of documents, and there are none", hint=_HINT)
+        lengths = lengths.model_copy(update={"packing": packing})
+    if lengths is not None and (longest := max(lengths.documents, default=0)) > sequence:
+        hint = f"--sequence {longest}, or cut it in the file"
+        raise InputError(f"--lengths: {_too_long(longest, sequence)}", hint=hint)
+    return training.model_copy(update={"lengths": lengths, "answers": answers})
+
+
+def _too_long(document: int, sequence: int) -> str:
+    """Reason against a document of more tokens than a sequence."""
+    return f"a document of {grouped(document)} tokens is longer than a sequence of {grouped(sequence)}"
+
+
+def _read_lengths(source: str | LengthsSpec, sequence: int) -> tuple[LengthsSpec, float | None]:
+    """Lengths, and the share of their tokens that are answers, where a file says it."""
+    if isinstance(source, LengthsSpec):
+        return source, None
+    if match := _LOGNORMAL.fullmatch(source):
+        with suppress(ValueError):
+            return LengthsSpec(lognormal=(float(match[1]), float(match[2]))), None
+    if "(" in source:
+        raise InputError(f"--lengths: `{printable(source)}` is no distribution of lengths", hint=_HINT)
+    try:
+        lines = read_text(source, most_bytes=_MOST_BYTES).splitlines()
+    except InputError as error:
+        raise InputError(f"--lengths: {error.headline}", hint=_HINT) from None
+    documents, answers = _of_lines(source, lines, sequence)
+    return LengthsSpec(documents=grouped_lengths(documents)), answers
+
+
+def _of_lines(path: str, lines: list[str], sequence: int) -> tuple[list[int], float | None]:
+    """Tokens of each document, and the share of all that are answers, where a column is headed `answer`.
+
+    The first column has tokens of documents, or headed `prompt` of what is before their answers.
+    """
+    numbered = [(number, line.split(",")) for number, line in enumerate(lines, 1) if line.strip(' ,;\t"')]
+    rows = [(number, [word.strip(' \t"') for word in words]) for number, words in numbered]
+    heading = [word.lower() for word in rows.pop(0)[1]] if rows and rows[0][1][0][:1].isalpha() else []
+    column = heading.index("answer") if "answer" in heading else None
+    documents, answer_tokens, problems = list[int](), 0, list[Problem]()
+    for number, words in rows:
+        cells = [words[0]] if column is None else [words[0], *(words[column : column + 1] or [""])]
+        errors = [word for word in cells if not re.fullmatch(r"0*[0-9]{1,9}", word, re.ASCII)]
+        counts = [0 if errors else int(word) for word in cells]
+        total, answer = sum(counts) if heading[:1] == ["prompt"] else counts[0], sum(counts[1:])
+        reasons = {
+            f"`{printable((errors or cells)[0][:40])}` is no number of tokens above zero": bool(errors)
+            or not total,
+            f"an answer of {grouped(answer)} tokens in a document of {grouped(total)}": answer > total,
+            _too_long(total, sequence): total > sequence,
+        }
+        problems += [Problem(f"{path}:{number}", reason) for reason, holds in reasons.items() if holds][:1]
+        documents.append(total)
+        answer_tokens += answer
+    if problems or not documents or (column is not None and not answer_tokens):
+        lacks = "length" if not documents else "answer"
+        longest = max(documents, default=0)
+        hint = f"--sequence {longest}, or cut what is longer"
+        raise InputError(
+            "lengths cannot be read" if problems else f"--lengths: {path} holds no {lacks}",
+            problems=problems[:MOST_PROBLEMS],
+            more=max(0, len(problems) - MOST_PROBLEMS),
+            hint=hint if longest > sequence else "write a number of tokens on each line",
+        )
+    return documents, None if column is None else answer_tokens / sum(documents)
+
+
+_OF_TOWERS = ("tower", "projector", "language")
+
+
+def with_parts(
+    model: TransformerSpec, training: TrainingSpec, *, mixed: bool
+) -> tuple[TrainingSpec, tuple[str, ...]]:
+    """The job with tokens of a decoder behind an encoder, or images of a tower before one, and what was assumed.
+
+    Raises:
+        InputError: the model has no such part, or the job is none of such a model.
+    """
+    if problems := [Problem(*one) for one in _wrong_parts(model, training)]:
+        raise InputError(f"`{model.name}` is not trained so", problems=problems)
+    kinds = {
+        "an encoder-decoder": model.stacks,
+        "a decoder behind a vision tower": model.tower,
+        "a diffusion transformer": model.diffusion,
+        "frozen in part": training.freeze,
+    }
+    unpriced = {
+        "documents of unlike length (--lengths)": training.lengths is not None,
+        "preferences (--task dpo)": training.reference is not None,
+        "rewards (--task reward)": training.reward,
+        "answers alone (--answers)": training.answers is not None,
+        "several kinds of GPUs": mixed and not (model.stacks or model.diffusion),
+    }
+    kind, what = (next((name for name, holds in one.items() if holds), "") for one in (kinds, unpriced))
+    if kind and what:
+        raise InputError(f"`{model.name}` is {kind}, for which {what} have no price")
+    length, tower = training.sequence_length, model.tower
+    if model.stacks is not None and training.target_length is None:
+        note = f"`--decoder-sequence {length}`: the decoder's sequences are as long as the encoder's"
+        return training.model_copy(update={"target_length": length}), (note,)
+    if tower is None:
+        return training, ()
+    images, side = training.images or 1, tower.image
+    tokens = images * tower.features
+    if tokens >= length:
+        reason = (
+            f"{images} images of {tower.features} tokens leave no place for text in a sequence of {length:,}"
+        )
+        raise InputError(reason, hint="raise --sequence, or lower --images")
+    note = f"`--images {images}` a sequence, of {side} x {side} pixels: {tokens:,} of its {length:,} tokens"
+    return training.model_copy(update={"images": images}), (note,) if training.images is None else ()
+
+
+def images_of(model: TransformerSpec, training: TrainingSpec) -> TransformerSpec:
+    """Give a diffusion transformer images of as many patches as the job's sequence has tokens; return other models
+    unchanged.
+
+    Raises:
+        InputError: they are no square.
+    """
+    image, length = model.diffusion, training.sequence_length
+    if image is None or length == image.tokens:
+        return model
+    side = math.isqrt(length)
+    if side**2 != length:
+        text = f"{length:,} tokens are no square of patches, which a sequence of `{model.name}` is"
+        raise InputError(text, hint=f"leave out --sequence, or --sequence {side**2}")
+    return model.model_copy(update={"diffusion": image.model_copy(update={"latent": side * image.patch})})
+
+
+def _wrong_parts(model: TransformerSpec, training: TrainingSpec) -> Iterator[tuple[str, str]]:
+    """Flags on parts that the model lacks or that cannot be frozen, each with the reason."""
+    name = model.name
+    if model.stacks is None and training.target_length is not None:
+        reason = f"is of a decoder behind an encoder, and `{name}` is one stack"
+        yield f"--decoder-sequence {training.target_length}", reason
+    if model.tower is None and training.images is not None:
+        yield f"--images {training.images}", f"`{name}` has no vision tower"
+    if not training.freeze:
+        return
+    if training.tuning is not None or training.reference is not None or training.reward:
+        yield "--freeze", "is for --task full"
+    if model.stacks is not None or model.further_tokens:
+        yield "--freeze", "has no price for two stacks, nor for blocks that predict further tokens"
+    for part in _OF_TOWERS if model.tower is None else ():
+        if part in training.freeze:
+            yield f"--freeze {part}", f"`{name}` has no vision tower; others are embedding and first=N"
+    blocks = model.num_layers - (model.tower.layers if model.tower else 0)
+    if training.first_frozen > blocks:
+        yield f"--freeze first={training.first_frozen}", f"`{name}` has {blocks} such blocks"
+    if frozen_parts(model, training).trains_nothing:
+        yield "--freeze", "leaves nothing to train"
+
+
+_TASKS = ("full", "lora", "qlora", "dpo", "reward")
+_REFERENCES = get_args(Reference)
+_BASES = ("bf16", *get_args(Base))
+_TARGETS = (*get_args(Group), *get_args(Matrix))
+_OF_PEFT = "_proj"
+"""Suffix of peft's names of matrices: `q_proj` is `q`."""
+_USUAL_STACK = "fsdp"
+"""Hugging Face's trainers over `fully_shard`, with which most adapters are trained."""
+
+
+def with_tuning(training: TrainingSpec, options: Job, model: TransformerSpec | None) -> TrainingSpec:
+    """The job with the adapters that the flags ask for; where its file has some, flags replace single fields.
+
+    Raises:
+        InputError: words that are none, flags that contradict one another, targets that name no matrix of the model;
+            all at once.
+    """
+    targets = options.targets.split(",") if isinstance(options.targets, str) else options.targets
+    targets = targets and [one.removesuffix(_OF_PEFT) if one not in _TARGETS else one for one in targets]
+    values = {"--rank": options.rank, "--targets": targets, "--base-precision": options.base_precision}
+    flags = [flag for flag, value in values.items() if value is not None]
+    tuning, words = training.tuning, [("--task", options.task, _TASKS)]
+    words += [("--targets", target, _TARGETS) for target in targets or ()]
+    words += [("--base-precision", options.base_precision, _BASES)]
+    words += [("--reference", options.reference, _REFERENCES)]
+    problems = [
+        Problem(flag, not_one_of(word, choices))
+        for flag, word, choices in words
+        if word is not None and word not in choices
+    ]
+    task = options.task or (tuning.task if tuning else None)
+    reference = training.reference if options.task is None else None
+    reward = options.task == "reward" or (options.task is None and training.reward)
+    if options.task in ("dpo", "reward"):
+        task = "lora" if flags else "full"
+    if reward and (training.answers is not None or options.reference is not None):
+        problems.append(Problem("--task reward", "has neither answers of its own nor a reference model"))
+    elif options.task == "dpo":
+        reference = cast(Reference, options.reference or "resident")
+        if reference == "host" and (flags or tuning):
+            text = "beside adapters the reference is the model without them, so nothing need lie on the host"
+            problems.append(Problem("--reference", f"{text}; leave it out"))
+    elif options.reference is not None:
+        problems.append(Problem("--reference", "is of preferences, and there are none; add --task dpo"))
+    if flags and task in (None, "full"):
+        problems += [Problem(flag, "is of adapters, and there are none; add --task lora") for flag in flags]
+    if options.task == "qlora" and options.base_precision == "bf16":
+        problems.append(Problem("--base-precision", "`qlora` keeps frozen matrices in nf4 or int8"))
+    hint, adapted = "", targets or (tuning.targets if tuning else ())
+    names = tuple(name for name in adapted if name in _TARGETS)
+    if model and task != "full" and (missing := missing_targets(model, names)):
+        place, hint = "--targets" if targets else "tuning.targets", f"it has {_matrices(model)}"
+        problems += [Problem(place, f"`{model.name}` has no `{name}`") for name in missing]
+    if problems:
+        raise InputError("what is trained cannot be read", problems=problems, hint=hint)
+    job: dict[str, Any] = {"tuning": None, "reference": reference, "reward": reward}
+    if task in (None, "full"):
+        return training.model_copy(update=job) if task else training
+    fields: dict[str, Any] = tuning.model_dump() if tuning else {}
+    fields |= {
+        name: value for name, value in (("rank", options.rank), ("targets", tuple(targets or ()))) if value
+    }
+    if options.base_precision is not None:
+        fields["base"] = None if options.base_precision == "bf16" else options.base_precision
+    elif options.task is not None:
+        fields["base"] = (fields.get("base") or "nf4") if options.task == "qlora" else None
+    return training.model_copy(update=job | {"tuning": TuningSpec(**fields)})
+
+
+def _matrices(model: TransformerSpec) -> str:
+    """Names of the model's matrices, as text."""
+    return ", ".join(f"`{name}`" for name in matrix_names(model))
+
+
+def fine_tuned(
+    model: TransformerSpec, training: TrainingSpec, options: Job, *, has_stack: bool
+) -> tuple[TransformerSpec, str | None, tuple[str, ...]]:
+    """The model without what fine-tuning leaves out, the usual stack unless another is `named`, and what was assumed.
+
+    Raises:
+        InputError: an encoder is asked for preferences or answers.
+    """
+    tuning = training.tuning
+    if model.encoder is not None and (training.reference or training.reward or training.answers is not None):
+        unit = "answers (--answers)" if training.answers else "preferences (--task dpo)"
+        unit = "rewards (--task reward)" if training.reward else unit
+        reason = f"is an encoder, trained to guess masked tokens: there are no {unit}"
+        raise InputError(f"`{model.name}` {reason}", hint="--task full or lora trains it")
+    if training.reward:
+        model = model.model_copy(update={"outputs": 1, "tied_embeddings": False, "further_tokens": 0})
+    if tuning is None:
+        return model, None, ()
+    stack = None if has_stack else _USUAL_STACK
+    notes = {
+        f"`--rank {DEFAULT_RANK}`, as is usual": options.rank is None and tuning.rank == DEFAULT_RANK,
+        f"`--targets {DEFAULT_TARGETS[0]}`: {_matrices(model)}": options.targets is None
+        and tuning.targets == DEFAULT_TARGETS,
+        f"`--stack {stack}`, as most adapters are trained with Hugging Face's trainers": not has_stack,
+        "blocks that predict further tokens are left out": bool(model.further_tokens),
+    }
+    model = model.model_copy(update={"further_tokens": 0}) if model.further_tokens else model
+    return model, stack, tuple(note for note, holds in notes.items() if holds)

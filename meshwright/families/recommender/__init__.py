@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 from meshwright.verbs.contract import Choices, PreparedQuestion, Verbs
 
 if TYPE_CHECKING:
-    from meshwright.families.recommender.advised import ShardingAdvised
-    from meshwright.families.recommender.explained import ShardingExplained, ShardingNotChosen
+    from meshwright.families.recommender.explained import (
+        ShardingAdvised,
+        ShardingExplained,
+        ShardingNotChosen,
+    )
     from meshwright.families.recommender.planned import ShardingEstimated, ShardingQuestion, ShardingsCompared
     from meshwright.families.recommender.running import RecommenderRun
     from meshwright.pages.chapters import Chapter
@@ -96,7 +99,7 @@ class RecommenderVerbs(Verbs["RecommenderPlan"]):
         return why_not(plan, layout)
 
     def advise(self, plan: RecommenderPlan, layout: str | None, budget: Budget) -> ShardingAdvised:
-        from meshwright.families.recommender.advised import advise
+        from meshwright.families.recommender.explained import advise
 
         return advise(plan, layout, budget)
 

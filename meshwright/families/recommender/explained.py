@@ -1,4 +1,4 @@
-"""`explain` of a recommender's plan: what binds it, why tables are not held otherwise; and the plan proved again."""
+"""`explain`, `advise` and `verify` of a recommender's plan: bottlenecks, other shardings, and the proof again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 from cost_models.errors import InfeasibleError
 from cost_models.recommender.prices import RecommenderEstimate, estimate
-from cost_models.units import format_bytes
+from cost_models.units import counted, format_bytes
+from meshwright.families.recommender.planned import sharding_of
 from meshwright.families.recommender.text import (
     binding_table,
     estimate_record,
@@ -24,14 +25,25 @@ from meshwright.families.recommender.text import (
 from meshwright.pages.chapters import Chapter
 from meshwright.plots.pictures import pictures_of
 from meshwright.records import fields_of
-from meshwright.render.tables import Table
-from meshwright.render.words import change, drift_note, percent, sentence_list, spaced, wrapped
+from meshwright.render.tables import Table, table
+from meshwright.render.words import NOT_PROVED, change, drift_note, percent, sentence_list, spaced, wrapped
 from meshwright.terminal.answers import Answer
+from meshwright.verbs.contract import PlanAnswer
 from meshwright.verbs.report.writing import PageRequest, pictures
-from planner.recommender.advice import Alternative, BindingStage, alternative, binding_stages
-from planner.recommender.plan import RecommenderPlan, ShardingPrediction
+from planner.answers.optimum import PROVEN
+from planner.explain.advice import LEAST_GAIN
+from planner.recommender.advice import (
+    Alternative,
+    BindingStage,
+    ShardingAdvice,
+    ShardingChange,
+    advise_sharding,
+    alternative,
+    binding_stages,
+)
+from planner.recommender.plan import RecommenderPlan, ShardingPrediction, make_recommender_plan
 from planner.recommender.problem import limited
-from planner.recommender.restrictions import covered_options
+from planner.recommender.restrictions import ShardingLimits, covered_options
 from planner.recommender.search import ShardingAnswer, best_sharding
 from planner.search.search import Budget
 from planner.verify import Check, check_equal
@@ -260,3 +272,141 @@ def why_not(plan: RecommenderPlan, layout: str) -> ShardingNotChosen:
     return ShardingNotChosen(
         plan=plan, layout=layout, answer=variant, today=today, otherwise=otherwise, replanned=anew
     )
+
+
+_LIMIT = 3
+"""Tables of a change that are named."""
+_HEADERS = ("change", "alone", "gain", "together", "in all", "peak mem")
+
+
+class ShardingAdvised(PlanAnswer):
+    """Table of the sharding run today, the tables whose change gains most, and the best sharding."""
+
+    advice: ShardingAdvice
+    limits: ShardingLimits
+
+    @property
+    def plan(self) -> RecommenderPlan:
+        """The best sharding as a plan."""
+        advice, best = self.advice, self.advice.best_sharding
+        proof = advice.answer.certificate if best is advice.answer.sharding else None
+        return make_recommender_plan(advice.question, best, self.limits, proof)
+
+    def csv_rows(self) -> list[dict[str, Any]]:
+        """A row for today, for each change, for the best sharding, and for each other question."""
+        advice, trouble = self.advice, "tables move"
+        rows = [_row("today", "", None, advice.today)]
+        rows += [_row(self._words(one), trouble, one.by_itself, one.with_earlier) for one in advice.changes]
+        rows += [] if advice.at_the_end else [_row("the rest", trouble, None, advice.best)]
+        return rows + [_row(one.words, one.trouble, None, one.estimate) for one in advice.other_questions]
+
+    def document(self) -> dict[str, Any]:
+        advice = self.advice
+        changes = [
+            {
+                "change": self._words(one),
+                "tables": list(one.tables),
+                "before": one.today,
+                "after": one.proposed,
+            }
+            | {"alone": estimate_record(one.by_itself), "together": estimate_record(one.with_earlier)}
+            for one in advice.changes
+        ]
+        further = [
+            {"change": one.words, "trouble": one.trouble, "proven": one.proven}
+            | {"plan": estimate_record(one.estimate)}
+            for one in advice.other_questions
+        ]
+        return {
+            "question": question_record(advice.question),
+            "layout": str(advice.sharding),
+            "today": estimate_record(advice.today),
+            "changes": changes,
+            "best_layout": str(advice.best_sharding),
+            "best": estimate_record(advice.best),
+            "certificate": advice.answer.certificate.model_dump(mode="json"),
+            "further": further,
+        }
+
+    def remarks(self, *, interrupted: bool = False) -> Sequence[str]:
+        return [NOT_PROVED] if self.advice.answer.certificate.gap > PROVEN and not interrupted else []
+
+    def view(self) -> Iterator[str | Table]:
+        """Text that `meshwright advise` prints; no table if nothing is left to change."""
+        advice, today = self.advice, self.advice.today
+        yield question_text(advice.question, today)
+        yield ""
+        limit = format_bytes(today.device_memory) + ", which does not fit" * (not today.fits)
+        yield wrapped(f"today: step {precise(today.step_seconds)}, {_peak(today)} of {limit}")
+        yield ""
+        if advice.changes or not advice.at_the_end:
+            yield table(_HEADERS, list(self._cells()), words=("change",))
+            yield ""
+        if advice.changes:
+            yield "Every change fits in memory and gains, alone and on top of those above it."
+        elif advice.at_the_end:
+            yield "Nothing to change: no sharding is faster."
+        yield proof_text(advice.answer.certificate)
+        yield from self._other_questions()
+
+    def _cells(self) -> Iterator[tuple[str, ...]]:
+        advice, today = self.advice, self.advice.today
+        yield "today", "", "", precise(today.step_seconds), "", _peak(today)
+        for move in advice.changes:
+            cells = precise(move.by_itself.step_seconds), self._gain(move.by_itself)
+            yield f"+ {self._words(move)}", *cells, *self._in_all(move.with_earlier)
+        if not advice.at_the_end:
+            yield "+ the rest of the tables, as planned", "", "", *self._in_all(advice.best)
+
+    def _in_all(self, reached: RecommenderEstimate) -> tuple[str, str, str]:
+        return precise(reached.step_seconds), self._gain(reached), _peak(reached)
+
+    def _gain(self, then: RecommenderEstimate) -> str:
+        """Gain in step time, as text; a sharding that does not fit is nothing to gain on."""
+        if self.advice.today.fits:
+            return change(self.advice.today.step_seconds, then.step_seconds)
+        return "fits" if then.fits else "less"
+
+    def _other_questions(self) -> Iterator[str]:
+        """Sentences on gains of other questions beyond this question's best sharding, the largest gain first."""
+        best = self.advice.best.step_seconds
+        cases = sorted(self.advice.other_questions, key=lambda case: case.estimate.step_seconds)
+        for case in cases:
+            then = case.estimate.step_seconds
+            if then < best * (1 - LEAST_GAIN):
+                gain = f"{change(best, then)} from the best" + ", not proved" * (not case.proven)
+                yield wrapped(f"With {case.words} ({case.trouble}): {precise(then)} ({gain})")
+        if idle := [case.words for case in cases if case.estimate.step_seconds >= best * (1 - LEAST_GAIN)]:
+            yield wrapped(f"Less than {percent(LEAST_GAIN)} would come of {sentence_list(idle)}")
+
+    def _words(self, move: ShardingChange) -> str:
+        """ "user and item: row, not whole"; of tables that only move "user: whole elsewhere"."""
+        names, form = [self.advice.question.model.table_names[table] for table in move.tables], move.proposed
+        tail = [counted(len(names) - _LIMIT, "table") + " more"] if len(names) > _LIMIT else []
+        how = f"{form} elsewhere" if form == move.today else f"{form}, not {move.today}"
+        return f"{sentence_list([*names[:_LIMIT], *tail])}: {how}"
+
+
+def advise(plan: RecommenderPlan, layout: str | None, budget: Budget) -> ShardingAdvised:
+    """Advise which tables of a plan, or of another sharding run today, to shard in another way."""
+    today = plan.sharding if layout is None else sharding_of(plan.question, layout)
+    advice = advise_sharding(plan.question, today, plan.restrictions.read(plan.model), budget)
+    return ShardingAdvised(advice=advice, limits=plan.restrictions)
+
+
+def _row(
+    change: str, trouble: str, alone: RecommenderEstimate | None, price: RecommenderEstimate
+) -> dict[str, Any]:
+    """Row of a change: its price alone, and with all earlier changes."""
+    return {
+        "change": change,
+        "trouble": trouble,
+        "alone_step_seconds": alone and alone.step_seconds,
+        **fields_of(price, "step_seconds", "samples_per_second"),
+        "peak_bytes": float(price.device_bytes.max()),
+        "fits": price.fits,
+    }
+
+
+def _peak(priced: RecommenderEstimate) -> str:
+    return format_bytes(float(priced.device_bytes.max()))

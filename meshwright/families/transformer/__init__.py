@@ -10,10 +10,9 @@ from meshwright.verbs.contract import Choices, Verbs
 from planner.plan import Plan
 
 if TYPE_CHECKING:
-    from meshwright.families.transformer.advise import Advised
     from meshwright.families.transformer.compare import Compared
     from meshwright.families.transformer.estimate import EstimateQuestion
-    from meshwright.families.transformer.explain import Explained, NotChosen
+    from meshwright.families.transformer.explain import Advised, Explained, NotChosen
     from meshwright.families.transformer.question import ClustersQuestion, PlanQuestion
     from meshwright.families.transformer.run import TransformerRun
     from meshwright.pages.chapters import Chapter
@@ -111,7 +110,7 @@ class TransformerVerbs(Verbs[Plan]):
         return why_not(plan, layout)
 
     def advise(self, plan: Plan, layout: str | None, budget: Budget) -> Advised:
-        from meshwright.families.transformer.advise import advise
+        from meshwright.families.transformer.explain import advise
 
         return advise(plan, layout, budget)
 

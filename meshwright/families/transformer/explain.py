@@ -1,33 +1,48 @@
-"""`explain` of a transformer's plan: what binds it, its rivals, what would change it, and why another layout lost."""
+"""`explain` and `advise` of a transformer's plan: bottlenecks, rivals, why another layout lost, what to change."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
+from cost_models.axes.layout import parse_layout
 from cost_models.estimate import Estimate
 from cost_models.expected import ExpectedStep, expected_step
 from cost_models.pipeline.pricing import LossPart, crossing, loss_part
 from cost_models.question import Question
-from cost_models.units import format_seconds
+from cost_models.units import format_bytes, format_seconds
 from meshwright.families.transformer.planned import recommended_in_plan
 from meshwright.records import fields_of
-from meshwright.records.estimates import breakdown_rows, completed_record, estimate_record, question_record
-from meshwright.render.estimates import expected_lines, expected_record
-from meshwright.render.explanation import explanation_text, loss_sentence, why_not_text
+from meshwright.records.estimates import (
+    breakdown_rows,
+    completed_record,
+    estimate_record,
+    layout_cells,
+    question_record,
+)
+from meshwright.render.estimates import expected_lines, expected_record, mfu_words
+from meshwright.render.explanation import explanation_text, loss_sentence, unplaced, why_not_text
 from meshwright.render.goals import count_sentence, flops_counted
 from meshwright.render.links import crossing_sentence
-from meshwright.render.ranked import layout_text
-from meshwright.render.tables import Table
-from meshwright.render.words import drift_note
+from meshwright.render.ranked import certificate_sentence, layout_text, question_header
+from meshwright.render.tables import Table, table
+from meshwright.render.words import NOT_PROVED, change, drift_note, wrapped
 from meshwright.terminal.answers import Answer
+from meshwright.verbs.contract import PlanAnswer
+from planner.answers.optimum import PROVEN
+from planner.explain.advice import Advice
+from planner.explain.advice import advise as advice_of
 from planner.explain.compare import difference, same_degrees
-from planner.explain.reasons import Explanation, WhyNot
+from planner.explain.reasons import NEGLIGIBLE_GAIN, Explanation, WhyNot
 from planner.explain.reasons import explain as explanation_of
 from planner.explain.reasons import why_not as reason_against
-from planner.plan import Plan, priced_again
+from planner.formats.registry import switch_words
+from planner.plan import Plan, make_plan, priced_again
+from planner.search.search import Budget
 from planner.space.obstacles import notes_of
+from planner.space.restrictions import Restrictions
 
 
 class Explained(Answer):
@@ -169,3 +184,136 @@ def why_not(plan: Plan, layout: str) -> NotChosen:
 def drift(plan: Plan, name: object) -> str:
     """A note where the plan in a file was written with another step time than it has today; else nothing."""
     return drift_note(name, plan.prediction.step_seconds, priced_again(plan).step_seconds, format_seconds)
+
+
+class Advised(PlanAnswer):
+    """Layout run today, the changes that gain most for their trouble, and the best plan."""
+
+    advice: Advice
+    restrictions: Restrictions
+    """Restrictions of the plan that is run; the best plan keeps to them."""
+
+    @property
+    def today(self) -> Estimate:
+        """The layout that is run today, priced."""
+        return self.advice.today
+
+    @property
+    def best(self) -> Estimate:
+        """The best layout, to which the changes lead."""
+        return self.advice.best
+
+    @property
+    def plan(self) -> Plan:
+        """The best layout as a plan."""
+        result = self.advice.result
+        certificate = result.certificate if self.best is result.best else None
+        return make_plan(self.advice.question, self.best, certificate, self.restrictions)
+
+    def csv_rows(self) -> list[dict[str, Any]]:
+        """A row for today, for each change, and for the best plan."""
+        advice = self.advice
+        rows = [self._row("today", "", None, advice.today)]
+        rows += [self._row(one.words, one.trouble, one.by_itself, one.with_earlier) for one in advice.changes]
+        if not is_reached(advice):
+            rows.append(self._row(*advice.final_change, None, advice.best))
+        return rows
+
+    def _row(self, words: str, trouble: str, single: Estimate | None, estimate: Estimate) -> dict[str, Any]:
+        return {
+            "change": words,
+            "trouble": trouble,
+            "alone_step_seconds": single and single.step_seconds,
+            "alone_peak_bytes": single and single.peak_bytes,
+            **fields_of(estimate, "step_seconds", "peak_bytes", "mfu"),
+            "layout": str(estimate.layout),
+            **layout_cells(estimate.layout),
+        }
+
+    def document(self) -> dict[str, Any]:
+        advice, (remainder, trouble) = self.advice, self.advice.final_change
+        changes = [
+            {"change": one.words, "trouble": one.trouble}
+            | {"alone": estimate_record(one.by_itself), "together": estimate_record(one.with_earlier)}
+            for one in advice.changes
+        ]
+        further = [
+            {"change": one.words, "trouble": one.trouble, "proven": one.proven}
+            | {"plan": estimate_record(one.estimate)}
+            for one in advice.other_questions
+        ]
+        return {
+            "question": question_record(advice.question),
+            "today": estimate_record(advice.today),
+            "changes": changes,
+            "rest": {"change": remainder, "trouble": trouble, "reached": is_reached(advice)},
+            "best": estimate_record(advice.best),
+            "certificate": advice.result.certificate.model_dump(mode="json"),
+            "further": further,
+        }
+
+    def remarks(self, *, interrupted: bool = False) -> Sequence[str]:
+        return [NOT_PROVED] if self.advice.result.certificate.gap > PROVEN and not interrupted else []
+
+    def view(self) -> tuple[str | Table, ...]:
+        """Text that `meshwright advise` prints; no table if nothing is left to change."""
+        advice = self.advice
+        today, header = self.today, question_header(advice.question, self.today.trust)
+        step = f"{format_seconds(today.step_seconds)} a step, {mfu_words(today)}"
+        size = f"{format_bytes(today.peak_bytes)} of {today.limit_words}{', which does not fit' * (not today.fits)}"
+        start = wrapped(f"today {unplaced(today.layout)}: {step}, {size}")
+        changes = (advice_table(advice), "") if advice.changes or not is_reached(advice) else ()
+        return header, "", start, "", *changes, conclusion(advice)
+
+
+def advise(plan: Plan, layout: str | None, budget: Budget) -> Advised:
+    """Advise how to change a plan, or another layout run today in its place."""
+    today, restrictions = plan.layout if layout is None else parse_layout(layout), plan.restrictions.read
+    advice = advice_of(plan.question, today, restrictions, budget, switch_words)
+    return Advised(advice=advice, restrictions=restrictions)
+
+
+def advice_table(advice: Advice) -> Table:
+    """The path: today, each change on top of those before it, and the best plan; `alone` is today with that change."""
+    today = advice.today
+    rows = [("today", "", "", "", format_seconds(today.step_seconds), "", format_bytes(today.peak_bytes))]
+
+    def in_all(reached: Estimate) -> tuple[str, str, str]:
+        return format_seconds(reached.step_seconds), _gain(today, reached), format_bytes(reached.peak_bytes)
+
+    for move in advice.changes:
+        cells = (format_seconds(move.by_itself.step_seconds), _gain(today, move.by_itself))
+        rows.append((f"+ {move.words}", move.trouble, *cells, *in_all(move.with_earlier)))
+    if not is_reached(advice):
+        remainder, trouble = advice.final_change
+        words = f"+ the rest: {remainder}" if remainder else "+ blocks placed as in the best plan"
+        rows.append((words, trouble, "", "", *in_all(advice.best)))
+    headers = ("change", "trouble", "alone", "gain", "together", "in all", "peak mem")
+    return table(headers, rows, words=("change", "trouble"))
+
+
+def _gain(today: Estimate, estimate: Estimate) -> str:
+    """Gain in step time, as text; a step that does not fit is nothing to gain on."""
+    return change(today.step_seconds, estimate.step_seconds) if today.fits else "fits"
+
+
+def is_reached(advice: Advice) -> bool:
+    """Whether the changes lead to the best plan, or next to it."""
+    reached = advice.reached
+    return reached.fits and reached.step_seconds <= advice.best.step_seconds * (1 + NEGLIGIBLE_GAIN)
+
+
+def conclusion(advice: Advice) -> str:
+    """Sentences that the whole path can run, on its end with the proof, and on gains of other questions."""
+    lines = []
+    if advice.changes:
+        lines.append(wrapped("Every change is legal and fits in memory, alone and on top of those above it."))
+    elif is_reached(advice):
+        lines.append(wrapped("Nothing to change: no plan is faster."))
+    lines.append(wrapped(f"Best: {advice.best.layout.brief}"))
+    lines.append(certificate_sentence(advice.result.certificate, advice.best.step_seconds))
+    for case in advice.other_questions:
+        gain = _gain(advice.today, case.estimate) + ", not proved" * (not case.proven)
+        step = f"{format_seconds(case.estimate.step_seconds)} ({gain})"
+        lines.append(wrapped(f"With {case.words} ({case.trouble}): {step}, {unplaced(case.estimate.layout)}"))
+    return "\n".join(lines)

@@ -34,8 +34,7 @@ from planner.space.restrictions import Restrictions
 from planner.space.sizes import SYNTAX, parse_sizes
 
 if TYPE_CHECKING:
-    from meshwright.families.transformer.planned import Planned
-    from meshwright.families.transformer.ranked import Ranked
+    from meshwright.families.transformer.planned import Planned, Ranked
     from planner.answers.optimum import Offer
     from planner.plan import Plan
     from planner.search.search import Budget
@@ -139,7 +138,7 @@ class ClustersQuestion:
         Raises:
             InfeasibleError: nothing fits anywhere, or nothing meets the deadline.
         """
-        from meshwright.families.transformer.ranked import Ranked
+        from meshwright.families.transformer.planned import Ranked
         from planner.answers.optimum import rank_offers
         from planner.search.search import Budget
 
