@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable
 
 from cost_models.defaults import OWN_STACKS
 from cost_models.errors import InfeasibleError, InputError
+from cost_models.units import format_bytes, format_seconds
 from planner.formats.exporter import Exported, Exporter, FieldExport, Job, field_paths
 from planner.plan import Plan
-from planner.rules.stack import require_runnable
+from planner.rules.stack import estimate_as_executed
 
 _FOLDER = "run"
 _MINUTES = 30
@@ -57,13 +58,13 @@ def _exporter(name: str, text: Callable[[Job, str], str], usage: Callable[[Job],
             raise InputError(message, hint=hint)
         job = Job(plan.question, plan.layout)
         try:
-            require_runnable(plan.question, plan.layout)
+            executed = estimate_as_executed(plan.question, plan.layout)
         except InputError as error:
             raise InfeasibleError(error.headline, problems=error.problems, hint=error.hint) from None
         fields = tuple(FieldExport(field, str(job.value(field)), {}) for field in field_paths())
-        stack = job.stack.name
-        prices = f"prices are of `{stack}`, and the executor works as `meshwright`: --stack meshwright"
-        remarks = (usage(job),) if stack in OWN_STACKS else (prices, usage(job))
+        sizes = f"{format_seconds(executed.step_seconds)} a step, {format_bytes(executed.peak_bytes)} a GPU"
+        prices = f"prices are of `{job.stack.name}`; as the executor runs it {sizes}: --stack meshwright"
+        remarks = (usage(job),) if job.stack.name in OWN_STACKS else (prices, usage(job))
         return Exported(text=text(job, plan_file), remarks=remarks, fields=fields)
 
     return Exporter(write=write)

@@ -18,16 +18,19 @@ from cost_models.axes.columns import LayoutColumns, context_ways, is_scheduled, 
 from cost_models.axes.layout import AXES, Layout
 from cost_models.axes.offload.residency import offloads
 from cost_models.axes.rule import Row, Rule, Words, objections, raise_problems, rules
-from cost_models.defaults import OWN_COMPILED, OWN_STACK, OWN_STACKS
-from cost_models.errors import either
+from cost_models.defaults import OWN_COMPILED, OWN_STACK, OWN_STACKS, complete_question
+from cost_models.errors import InfeasibleError, either
+from cost_models.estimate import Estimate
 from cost_models.files.catalog import load_stack
 from cost_models.operators.block import block_operators
 from cost_models.operators.parameters import matrix_names, target_names
+from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN, SPLIT_BACKWARD
 from cost_models.specs.choices import CONTEXTS, ORDERS, OVERLAPS, Overlap
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import NF4_BLOCK, TrainingSpec
+from cost_models.units import format_bytes
 from planner.rules.pools import holds_replicas
 
 Degree = TypeVar("Degree", int, Ints)
@@ -404,3 +407,22 @@ def require_runnable(question: Question, layout: Layout) -> None:
     own_stack = load_stack(OWN_COMPILED if question.stack.compiled else OWN_STACK)
     broken = objections(STACK_RULES, replace(question, stack=own_stack), layout)
     raise_problems(broken, f"the executor cannot run `{layout}`: {len(broken)} reasons")
+
+
+def estimate_as_executed(question: Question, layout: Layout) -> Estimate:
+    """Estimate of a layout as the project's executor runs it, also where it was planned for another software stack.
+
+    Raises:
+        InputError: as `require_runnable`.
+        InfeasibleError: it does not fit in memory there.
+    """
+    require_runnable(question, layout)
+    if question.stack.name not in OWN_STACKS:
+        stack = OWN_COMPILED if question.stack.compiled else OWN_STACK
+        question = complete_question(question.model, question.cluster, question.training, stack=stack)
+    executed = estimate(question, layout)
+    if not executed.fits:
+        sizes = f"{format_bytes(executed.peak_bytes)} of {format_bytes(executed.memory_limit)} per GPU"
+        hint = f"plan for the executor: --stack {question.stack.name}"
+        raise InfeasibleError(f"`{layout.brief}` does not fit as the executor runs it: {sizes}", hint=hint)
+    return executed

@@ -256,7 +256,10 @@ def test_the_own_executor_is_started_with_the_plan(name: str, tmp_path: Path) ->
     assert subprocess.run(["bash", "-n", str(tmp_path / "run.sh")], check=False).returncode == 0
     assert "meshwright run 'my plan.yaml'" in exported.text
     assert ("--nnodes" if name == "torchrun" else "#SBATCH --nodes=2") in exported.text
-    assert "prices are of `megatron-core`" in exported.remarks[0]
+    assert "prices are of `megatron-core`; as the executor runs it" in exported.remarks[0]
+    full = plan_of("megatron", "tp2 dp8 mbs4 zero1 sp layers=32")
+    with pytest.raises(InfeasibleError, match="does not fit as the executor runs it"):
+        exporter_named(name).write(full, "plan.yaml", False)
     narrow = plan.model_copy(update={"training": plan.training.model_copy(update={"precision": "fp16"})})
     with pytest.raises(InfeasibleError, match="the executor trains in fp32, bf16 or fp8, not in fp16"):
         exporter_named(name).write(narrow, "plan.yaml", False)
