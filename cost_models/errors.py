@@ -175,8 +175,7 @@ def closest_name(name: str, names: Iterable[str]) -> str | None:
 
 
 def similar_names(name: str, names: Iterable[str]) -> list[str]:
-    """Known names of which `name` may be a misspelling, without names of other models, GPUs, clusters or
-    stacks.
+    """Known names that `name` may misspell; names of other models, GPUs, clusters or stacks are left out.
 
     Their numbers (sizes, releases) are equal and their letters almost; if the first word is a known family,
     only that family's names count. If there are none, all names that begin with the given one.
@@ -184,7 +183,8 @@ def similar_names(name: str, names: Iterable[str]) -> list[str]:
     listed, (first, letters, numbers, plain) = list(names), _name_parts(name)
 
     def is_slip(word: str) -> bool:
-        """Whether letters are so similar to those of `name` that a typing error explains the difference."""
+        """Whether letters are so similar to the letters of `name` that a typing error explains the
+        difference."""
         return sorted(word) == sorted(letters) or difflib.SequenceMatcher(None, letters, word).ratio() > 0.7
 
     family = [one for one in listed if _name_parts(one)[0] == first] or listed

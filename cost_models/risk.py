@@ -122,7 +122,7 @@ def num_weighed(scenarios: int, risk: Risk) -> int:
 
 def weighed_mask(seconds_K: Array, risk: Risk) -> Bools:
     """Mask (K, ...) of the scenarios that `risk` counts (all, or the slowest), for step seconds (K, ...); of
-    equal ones the first."""
+    equally slow scenarios the first count."""
     order = np.argsort(-seconds_K, axis=0, kind="stable")
     mask = np.zeros(seconds_K.shape, dtype=np.bool_)
     np.put_along_axis(mask, order[: num_weighed(len(seconds_K), risk)], True, axis=0)
@@ -130,8 +130,8 @@ def weighed_mask(seconds_K: Array, risk: Risk) -> Bools:
 
 
 def weigh(seconds_K: Array, risk: Risk) -> Array:
-    """Mean step seconds (...) over all K scenarios of `seconds_K` (K, ...) or, under risk `averse`, over the
-    slowest of them."""
+    """Mean step seconds (...) over the K scenarios of `seconds_K` (K, ...) or, under risk `averse`, over the
+    slowest scenarios."""
     if risk == "averse":
         seconds_K = np.sort(seconds_K, axis=0)[-num_weighed(len(seconds_K), risk) :]
     return np.asarray(seconds_K.mean(axis=0))

@@ -66,8 +66,8 @@ class FillingOrder(NamedTuple):
         return self._filling(float(self.curve.rows_for(share)), share, fills_up=True)
 
     def _filling(self, capacity: float, bound: float, *, fills_up: bool = False) -> Filling:
-        """Rows of all steps that fit completely in `capacity` bytes, plus as many rows of the next step as
-        fit, or with `fills_up` as reach the capacity."""
+        """Rows of each table in all steps that fit completely in `capacity` bytes, and of the next step as
+        many as fit or, with `fills_up`, as reach the capacity."""
         tables, ends = self.tables, self.curve.rows_up_to
         step = int(np.searchsorted(ends, capacity, side="right")) - 1
         rows = np.zeros(len(tables.counts))

@@ -60,8 +60,8 @@ def is_scheduled(columns: LayoutColumns, schedules: Container[str]) -> Bools:
 
 
 def places_ranks_as(columns: LayoutColumns, orders: Iterable[int]) -> Bools:
-    """Whether each layout places its ranks as at least one of the `orders` of mesh axes does (indices into
-    `ORDERS`), (N,)."""
+    """Whether some order of mesh axes in `orders` (indices into `ORDERS`) places the ranks of a layout as its
+    own order does, for each layout, (N,)."""
     mesh = columns.cp, columns.dp, columns.pp
     seats = same_seats(*mesh, columns.order)
     return np.asarray(np.any([same_seats(*mesh, order) == seats for order in orders], axis=0))

@@ -151,8 +151,8 @@ def first_in_full(sizes: Ints, number: Ints | int) -> Ints:
 
 
 def number_in_full(layers: Sequence[int], recompute: Sequence[str]) -> int | None:
-    """Number of blocks that every stage recomputes in full; None unless each stage's mix is that of
-    `first_in_full` with this number."""
+    """Number n of blocks that every stage recomputes in full; None unless the mix of every stage equals
+    `first_in_full` with n."""
     counts_SP = blocks_by_policy(layers, recompute)
     number = int(counts_SP[:, _FULL].max())
     return number if (counts_SP == first_in_full(np.array(layers), number)).all() else None

@@ -105,8 +105,8 @@ def data_seconds(
     owners: Array | float = 1.0,
     trained: TrainedShare = ALL_TRAINED,
 ) -> DataSeconds:
-    """Seconds of data-parallel communication of a module with `module_parameters` (N,) parameters on each
-    rank, of which the share `trained` is trained.
+    """Seconds of data-parallel communication for a module with `module_parameters` (N,) parameters on each
+    rank, if the share `trained` of them is trained.
 
     If the stack updates by owner, `owners` (N,) ranks have tensors of the module; below 1 if one rank owns
     tensors of several modules.

@@ -34,7 +34,7 @@ CLOSE = 1e-9
 
 
 def most_common(values: Iterable[Number]) -> Number:
-    """Most frequent number; the largest of several equally frequent numbers."""
+    """Most frequent number; if several are equally frequent, the largest."""
     counts = Counter(values)
     return max(counts, key=lambda value: (counts[value], value))
 
@@ -226,7 +226,7 @@ def group_ranks(size: int, step: int, piece: int, stages: int, world: int) -> In
 
 
 class _View(NamedTuple):
-    """Bundles of cables of one level, either the actual ones or typical ones for comparison."""
+    """Cables of one level as they are, or as typical cables that serve for comparison."""
 
     end: Ints
     """End (adapter, or GPU) of each GPU, (GPUs,)."""

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _DIGITS = 12
 """Significant digits of usual rates and latencies, which removes floating-point noise."""
 _MOST_CUTS = 600
-"""Most vertices for a Gomory-Hu tree; larger graphs are joined at once, and domains have all their cables."""
+"""Maximum number of vertices for a Gomory-Hu tree; all domains of a larger graph are merged at once."""
 
 
 class Joint(NamedTuple):
@@ -421,7 +421,7 @@ class _Cluster:
     gpus: Sequence[str]
     nodes: Sequence[str]
     places: Mapping[str, str]
-    """Node → line of its first link."""
+    """Line of the first link of each node, by node."""
 
     def refuse_nodes(self, nodes: Iterable[str], what: str, hint: str) -> None:
         """Raise InputError if `nodes` is not empty; each node's problem reads "NODE `what`"."""

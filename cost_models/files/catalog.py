@@ -44,7 +44,7 @@ from cost_models.units import counted
 S = TypeVar("S", bound=Spec)
 
 _FLAGS = {"sequence_length": "--sequence", "target_length": "--decoder-sequence"}
-"""Field → its flag, where the spelling differs."""
+"""Command-line flag of each field whose flag is spelled differently, by field."""
 Replacements = Mapping[Key, Callable[[Any], Any]]
 """Path to a field → function from the file's value to the value for validation, as a GPU's name to its fields."""
 
@@ -126,7 +126,7 @@ KINDS: dict[str, type[Spec]] = {"transformer": TransformerSpec, "cluster": Clust
 KINDS |= {"recommender": RecommenderSpec, "training": TrainingSpec}
 KINDS["recommender-training"] = RecommenderTraining
 KINDS |= {"stack": StackSpec, "profile": HardwareProfile, "operations": OperationsSpec}
-"""Kind of file → its spec; `pools` is a cluster of several pools."""
+"""Spec of each kind of input file; `pools` is a cluster of several pools."""
 
 
 def save_spec(spec: Spec, path: Path) -> None:

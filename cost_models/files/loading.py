@@ -400,7 +400,7 @@ class LoadedModel:
     assumptions: tuple[str, ...] = ()
     """Assumed facts that the file does not say, and simplifications of its prices, in words."""
     dropout: tuple[float, str] | None = None
-    """Dropout probability in its config, which is no part of the shape, and the key that states it."""
+    """Dropout probability in a Hugging Face config, and the key that states it; None without one."""
 
 
 def resolve_model(text: str | Document) -> LoadedModel:

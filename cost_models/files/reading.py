@@ -180,7 +180,7 @@ def parse_json(text: str, *, source: str) -> Document:
 _ESCAPED = re.compile(rb"\\.", re.DOTALL)
 _BESIDE_MARKS = bytes(set(range(256)) - set(b'"[]{}'))
 _OPENING = 27
-"""Code of `[` and of `{` modulo 32; that of `]` and `}` is 29."""
+"""Character code modulo 32 of `[` and `{`; `]` and `}` have 29."""
 
 
 class Nesting:

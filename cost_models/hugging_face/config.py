@@ -62,7 +62,7 @@ class Family:
     older: Mapping[str, str] = field(default_factory=dict)
     """Old key with the same meaning as a key, from files older than the family in `transformers`."""
     needed: Sequence[str] = ()
-    """Required keys in addition to those of `sizes`."""
+    """Required keys in addition to the keys in `sizes`."""
     redundant: Sequence[str] = ()
     """Keys without further information, as they repeat other keys or an omission names them."""
     derivations: Sequence[str | Mapping[str, Mapping[str, Any]]] = ()

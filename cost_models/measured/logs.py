@@ -89,7 +89,7 @@ class LogFormat(Spec):
     one_total: bool = False
     """Whether lines with another total than the first count something else."""
     assumes: str = ""
-    """Condition under which its times are times of steps."""
+    """Condition under which the printed times are step times, in words."""
     profile: str
     """Settings that make the trainer write a trace."""
 

@@ -155,8 +155,8 @@ class ActivationBytes(NamedTuple):
 
 
 def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBytes:
-    """Bytes of activations that one microbatch keeps in a block (under each recompute policy), in the
-    embedding and in the head."""
+    """Bytes of activations that one microbatch keeps: in a block, under each recompute policy; in the
+    embedding; and in the head."""
     model, training, stack = question.model, question.training, question.stack
     element = training.element_bytes
     tokens = columns.tokens(training.sequence_length)

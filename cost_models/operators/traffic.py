@@ -240,8 +240,8 @@ def destinations(model: TransformerSpec, parts: Ints) -> Array:
 
 
 def _probability_of_none(marked: Array, among: int, draws: int) -> Array:
-    """Probability that `draws` draws without replacement from `among` items, of which `marked` (N,) are
-    marked, contain no marked item, (N,)."""
+    """Probability that `draws` items drawn without replacement from `among` items include none of the
+    `marked` (N,) marked items, (N,)."""
     none = np.ones(len(marked))
     for draw in range(draws):
         none = none * np.maximum(0.0, among - marked - draw) / (among - draw)

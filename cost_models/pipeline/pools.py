@@ -295,8 +295,8 @@ def replica_terms(question: Question, columns: LayoutColumns) -> list[Terms]:
 
 
 def in_pools(question: Question, layout: Layout) -> Layout:
-    """Copy of the layout with as many replicas (`dp`) as the pools have room for, and the pool of each
-    replica, in the cluster's order. Replicas fill the pools in the cluster's order."""
+    """Copy of the layout with the largest number of replicas (`dp`) for which the pools have GPUs, and with
+    the pool of each replica. Replicas fill the pools in the cluster's order."""
     pools = _pool_names(question, pool_capacities(question, layout.tp * layout.cp * layout.pp))
     return layout.model_copy(update={"replicas": pools, "dp": len(pools)})
 
@@ -425,8 +425,8 @@ def shared(finish: Sequence[Finish], replicas: Sequence[int], microbatches: int,
 
 
 def _guess(ends: Sequence[Finish], replicas: Sequence[int], microbatches: int, minimum: int) -> list[int]:
-    """Guess the number of microbatches of a replica in each pool, assuming that every microbatch takes as
-    long as the one after the mean number."""
+    """First guess of the number of microbatches of a replica in each pool, which assumes that all
+    microbatches take equally long."""
     mean = max(minimum, microbatches // sum(replicas))
     rates = [1 / max(1e-12, end(mean + 1) - end(mean)) for end in ends]
     starts = [end(mean) - mean / rate for end, rate in zip(ends, rates, strict=True)]

@@ -93,7 +93,7 @@ class Links(NamedTuple):
     """Linear costs of the collectives between the GPUs of a cluster."""
 
     all_to_all: Rate
-    """Cost of an all-to-all over all GPUs per byte that one rank sends to all, itself included."""
+    """Cost of an all-to-all over all GPUs per byte that a rank sends in total, including the part for itself."""
     reduce_scatter: Rate
     """Cost of a reduce-scatter over all GPUs per byte of the entire tensor."""
     all_gather: Rate
@@ -365,7 +365,7 @@ def _operations(question: RecommenderQuestion) -> dict[str, Array]:
 
 def priced_options(question: RecommenderQuestion, options: Sequence[Pair] | None = None) -> PricedOptions:
     """Compute seconds and bytes of sharding options, which are pairs (table class, option) grouped by class;
-    by default those of `default_options`.
+    `default_options` unless given.
 
     Raises:
         InputError: the GPU has no matrix rate in the training precision.

@@ -78,8 +78,8 @@ class Frozen:
         return "" if not self.blocks[block] else "passed" if self.trained_before(block) else "still"
 
     def untrained_parts(self, block: int) -> tuple[UntrainedPart, ...]:
-        """Names of the untrained parts in a model whose blocks are all like block number `block`; a tower's
-        embedding is that of patches."""
+        """Names of the untrained parts in a model whose blocks are all like block number `block`. The
+        embedding of a tower is its patch embedding."""
         in_tower, joint = block < self.tower, self.tower and block == self.tower
         parts: dict[UntrainedPart, bool] = {
             "still": self.state(block) == "still",

@@ -244,7 +244,8 @@ _FIRST = re.compile(r"first=([1-9][0-9]{0,5})")
 
 
 def _frozen_part(name: str) -> str:
-    """Return `name` if it is a part of the model that `freeze` may list; otherwise raise ValueError."""
+    """Check that `name` is a part of the model that `freeze` may list, and return it. Raises ValueError for
+    any other name."""
     if name not in FROZEN_PARTS and not _FIRST.fullmatch(name):
         raise ValueError(f"`{printable(name)}` is not one of {', '.join(FROZEN_PARTS)}, first=N")
     return name

@@ -378,8 +378,8 @@ def some_corner_fits_hosts(question: Question, corners: list[LayoutColumns]) -> 
 
 
 def fullest_layouts(question: Question, columns: LayoutColumns, boxes: Boxes) -> tuple[LayoutColumns, Bools]:
-    """For each box (range of numbers of offloaded blocks), the layout that offloads as many blocks as host
-    memory holds, and whether host memory holds it, (N,)."""
+    """Layout in each box (range of numbers of offloaded blocks) that offloads as many blocks as fit in host
+    memory, and whether it fits, (N,)."""
     lowest, highest = with_counts(columns, boxes.low), with_counts(columns, boxes.high)
     low, high = host_bytes(question, lowest), host_bytes(question, highest)
     room = usable_host_memory(question.cluster)

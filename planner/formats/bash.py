@@ -572,7 +572,7 @@ class _Frame:
 
     kind: str
     runs: Truth
-    """Whether its current branch runs."""
+    """Whether the current branch runs."""
     remains: Truth = False
     """Whether a further branch may run: the enclosing frame runs, and no branch before did."""
     subject: str = ""

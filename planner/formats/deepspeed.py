@@ -57,7 +57,7 @@ _LIMITS: Mapping[str, tuple[Any, ...]] = {
     "layout.sp": ("its tensor ranks have whole sequences", False),
     "layout.order": ("its order is tp-cp-dp-pp", "tp-cp-dp-pp"),
 }
-"""Reason and supported values for plan fields of which DeepSpeed supports only some values, by field."""
+"""Reason and supported values of each plan field for which DeepSpeed does not support all values, by field."""
 _IN_BF16 = ("master_weights_and_grads", "optimizer_states")
 _NAMES = ("AdamW", "SGD", "Lamb")
 _OPTIMIZERS = {name.lower(): {"optimizer.type": name, "optimizer.params.lr": 3e-4} for name in _NAMES}
@@ -227,7 +227,7 @@ def _layout_of(settings: Settings, model: TransformerSpec, gpus: int | None) -> 
 
 
 def _batches(settings: Settings, dp: int) -> tuple[int, int, int]:
-    """Global batch, microbatch size and accumulation steps; any two of them determine the third."""
+    """Global batch, microbatch size and accumulation steps; a missing number is computed from the two others."""
     batch, mbs, steps = (settings.integer(name) for name in _BATCHES)
     if batch is None and mbs is None:
         hint = f'--also "{_BATCHES[1]}=1" says it'

@@ -97,7 +97,7 @@ _COMMON_LIMITS: Mapping[str, tuple[Any, ...]] = {
     "training.freeze": ("what is left frozen is not written", ()),
     "model.separate_halves": ("its blocks have both halves", False),
 }
-"""Reason and supported values for plan fields of which trainers support only some values, by field."""
+"""Reason and supported values of each plan field for which trainers do not support all values, by field."""
 _OWN_DATA: Mapping[str, tuple[Any, ...]] = {
     "training.lengths": ("its own data makes sequences of documents", None),
     "training.answers": ("its own data says which tokens the loss counts", None),
@@ -279,7 +279,7 @@ class Target:
     file: Callable[[Job, Written, str], tuple[str, ...]]
     """Text of the file, then remarks on how to use it, given the settings and the name of the plan's file."""
     table: str = ""
-    """Name of its table of arguments; empty: the exporter's name."""
+    """Name of the table of arguments; empty: the exporter's name."""
     spelled: Callable[[Written], str] = lambda settings: " ".join(
         f"{name}: {_value(value)}" for name, value in settings.items()
     )

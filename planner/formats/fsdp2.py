@@ -68,7 +68,7 @@ _LIMITS: Mapping[str, tuple[Any, ...]] = {
     "training.state_dtype": ("its states are fp32", "fp32"),
     "training.moment_dtype": ("its moments are fp32", None, "fp32"),
 }
-"""Reason and supported values for plan fields of which FSDP2 trainers support only some values, by field."""
+"""Reason and supported values of each plan field for which FSDP2 trainers do not support all values, by field."""
 FACTS = "selective_drops"
 """Fact of the software stack without effect, as these trainers recompute whole blocks."""
 

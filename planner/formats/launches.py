@@ -210,8 +210,8 @@ def _number(words: Sequence[str], flags: Sequence[str]) -> int | None:
 
 
 def _value(words: Sequence[str], flags: Sequence[str]) -> str | None:
-    """Value of the first of the flags that a command has; `?` if only a shell knows the value, None if it has
-    none of them."""
+    """Value of the first flag of `flags` in a command; `?` if only a shell knows the value, None if the
+    command has no such flag."""
     value = next((one for flag in flags if (one := _take_flag(words, flag)[0]) is not None), None)
     return "?" if value is not None and not is_decided(value) else value
 

@@ -404,7 +404,7 @@ def _experts_of(args: Arguments, dense: int) -> dict[str, Any]:
 
 
 def _vocabulary(args: Arguments) -> tuple[int | None, int]:
-    """Size of the vocabulary, and the number (in addition to tp) of which the padded size is a multiple."""
+    """Size of the vocabulary, and the multiple (in addition to tp) to which the size is padded."""
     if (padded := args.get("padded_vocab_size")) is not None:
         return padded, 1
     words, multiple = args.get("vocab_size"), args.get("make_vocab_size_divisible_by")
@@ -690,7 +690,7 @@ _LIMITS: Mapping[str, tuple[Any, ...]] = {
     "model.attention_scale": ("it scales scores by 1/√head_dim", None),
     "model.parallel_block": ("its attention and MLP follow one another", False),
 }
-"""Reason and supported values for plan fields of which Megatron Core supports only some values, by field."""
+"""Reason and supported values of each plan field for which Megatron Core does not support all values, by field."""
 
 
 def write_core(export: JobExport) -> None:

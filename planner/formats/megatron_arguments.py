@@ -37,7 +37,7 @@ _EXCLUDE = """
     pipeline_model_parallel_layout num_layers_per_virtual_pipeline_stage,
     num_virtual_stages_per_pipeline_rank num_layers_per_virtual_pipeline_stage
 """
-"""Pairs of arguments of which a command may have only one."""
+"""Pairs of arguments that exclude each other."""
 OFFLOADED = ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm")
 OFFLOADED_OF_EXPERTS = ("expert_fc1", "moe_act")
 _MOST_BLOCKS = 100_000

@@ -34,7 +34,7 @@ _NAMES = ("table_wise", "column_wise", "row_wise", "table_row_wise", "data_paral
 _TYPES: dict[Form, str] = dict(zip(FORMS, _NAMES, strict=True))
 _FORMS: dict[str, Form] = {name: form for form, name in _TYPES.items()} | {"table_column_wise": "column"}
 _KERNELS = {("device", False): "fused", ("host", False): "fused_uvm", ("host", True): "fused_uvm_caching"}
-"""TorchRec's kernel by memory of the rows and whether the GPU caches some of them; copies have another."""
+"""TorchRec's kernel by memory of the rows and whether the GPU caches rows; copies have another kernel."""
 MOST_BYTES = 2**28
 
 

@@ -113,7 +113,7 @@ _LIMITS: Mapping[str, tuple[Any, ...]] = {
     "training.state_dtype": ("it keeps weights and moments in fp32", "fp32"),
     "training.moment_dtype": ("it keeps moments in fp32", None, "fp32"),
 }
-"""Reason and supported values for plan fields of which torchtitan supports only some values, by field."""
+"""Reason and supported values of each plan field for which torchtitan does not support all values, by field."""
 FACTS = "attention compiles_loss experts_in_one_kernel overlap_tensor_parallel"
 """Facts of the software stack that settings switch; the last with the layout's `overlap`."""
 

@@ -40,7 +40,7 @@ class Trainer:
     name: str
     """Name of the trainer as people write it."""
     stack: str
-    """Catalogue name of its default software stack."""
+    """Catalogue name of the trainer's default software stack."""
     rules: tuple[Rule, ...]
     """Rules of the trainer, beyond the rules of all trainers (`planner.rules.legality`)."""
     other_stacks: tuple[str, ...] = ()
@@ -257,7 +257,7 @@ _MEGATRON = {
 _RELEASES = ("megatron-lm", "megatron-2023", "megatron-2022", "megatron-2021")
 _FORKS = ("nemo", "megascale", "megatron-deepspeed", "bigscience", "stronghold")
 MEGATRON = Trainer("Megatron", "megatron-core", _rules(_MEGATRON), _RELEASES + _FORKS, counts_full=True)
-"""It recomputes a number of blocks by `--recompute-method block --recompute-num-layers N`."""
+"""Megatron-LM. `--recompute-method block --recompute-num-layers N` recomputes N blocks of every stage in full."""
 
 NEMO = replace(MEGATRON, name="NeMo", stack="nemo", other_stacks=("megatron-core", "megatron-lm"))
 """Megatron Bridge, which runs Megatron Core."""

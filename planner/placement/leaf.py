@@ -215,7 +215,7 @@ class Task:
 
     leaf: Leaf
     incumbent: tuple[Placement, float] | None = None
-    """Best known placement and its step seconds, if there is any."""
+    """Best placement so far with its step seconds; None if there is none."""
     cut_off: float = math.inf
     """Step seconds that a placement must beat to be of interest."""
     met_paths: Sequence[CriticalPath] = ()

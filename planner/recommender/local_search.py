@@ -49,8 +49,8 @@ class State:
         self.use = self.problem.use(placement)
 
     def keep_to(self, rows: Ints) -> None:
-        """Restrict units to the given option rows from now on; a class without any of them keeps all its
-        rows."""
+        """Restrict units to the given option rows in further steps; a class with none of these rows is not
+        restricted."""
         few = [class_rows[np.isin(class_rows, rows)] for class_rows in self.rows]
         self.rows = [some if len(some) else every for some, every in zip(few, self.rows, strict=True)]
 
@@ -81,7 +81,7 @@ class State:
         self.row[unit], self.places[unit] = (row, places) if sign > 0 else (-1, ())
 
     def remove(self, unit: int) -> tuple[int, Places]:
-        """Remove a unit from its places; returns the option row and the places that it had."""
+        """Remove a unit from its places, and return its former option row and places."""
         was = int(self.row[unit]), self.places[unit]
         self.add(unit, *was, sign=-1)
         return was
@@ -153,7 +153,7 @@ BETTER = 1e-9
 PROGRESS = 0.01
 """Share of the distance to the target that a round must gain to count as better."""
 TRIED = 12
-"""Maximum number of units that one step tries to move off the busiest GPU."""
+"""Maximum number of units that a step tries to move from the busiest GPU."""
 KICKED = 6
 """Maximum number of units removed at once."""
 

@@ -112,7 +112,7 @@ class Search:
     scale: float = field(init=False)
     """Unit of time in the descent and in the integer programs, in seconds."""
     unit: Problem = field(init=False)
-    """Problem with its loads in the unit of time `scale`."""
+    """The placement problem with all loads in the unit of time `scale`."""
     start: float = field(default_factory=lambda: time.monotonic())  # looked up when called, as tests slow it
 
     def __post_init__(self) -> None:
@@ -183,7 +183,8 @@ class Search:
         self.bound = max(self.bound, min(bound, self.value))
 
     def seconds(self, lengths: Value) -> Value:
-        """Step seconds from `lengths`, the sum of the stages (or a bound of it) in the problem's unit."""
+        """Step seconds from `lengths`, the sum of the stages' lengths (or a bound on the sum) in the
+        problem's unit of time."""
         return lengths * self.scale + self.problem.fixed
 
     def solve(

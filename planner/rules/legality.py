@@ -417,9 +417,9 @@ def legal_rows(question: Question, x: LayoutColumns, *, shaped: bool = True, hos
 
 
 def check(question: Question, layout: Layout, trainer: str | None = None, hosts: bool = True) -> list[Words]:
-    """Sentences on the rules that a layout breaks, including rules on its placement and those of `trainer`,
-    if given; empty if the layout is legal. Unless `hosts`, host memory and drives of known size may overflow.
-    """
+    """Sentences about the rules that a layout breaks, including rules on its placement and the rules of
+    `trainer`, if given; empty if the layout is legal. With `hosts` false, host memory and drives of known
+    size may overflow."""
     mean_question = with_mean_batch(question, layout)
     problems = objections(RULES, mean_question, layout)
     if not problems:

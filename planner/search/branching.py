@@ -263,8 +263,8 @@ class BranchAndBound(Prover):
 
     @property
     def abandoned(self) -> int:
-        """Number of undecided layouts if the exact search for placements gave up on all of them in time; else
-        0."""
+        """Number of undecided layouts if the exact search for placements gave up on all of them (its time ran
+        out); else 0."""
         rows = self._open_rows()
         can_go_on = self._has_closed() or (rows & (self.rows.state != ABANDONED)).any()
         return 0 if can_go_on else int(rows.sum())

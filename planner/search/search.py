@@ -133,8 +133,8 @@ def search_on(settings: SearchSettings, question: Question, limits: Restrictions
 
 
 def search_policies(terms: SearchSettings, question: Question, parts: Sequence[Restrictions]) -> SearchResult:
-    """Find the best layouts over all `parts`, each of which restricts the question to one recompute policy
-    for all stages. A layout counts once, under its fastest policy.
+    """Find the best layouts over all `parts`, which are restrictions to one recompute policy each. A layout
+    that several parts find counts once, under its fastest policy.
 
     Each part is searched only for layouts that may be among the best of the parts before it.
 

@@ -130,8 +130,8 @@ class Restrictions:
         return permitted
 
     def unbounded(self, axis: str, smallest: int) -> range:
-        """First values of an axis of unlimited numbers, from `smallest` or its minimum upwards; one more than
-        the number of forbidden values, so that one is allowed."""
+        """First values of an axis with unlimited numbers, from `smallest` or its minimum upwards: one more
+        than there are forbidden values, so that at least one is allowed."""
         minimum = max(smallest, self.minima.get(axis, smallest))
         return range(minimum, minimum + len(self.never.get(axis, ())) + 1)
 

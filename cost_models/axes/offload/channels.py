@@ -254,8 +254,8 @@ def channel_seconds(
 def exposed_seconds(
     question: Question, columns: LayoutColumns, passes: Array, channels: ChannelSeconds | None = None
 ) -> Array:
-    """Seconds per step that host copies and CPU updates take beyond a rank's `passes` seconds, (N,);
-    `channels` are by default those of the layouts.
+    """Seconds per step by which host copies and CPU updates prolong a rank's `passes` seconds, (N,);
+    `channels` are by default computed from the layouts.
 
     The result never falls when a channel becomes slower.
     """

@@ -131,7 +131,7 @@ def block_parameters(question: Question, columns: LayoutColumns) -> dict[Part, A
 
 
 def end_parameters(question: Question, columns: LayoutColumns) -> Array:
-    """Number of embedding and head parameters on the pipeline rank with most of them, (N,)."""
+    """Number of embedding and head parameters on the pipeline rank with the largest number, (N,)."""
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     head = head_parameters(question, columns, counts)
     return np.where(columns.pp == 1, counts.embedding + head, np.maximum(counts.embedding, head))
@@ -242,8 +242,8 @@ def host_bytes(question: Question, columns: LayoutColumns, recompute: Sequence[s
 
 
 def reference_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """Bytes of a rank's part of one block of a frozen reference model, in the training precision, (N,); under
-    ZeRO-3 those of its shard."""
+    """Bytes of a rank's part of one block of a frozen reference model, in the training precision, (N,). Under
+    ZeRO-3 a rank's part is its shard."""
     shards = block_shards(question, columns, zero=3)
     return question.training.element_bytes * sum(shards, np.zeros(len(columns)))
 

@@ -412,7 +412,7 @@ def host_layer_seconds(rows: Rows, profile: HardwareProfile, peak: float, *, lau
 
 
 def action_host_seconds(rows: Rows, *, otherwise: float) -> float:
-    """Host seconds of one pipeline action in addition to those of its blocks, measured with two stages;
+    """Host seconds of one pipeline action without its blocks' host seconds, measured with two stages;
     `otherwise` if not measured.
 
     Each stage has half of the blocks and one end of the model, which is driven like half a block.

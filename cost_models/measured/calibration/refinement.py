@@ -42,7 +42,7 @@ PROVENANCE_MARK = "; moved by "
 _DIGITS = 6
 """Number of significant digits of changed constants, enough to restore the measured values."""
 FOLLOW_HOST = ("action_host", "tensor_parallel_host", "sequence_parallel_host", "sharded_host")
-"""Fields of `FittedFactors` for host seconds other than those of launching a block."""
+"""Fields of `FittedFactors` for host seconds that are not spent on launching a block."""
 _SECONDS = {"kernel_seconds": "compute", "collective_seconds": "collectives", "host_layer_seconds": "host"}
 _SECONDS |= {f"{kind}_seconds": kind for kind in (*FOLLOW_HOST, "step")}
 """Field of `FittedFactors` that multiplies each constant in seconds."""

@@ -185,7 +185,7 @@ _FIELDS = [name for name in Row.model_fields if name not in ("place", "values")]
 _AT = _FIELDS.index("stack")
 FOR_READERS: tuple[str, ...] = ("source_cite", "task", "run_date", "flags", "step_deviation")
 FOR_READERS += ("tokens_per_second_per_gpu", "tflops_per_gpu", "mfu")
-"""Columns that nothing reads, of where a run was published and what else was printed of it."""
+"""Columns for readers only: place of publication and further printed figures."""
 COLUMNS = (*_FIELDS[:_AT], *SHORT_NAMES, *_FIELDS[_AT:], *FOR_READERS)
 """Columns of a canonical table in their usual order, before those that set other fields of specs."""
 NEEDED = ("model", "cluster", "layout", "sequence_length", "global_batch")

@@ -54,7 +54,7 @@ class Prediction:
     peak_bytes: float | None = None
     """Predicted peak as the row measured it: allocated on the rank it names, or as the driver reports."""
     fits: bool | None = None
-    """Whether the run fits; None also where recomputation is blank, and only more of it than assumed would fit."""
+    """Whether the run fits; None without a prediction, or if recompute is blank and only more of it would fit."""
     fits_probability: float | None = None
     """Chance of fitting in memory."""
     verdict: Verdict | None = None

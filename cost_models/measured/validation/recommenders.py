@@ -1,4 +1,4 @@
-"""Published runs of recommenders as questions with their measurements, and predictions of them.
+"""Published runs of recommenders, as questions with measurements, and predictions for them.
 
 MLPerf         DLRM-DCNv2 with HugeCTR; the sharding is that of HugeCTR's planner for NVIDIA's configurations
 SOK            DLRM with SparseOperationKit: rows of all tables over all GPUs; `compress` asks for a row once

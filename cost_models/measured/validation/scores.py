@@ -351,9 +351,9 @@ def chance_ranges(predictions: Iterable[Prediction]) -> tuple[ChanceRange, ...]:
 
 
 def brier_scores(predictions: Iterable[Prediction]) -> tuple[float, float] | None:
-    """Brier score of P(fits), and for comparison that of a constant chance, the share of runs that ran; None
-    if no outcome is known. A score is the mean squared difference from 1 for runs that ran and from 0 for
-    others (Brier 1950)."""
+    """Brier score of P(fits), and for comparison the score of a constant chance (the share of runs that ran);
+    None if no outcome is known. A score is the mean squared difference from 1 for runs that ran and from 0
+    for others (Brier 1950)."""
     outcomes = _outcomes(predictions)
     if not outcomes:
         return None
