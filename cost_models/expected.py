@@ -185,8 +185,8 @@ class Kernel:
         with distance and with another GPU, stack or kind of model."""
 
         def factor(name: str, factor_between: float) -> Array:
-            """Factor for each pair of rows, (N, M): 1 if they agree in the column `name`, else
-            `factor_between`."""
+            """Factor on the similarity of each pair of rows, (N, M): 1 if they agree in the column `name`,
+            else `factor_between`."""
             return np.where(agree(first, second, name), 1.0, factor_between)
 
         of_gpus = factor("gpu", self.other_gpu) * factor("die", self.other_die)

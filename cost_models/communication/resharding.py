@@ -146,9 +146,9 @@ def _block_parts(model: TransformerSpec) -> Parts:
 
 
 def _rank_boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dict[str, Array]]:
-    """Pipeline rank of each rank, (R,), −1 if the layout does not use the rank, and for each way of sharing
-    the part of a tensor that each rank has, (R, 3, 2). A part is a box with a begin and an end along three
-    directions, as shares of the tensor."""
+    """Pipeline rank of each of R ranks, (R,), −1 if the layout does not use it, and the part of a tensor that
+    it stores, (R, 3, 2), for each way of sharing a tensor over ranks. A part is a box with a begin and an end
+    along three directions, as shares of the tensor."""
     rank, stride = np.arange(ranks), layout.stride("pp")
     seat = rank // (stride * layout.pp) * stride + rank % stride  # in the stage, in order of rank
     shards = layout.shard_group if sharded else 1

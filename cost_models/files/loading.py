@@ -150,7 +150,7 @@ def _plain(number: str) -> str:
 
 
 def _whole_number(match: re.Match[str], kilo: int) -> int | None:
-    """Value of the matched number times its unit (K: `kilo`, M: `kilo` squared) as an integer; None if it is
+    """Integer value of a matched number and unit, where K means `kilo` and M its square; None if the value is
     not an integer."""
     number, unit = match[1] + _plain(match[2]), int(kilo ** _POWERS[match[3].lower()])
     if _plain(match[2]).isdecimal():

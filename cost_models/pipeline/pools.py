@@ -190,8 +190,8 @@ def rank_costs(terms: PoolTerms, rows: Ints, pool_R: Ints) -> StageCosts:
 
 
 def _transfer_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> dict[str, tuple[Array, Array]]:
-    """For each cost coefficient with transfers between ranks: seconds of each rank's transfers, and their
-    relative slowdown by stragglers, (R, n) each."""
+    """Seconds of each rank's transfers, and their relative slowdown by stragglers, (R, n) each, for every
+    cost coefficient that includes transfers between ranks, by name."""
     ranks, waits_n = len(pool_R), terms.blocking[rows]
 
     def between_pools(seconds: Array, sender: Ints, receiver: Ints) -> tuple[Array, Array]:

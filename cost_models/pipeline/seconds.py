@@ -180,7 +180,7 @@ class Pieces:
         if model.has_experts and stack.waits_for_expert_counts:
             experts = _expert_host_seconds(self.question) * model.num_experts / columns.ep
             return dense + model.moe_share * (_ROUTING_HOST_SECONDS + experts)
-        return dense + self.none
+        return dense + self.zeros
 
     @cached_property
     def device(self) -> Device:
@@ -262,7 +262,7 @@ class Pieces:
         return activation_bytes(self.question, self.columns)
 
     @property
-    def none(self) -> Array:
+    def zeros(self) -> Array:
         """Array of zeros, one for each of the N layouts, (N,)."""
         return np.zeros(len(self.columns))
 
@@ -486,7 +486,7 @@ def _expert_count_wait(pieces: Pieces) -> Array:
     """
     question, stack = pieces.question, pieces.question.stack
     if not (question.model.has_experts and stack.waits_for_expert_counts and pieces.device.launches_ahead):
-        return pieces.none
+        return pieces.zeros
     eager = (1.0 - stack.experts_in_one_kernel) * (1.0 - stack.overlap_expert_exchange)
     first = question.model.num_experts / pieces.columns.ep * _expert_host_seconds(question) / 2
     return question.model.moe_share * eager * first
@@ -541,7 +541,7 @@ def action_terms(pieces: Pieces) -> dict[str, Term]:
         seconds = broadcast_seconds(tokens, tensor_ranks, profile)
         seconds = seconds + broadcast_seconds(np.full(len(columns), _SIZE_BYTES), tensor_ranks, profile)
         mask = _MASK_BYTES * length**2 / pieces.device.memory_rate + _MASK_KERNELS * profile.kernel_seconds
-        batch = {"compute": pieces.none + mask, "tp_comm": seconds}
+        batch = {"compute": pieces.zeros + mask, "tp_comm": seconds}
     return {
         "stage_forward": {"pp_comm": blocked, "host": host + action_seconds * (waits | gets)} | batch,
         "stage_backward": {"pp_comm": blocked, "host": host + action_seconds * waits},
@@ -711,7 +711,7 @@ def _unhideable_seconds(pieces: Pieces, reduce_shown: Array) -> Array:
     columns, block = pieces.columns, pieces.links.block
     overlaps_dp = columns.overlap_dp == 1
     if not overlaps_dp.any():
-        return pieces.none
+        return pieces.zeros
     share = np.minimum(1.0, columns.pp / pieces.question.model.num_layers)
     exposed = reduce_shown + exposed_update_gather(pieces, block.step_gather, forward_window(pieces))
     unhidden = np.maximum(0.0, share * (block.step_reduce + block.step_gather) - exposed)
@@ -758,7 +758,7 @@ def optimizer_terms(pieces: Pieces) -> dict[str, Term]:
     update_seconds = dict.fromkeys(ENDS, pieces.update_seconds) | {
         end: _update_seconds(pieces, end) for end in ends
     }
-    once = {"optimizer": pieces.none + pieces.device.profile.kernel_seconds}
+    once = {"optimizer": pieces.zeros + pieces.device.profile.kernel_seconds}
     if links.norms.any():  # LAMB's, over tensor ranks alone where nothing else splits a parameter
         tensor_only = (pieces.columns.zero == 0) & (not pieces.question.model.has_experts)
         once["tp_comm"] = np.where(tensor_only, links.norms, 0.0)
@@ -766,7 +766,7 @@ def optimizer_terms(pieces: Pieces) -> dict[str, Term]:
     terms = {"rank_optimizer": once}
     for name, update, data, window in (
         ("layer", block_update(pieces), links.block, forward_window(pieces)),
-        ("embedding", pieces.counts.embedding * update_seconds["embedding"], links.embedding, pieces.none),
+        ("embedding", pieces.counts.embedding * update_seconds["embedding"], links.embedding, pieces.zeros),
         ("head", pieces.head_parameters * update_seconds["head"], links.head, pieces.ends.head_forward),
     ):
         gather = data.step_gather

@@ -107,9 +107,9 @@ class PipelineSchedule:
         """Virtual stages of each pipeline rank, in model order, (R, V)."""
         return np.argsort(self.rank_of_stage(pp, vpp), kind="stable").reshape(pp, vpp)
 
-    def refused(self, pp: int, vpp: int, microbatches: int, *, any_engine: bool = True) -> str | None:
-        """Sentence on the reason why PyTorch's engine (with `any_engine`: every engine) cannot run the
-        schedule with these sizes; None if it can."""
+    def refusal(self, pp: int, vpp: int, microbatches: int, *, any_engine: bool = True) -> str | None:
+        """Reason, as a sentence, why PyTorch's pipeline engine cannot run the schedule with these sizes; None
+        if it can. With `any_engine`, reasons of this engine alone do not count."""
         if min(pp, vpp, microbatches) < 1:
             return f"pp, vpp and microbatches start at one: pp{pp} vpp{vpp}, {microbatches} microbatches"
         if not self.runs_chunks(vpp):
@@ -295,13 +295,14 @@ def schedule_named(name: str) -> PipelineSchedule:
     return REGISTRY[name]
 
 
-def legal(schedule: str, pp: int, vpp: int, microbatches: int) -> str | None:
-    """Sentence on the reason why PyTorch's engine cannot run the schedule with these sizes; None if it can.
+def engine_refusal(schedule: str, pp: int, vpp: int, microbatches: int) -> str | None:
+    """Reason, as a sentence, why PyTorch's pipeline engine cannot run the schedule with these sizes; None if
+    it can.
 
     Raises:
         UnknownNameError: no such schedule.
     """
-    return schedule_named(schedule).refused(pp, vpp, microbatches, any_engine=False)
+    return schedule_named(schedule).refusal(pp, vpp, microbatches, any_engine=False)
 
 
 @lru_cache(maxsize=CACHED_TABLES)
@@ -316,7 +317,7 @@ def build(schedule: str, pp: int, vpp: int, microbatches: int, *, any_engine: bo
         InputError: the schedule cannot run with these numbers, or is unknown.
     """
     definition = schedule_named(schedule)
-    if refusal := definition.refused(pp, vpp, microbatches, any_engine=any_engine):
+    if refusal := definition.refusal(pp, vpp, microbatches, any_engine=any_engine):
         raise InputError(refusal)
     return definition.table(pp, vpp, microbatches)
 
@@ -336,7 +337,7 @@ def shortened_table(
     shortest = max(minimum, LEAST_STEADY, LEAST_STEADY_ROUNDS * pp)
     if microbatches < 4 * shortest:
         return build(schedule, pp, vpp, microbatches, any_engine=any_engine)
-    if refusal := legal(schedule, pp, vpp, microbatches):
+    if refusal := engine_refusal(schedule, pp, vpp, microbatches):
         raise InputError(refusal)
     size = schedule_named(schedule).round_sizes(pp, microbatches)
     fewer = shortest + (microbatches - shortest) % int(size)

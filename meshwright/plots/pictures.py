@@ -47,11 +47,11 @@ from planner.explain.compare import differences
 from planner.explain.reasons import RIVALS, search_rivals, tornado_frame
 from planner.plan import AnyPlan, Plan, PlanCache, load_plan, priced_again
 from planner.recommender.plan import RecommenderPlan
-from planner.search.search import KINDS, Budget, doublings
+from planner.search.search import KINDS, Budget, scaling_sizes
 from planner.serving import ServingPlan, load_serving_plan
 from planner.space.obstacles import notes_of
 from planner.space.restrictions import Restrictions
-from planner.space.sizes import on_whole_nodes, parse_sizes, possible
+from planner.space.sizes import is_possible_size, on_whole_nodes, parse_sizes
 
 MOST_POINTS = 1000
 """Points of a frontier that can be asked for by number."""
@@ -281,7 +281,7 @@ def _scaling(plan: Plan, _: Estimate, request: PictureRequest) -> Drawing:
     kinds = _scaling_kinds(request.options, _STACKED)
     is_stacked = kinds == (_STACKED,)
     gpus = request.options.gpus
-    counts = doublings(question) if gpus is None else parse_sizes(gpus, question)
+    counts = scaling_sizes(question) if gpus is None else parse_sizes(gpus, question)
     frame = scaling_frame(question, counts, ("strong",) if is_stacked else kinds, request.budget)
     if frame.empty:
         raise InfeasibleError(f"nothing fits on {sizes_text(tuple(counts))}")
@@ -515,7 +515,7 @@ def _sharding_scaling(request: PictureRequest) -> Drawing:
     question = request.only("scaling", RecommenderPlan).question
     options, kinds = request.options, _scaling_kinds(request.options)
     rounded = on_whole_nodes(question)
-    counts: Sequence[int] = [one for one in doublings(question) if possible(one, rounded.cluster)]
+    counts: Sequence[int] = [one for one in scaling_sizes(question) if is_possible_size(one, rounded.cluster)]
     if options.gpus is not None:
         counts = parse_sizes(options.gpus, rounded)
     frame = sharding_scaling_frame(question, counts, kinds, request.budget)

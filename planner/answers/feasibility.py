@@ -47,7 +47,7 @@ from planner.search.branching import SearchResult
 from planner.search.search import Budget
 from planner.space.axes import CLOSED
 from planner.space.restrictions import Restrictions, parse_restrictions
-from planner.space.sizes import Family, on_whole_nodes, possible, resized
+from planner.space.sizes import Family, is_possible_size, on_whole_nodes, resized
 from planner.space.space import ONE_CHUNK
 
 FASTEST_SECONDS = 10.0
@@ -393,7 +393,7 @@ class Remedies:
         first_nodes = -(-max(gpus + 1, per_node + 1) // per_node) * per_node
         last, skipped = gpus, False
         for size in chain(range(gpus + 1, per_node + 1), range(first_nodes, MAX_GPUS, per_node)):
-            if not possible(size, self.on_nodes.cluster) or self.budget.seconds_left <= 0:
+            if not is_possible_size(size, self.on_nodes.cluster) or self.budget.seconds_left <= 0:
                 break
             last = size
             with suppress(InfeasibleError):
@@ -406,7 +406,9 @@ class Remedies:
                 break
         start = max(2 * last, int(self.state_bytes / device) // per_node * per_node)
         doubled = (start * 2**power for power in range(DOUBLINGS))
-        sizes = (size for size in doubled if size <= MAX_GPUS and possible(size, self.on_nodes.cluster))
+        sizes = (
+            size for size in doubled if size <= MAX_GPUS and is_possible_size(size, self.on_nodes.cluster)
+        )
         yield from islice(self._fitting(map(self.on_gpus, sizes)), 1)
 
     def on_gpus(self, gpus: int) -> Change:
@@ -423,7 +425,7 @@ class Remedies:
         for offer in sorted(clusters, key=lambda offer: offer.gpu.memory):
             same_class = _machine_class(offer) == _machine_class(cluster)
             same_class &= question.training.precision in offer.gpu.peak
-            if same_class and offer.gpu.memory > least_memory and possible(gpus, offer):
+            if same_class and offer.gpu.memory > least_memory and is_possible_size(gpus, offer):
                 completed = resized(self._complete_question(offer, question.stack), gpus)
                 yield Change(f"{offer.name} --gpus {gpus}", completed, self.limits)
 

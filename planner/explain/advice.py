@@ -41,7 +41,7 @@ from planner.search.branching import SearchResult
 from planner.search.search import Budget, place_layout
 from planner.space.axes import VALUES, Mesh, divisors
 from planner.space.restrictions import Restrictions, satisfies
-from planner.space.sizes import on_whole_nodes, possible, resized
+from planner.space.sizes import is_possible_size, on_whole_nodes, resized
 from planner.space.space import balanced_prices
 
 Trouble = Literal["a flag", "re-sharding"]
@@ -232,7 +232,7 @@ def _other_questions(
         changed = question.updated("training", precision=precision)
         candidates.append((f"--precision {precision}", "other numerics", changed))
     twice, on_nodes = 2 * question.cluster.num_gpus, on_whole_nodes(question)
-    if possible(twice, on_nodes.cluster) and question.cluster.gpu.kind != "cpu":
+    if is_possible_size(twice, on_nodes.cluster) and question.cluster.gpu.kind != "cpu":
         candidates.append((f"--gpus {twice}", "other GPUs", resized(on_nodes, twice)))
     for words, trouble, changed in candidates:
         if (result := budget.try_search(changed, restrictions)) is not None:

@@ -199,8 +199,8 @@ QUANTITIES = (*_INSIDE_NODES, "device memory", "inter-node bandwidth", "bandwidt
 
 
 def scale(question: Question, quantity: str, factor: float) -> Question | None:
-    """Copy of the question with the quantity of `QUANTITIES` multiplied by a factor; None if the question
-    lacks the quantity.
+    """Copy of the question with one hardware quantity, named as in `QUANTITIES`, multiplied by a factor; None
+    if the question lacks the quantity.
 
     Compute includes attention, whether given by efficiency or by measured curve. The bandwidth within a node is
     lacking if measured curves replace its formula.

@@ -259,7 +259,7 @@ def _offload_of(settings: Settings, blocks: int) -> Offload:
     """Offload of optimizer states and weights to host memory or drive that the settings describe."""
 
     def device(part: str, earlier: str) -> Any:
-        """Device to which a part is offloaded ("cpu", "nvme"); None: it is not."""
+        """Device to which a part is offloaded ("cpu" or "nvme"); None if it is not offloaded."""
         name = "cpu" if settings.get(f"{_ZERO}.{earlier}") else settings.get(f"{_ZERO}.{part}.device")
         if name not in ("none", None, "cpu", "nvme"):
             raise InputError(f"`device: {name}` is not known here")

@@ -42,14 +42,14 @@ def fastest_mixes(leaf: Leaf, sizes: Sequence[int] | None = None) -> tuple[Array
         return _fastest_enumerated(leaf, size_B)
     backward_RP = np.where(leaf.allowed, leaf.by_rank("layer_backward"), np.inf)
     fastest_R = backward_RP.argmin(axis=1)
-    blocks_BRP = _mixes_of(leaf, (int(fastest_R[0]),), size_B)
+    blocks_BRP = _fastest_mixes(leaf, (int(fastest_R[0]),), size_B)
     seconds_BR = _seconds(leaf, blocks_BRP)
     if np.isfinite(seconds_BR).all() and (fastest_R == fastest_R[0]).all():
         return seconds_BR, blocks_BRP
     policies = np.flatnonzero(leaf.allowed).tolist()
     sets = (chosen for count in range(1, len(policies) + 1) for chosen in combinations(policies, count))
     for policy_set in sets:
-        tried_BRP = _mixes_of(leaf, policy_set, size_B)
+        tried_BRP = _fastest_mixes(leaf, policy_set, size_B)
         time_BR = _seconds(leaf, tried_BRP)
         better_BR = time_BR < seconds_BR
         seconds_BR = np.where(better_BR, time_BR, seconds_BR)
@@ -124,9 +124,9 @@ def _seconds(leaf: Leaf, blocks_BRP: Ints, possible_BR: Bools | bool = True) -> 
     return np.where(fits_BR, leaf.forward(blocks_BRP) + leaf.backward(blocks_BRP), np.inf)
 
 
-def _mixes_of(leaf: Leaf, policy_set: tuple[int, ...], size_B: Ints) -> Ints:
-    """For each of B block counts on each rank, the fastest mix of the policies in `policy_set` that fits, as
-    blocks under each policy, (B, R, P)."""
+def _fastest_mixes(leaf: Leaf, policy_set: tuple[int, ...], size_B: Ints) -> Ints:
+    """Fastest mix of the recompute policies in `policy_set` that fits in memory, as blocks under each policy,
+    (B, R, P), for each of B block counts on each rank."""
     backward_RP, kept_RP = leaf.by_rank("layer_backward"), leaf.by_rank("layer_activation")
     faster_first_RU = np.array(policy_set)[np.argsort(backward_RP[:, policy_set], axis=1, kind="stable")]
     # three policies: the slowest one repeats where the set has fewer

@@ -34,7 +34,7 @@ from planner.recommender.problem import Placement, every_option, limited
 from planner.recommender.restrictions import ShardingRestrictions, covered_options
 from planner.recommender.search import ShardingAnswer, best_sharding, rows_of
 from planner.search.search import Budget
-from planner.space.sizes import on_whole_nodes, possible, resized
+from planner.space.sizes import is_possible_size, on_whole_nodes, resized
 
 MAX_NAMED_TABLES = 3
 """Maximum number of tables named for the busiest GPU of a stage."""
@@ -323,7 +323,7 @@ def _other_questions(question: RecommenderQuestion) -> Iterator[tuple[str, str, 
     if gpu.kind == "cpu":
         return
     doubled, on_nodes = 2 * cluster.num_gpus, on_whole_nodes(question)
-    if possible(doubled, on_nodes.cluster) and not training.global_batch % doubled:
+    if is_possible_size(doubled, on_nodes.cluster) and not training.global_batch % doubled:
         yield f"--gpus {doubled}", "other GPUs", resized(on_nodes, doubled)
     if cluster.host_memory and not is_own_host(cluster):
         yield "twice the host memory", "other hosts", clustered(host_memory=2 * cluster.host_memory)

@@ -380,8 +380,8 @@ def _fitting(problem: Problem, rows: Rows) -> Rows:
 
 
 def _fixed(priced: PricedOptions, restrictions: ShardingRestrictions) -> dict[int, tuple[int, Places]]:
-    """For tables that restrictions fix: table → (row of its priced sharding option, places of its shards);
-    places are () if only the option is fixed."""
+    """Row of the priced sharding option and places of the shards of each table that restrictions fix, by
+    table; the places are () if only the option is fixed."""
     fixed: dict[int, tuple[int, Places]] = {}
     class_of_table, row_of = priced.class_of_table.tolist(), priced.row_of
     for word in restrictions.fixed:

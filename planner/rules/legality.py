@@ -32,7 +32,7 @@ from cost_models.axes.stages import ENDS, allowed_recompute, named_blocks
 from cost_models.axes.words import EVERY
 from cost_models.memory.device import usable_drive, usable_host_memory
 from cost_models.question import Question
-from cost_models.schedules.registry import legal, schedule_named
+from cost_models.schedules.registry import engine_refusal, schedule_named
 from cost_models.specs.choices import SCHEDULES, Recompute
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.training import NF4_BLOCK
@@ -375,14 +375,18 @@ def _schedule_refuses(question: Question, x: LayoutColumns) -> Bools:
     microbatches)."""
     shapes = np.stack([x.schedule, x.pp, x.vpp, x.microbatches(question.training.global_batch)], axis=1)
     distinct, index = np.unique(shapes, axis=0, return_inverse=True)
-    refused = [legal(SCHEDULES[schedule], *shape) is not None for schedule, *shape in distinct.tolist()]
+    refused = [
+        engine_refusal(SCHEDULES[schedule], *shape) is not None for schedule, *shape in distinct.tolist()
+    ]
     return np.array(refused, dtype=np.bool_)[index.reshape(-1)]
 
 
 SCHEDULE_RULE = Rule(
     "the schedule can run",
     _schedule_refuses,
-    lambda q, y: Words(legal(y.schedule, y.pp, y.vpp, y.microbatches(q.training.global_batch)) or ""),
+    lambda q, y: Words(
+        engine_refusal(y.schedule, y.pp, y.vpp, y.microbatches(q.training.global_batch)) or ""
+    ),
 )
 """Rule that the pipeline schedule can run, checked last, as it needs a batch that divides into
 microbatches."""

@@ -1,7 +1,7 @@
 """Branch and bound over the candidate layouts of a question, which finds the k best with a proof or says why
 no layout was placed.
 
-First some rows of every kind are opened and placed, for an early incumbent. Then closed entries are opened
+First some rows of every kind are opened and placed, for an early incumbent. Then unopened entries are opened
 and rows get a good placement, best bound first, until no remaining bound is below the k-th best time. Rows
 whose bound is still below it are placed exactly.
 """
@@ -259,23 +259,23 @@ class BranchAndBound(Prover):
     @property
     def is_unfinished(self) -> bool:
         """Whether some undecided layout may still be better than the k best."""
-        return bool(self._open_rows().any()) or self._has_closed()
+        return bool(self._open_rows().any()) or self._has_unopened()
 
     @property
     def abandoned(self) -> int:
         """Number of undecided layouts if the exact search for placements gave up on all of them (its time ran
         out); else 0."""
         rows = self._open_rows()
-        can_go_on = self._has_closed() or (rows & (self.rows.state != ABANDONED)).any()
+        can_go_on = self._has_unopened() or (rows & (self.rows.state != ABANDONED)).any()
         return 0 if can_go_on else int(rows.sum())
 
     def _open_rows(self) -> Bools:
         """Mask of the undecided rows whose lower bound is below the time to beat, (N,)."""
         return ~self.rows.decided & (self.rows.bound < self._threshold())
 
-    def _has_closed(self) -> bool:
+    def _has_unopened(self) -> bool:
         """Whether some layout that is not opened yet has a lower bound below the time to beat."""
-        return self.candidates.least_closed() < self._threshold()
+        return self.candidates.least_unopened() < self._threshold()
 
     def _is_over(self) -> bool:
         """Whether to end the search, because time ran out or because effort `any` has found a plan."""
@@ -286,11 +286,11 @@ class BranchAndBound(Prover):
         then optimally. With effort `any` it ends once a plan fits. At last, close the proof if the settings
         say so."""
         while not self._is_over():
-            has_closed = self._has_closed()
+            has_unopened = self._has_unopened()
             row = self._next(self.rows.state < PLACED)
-            if row is None and not has_closed:
+            if row is None and not has_unopened:
                 break
-            if has_closed and (row is None or math.isfinite(self.kth_seconds)):
+            if has_unopened and (row is None or math.isfinite(self.kth_seconds)):
                 self.rows.add(self.candidates.open(self._threshold()))
             if row is not None:
                 self.rows.state[row] = PLACED
@@ -420,11 +420,11 @@ class BranchAndBound(Prover):
     def _proven_bound(self) -> float:
         """Proven lower bound on the step of every covered layout, seconds, no higher than the cut-off."""
         rows = float(self.rows.bound[self._open_rows()].min(initial=math.inf))
-        return min(rows, self.candidates.least_closed(), self._best_seconds(), self._cut_off)
+        return min(rows, self.candidates.least_unopened(), self._best_seconds(), self._cut_off)
 
     def _counts(self) -> dict[str, int]:
         """Count layouts by outcome (infeasible, pruned, solved, undecided), opened or not."""
-        bound, layouts = self.candidates.closed_bounds()
+        bound, layouts = self.candidates.unopened_bounds()
         never, late = np.isinf(bound), bound >= self._threshold()
         infeasible, open_rows = np.isinf(self.rows.bound), self._open_rows()
         solved = self.rows.decided & ~infeasible
@@ -439,11 +439,11 @@ class BranchAndBound(Prover):
         """Count the layouts whose lower bound is below `seconds`; None if there are more than `MAX_COUNTED`,
         or time is over.
 
-        Entries that the search left closed for its smaller time to beat are opened, and bounds cut off there are
+        Entries that the search left unopened for its smaller time to beat are opened, and bounds cut off there are
         refined.
         """
         candidates, rows = self.candidates, self.rows
-        while candidates.least_closed() < seconds:
+        while candidates.least_unopened() < seconds:
             rows.add(candidates.open(seconds))
             if int((rows.first_bound < seconds).sum()) > MAX_COUNTED or not has_time():
                 return None

@@ -60,7 +60,7 @@ PRICED_TOGETHER = 50_000
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class Unopened:
     """Table of N entries that have a lower bound but are not opened yet; an entry is a layout, or a box
     (layouts that differ only in numbers of offloaded blocks)."""
 
@@ -72,12 +72,12 @@ class Closed:
     bound: Array
     """Lower bound of each entry's step, seconds (N,)."""
 
-    def rows(self, index: Ints) -> Closed:
+    def rows(self, index: Ints) -> Unopened:
         """Select the entries at the given indices."""
-        return Closed(self.core[index], self.choice[index], self.counts.rows(index), self.bound[index])
+        return Unopened(self.core[index], self.choice[index], self.counts.rows(index), self.bound[index])
 
 
-Table = TypeVar("Table", LayoutColumns, StageCosts, Closed)
+Table = TypeVar("Table", LayoutColumns, StageCosts, Unopened)
 
 
 class UniformCandidates:
@@ -97,10 +97,10 @@ class UniformCandidates:
         """Lower bound of each core's step, seconds (N,), first the ideal bound, then the sharper relaxed
         bound, infinite once the core is open."""
         self._core_sizes = space.sizes.copy()
-        """Number of layouts of each closed core, (N,); 0 once the core is open."""
+        """Number of layouts of each unopened core, (N,); 0 once the core is open."""
         self._is_relaxed = np.zeros(len(self._core_bound), dtype=np.bool_)
         core, choice = space.choices_of(np.empty(0, dtype=np.int64))
-        self.closed = Closed(core, choice, space.counts.rows(core), np.empty(0))
+        self.unopened = Unopened(core, choice, space.counts.rows(core), np.empty(0))
         self._columns = space.rows(core, choice)
         self._costs = costs_by_kind([{}] * question.kinds.number, question.kinds, 0)
         self._seeded, self._batch, self._relaxed_together = False, FIRST_OPENED, FIRST_RELAXED
@@ -108,23 +108,23 @@ class UniformCandidates:
     def __len__(self) -> int:
         return len(self.space)
 
-    def least_closed(self) -> float:
+    def least_unopened(self) -> float:
         """Smallest lower bound of all layouts not yet opened, seconds; infinite if all are opened."""
-        return float(min(self._core_bound.min(initial=np.inf), self.closed.bound.min(initial=np.inf)))
+        return float(min(self._core_bound.min(initial=np.inf), self.unopened.bound.min(initial=np.inf)))
 
-    def closed_bounds(self) -> tuple[Array, Ints]:
+    def unopened_bounds(self) -> tuple[Array, Ints]:
         """Lower bound in seconds and number of layouts of every core or entry not yet opened."""
-        bound = np.concatenate([self._core_bound, self.closed.bound])
-        return bound, np.concatenate([self._core_sizes, self.closed.counts.layouts])
+        bound = np.concatenate([self._core_bound, self.unopened.bound])
+        return bound, np.concatenate([self._core_sizes, self.unopened.counts.layouts])
 
     def open(self, threshold: float) -> Array:
-        """Open the closed cores or entries with the smallest lower bounds below `threshold` seconds. Returns
+        """Open the unopened cores or entries with the smallest lower bounds below `threshold` seconds. Returns
         the quick bounds of the new rows, (N,), which may be none. The first call opens seeds, for an early
         incumbent."""
         if not self._seeded:
             self._seeded = True
             return self.open_cores(self._seeds(), threshold)
-        bound = self.closed.bound
+        bound = self.unopened.bound
         if self._core_bound.min(initial=np.inf) <= bound.min(initial=np.inf):
             cores = self._lowest_cores(threshold)
             self._batch = min(2 * self._batch, MOST_OPENED)
@@ -175,11 +175,11 @@ class UniformCandidates:
     def _lowest_cores(self, threshold: float) -> Ints:
         """Indices of the unopened cores with the smallest relaxed bounds below `threshold` seconds."""
         while True:
-            closed = np.flatnonzero(self._core_bound < threshold)
-            rows = lowest(self._core_bound, closed, self._batch)
+            unopened = np.flatnonzero(self._core_bound < threshold)
+            rows = lowest(self._core_bound, unopened, self._batch)
             if self._is_relaxed[rows].all():
                 return rows
-            unrelaxed = closed[~self._is_relaxed[closed]]
+            unrelaxed = unopened[~self._is_relaxed[unopened]]
             batch = lowest(self._core_bound, unrelaxed, self._relaxed_together)
             self._relax(np.sort(batch))  # neighbouring cores share more
             self._relaxed_together = min(2 * self._relaxed_together, MOST_RELAXED)
@@ -195,8 +195,8 @@ class UniformCandidates:
         """Split boxes (ranges of numbers of offloaded blocks with one common bound) into halves, or into
         smaller parts where boxes are few. Single layouts that may take less than `threshold` seconds are
         opened, and their quick bounds returned."""
-        parents = self.closed.rows(rows)
-        self.closed = self.closed.rows(np.setdiff1d(np.arange(len(self.closed.core)), rows))
+        parents = self.unopened.rows(rows)
+        self.unopened = self.unopened.rows(np.setdiff1d(np.arange(len(self.unopened.core)), rows))
         core, choice, counts = parents.core, parents.choice, parents.counts
         while True:
             part, counts = counts.halves()
@@ -205,10 +205,15 @@ class UniformCandidates:
                 return self._price(core, choice, counts, threshold)
 
     def _price(self, core: Ints, choice: Ints, counts: Boxes, threshold: float) -> Array:
-        """Price N layouts or boxes of layouts, and add each to the opened rows or to the closed entries.
+        """Price N layouts or boxes of layouts, and add each to the opened rows or to the unopened entries.
         Single layouts that may take less than `threshold` seconds, or tie, become rows, whose quick bounds
-        are returned; the others stay closed."""
-        bounds, columns_of, costs_of, closed = [np.empty(0)], [self._columns], [self._costs], [self.closed]
+        are returned; the others stay unopened."""
+        bounds, columns_of, costs_of, unopened = (
+            [np.empty(0)],
+            [self._columns],
+            [self._costs],
+            [self.unopened],
+        )
         for start in range(0, len(core), PRICED_TOGETHER):
             batch = np.arange(start, min(start + PRICED_TOGETHER, len(core)))
             boxes = counts.rows(batch)
@@ -216,14 +221,14 @@ class UniformCandidates:
             costs = least_costs(self.question, columns, boxes).within(self.max_memory)
             bound = self.bounds(columns, costs)
             is_row = boxes.is_single & (bound < threshold * (1 + TIES))
-            rows, priced = np.flatnonzero(is_row), Closed(core[batch], choice[batch], boxes, bound)
+            rows, priced = np.flatnonzero(is_row), Unopened(core[batch], choice[batch], boxes, bound)
             columns_of.append(columns.rows(rows))
             costs_of.append(costs.rows(rows))
-            closed.append(priced.rows(np.flatnonzero(~is_row)))
+            unopened.append(priced.rows(np.flatnonzero(~is_row)))
             bounds.append(bound[rows])
         self._columns = joined(columns_of)
         self._costs = joined([costs for costs in costs_of if len(costs)] or costs_of[:1])
-        self.closed = joined(closed)
+        self.unopened = joined(unopened)
         return np.concatenate(bounds)
 
     def open_all(self) -> None:

@@ -1,7 +1,7 @@
 """Candidate layouts of a question on several pools of GPUs, whose stages fill the pools in every order or,
 with `--allow replicas`, whose replicas each lie within one pool.
 
-The search treats them like those of one kind of GPU (`planner.search.candidates`), but has no bounds of closed
+The search treats them like those of one kind of GPU (`planner.search.candidates`), but has no bounds of unopened
 rows: it opens one order of the pools after another, at last the replicas.
 
 **Replicas** synchronise once a step (`planner.rules.pools`). All have the same blocks on the same stages, so
@@ -95,7 +95,7 @@ class PoolCandidates:
     def __len__(self) -> int:
         return self._num_stages + len(self._replicas.columns)
 
-    def least_closed(self) -> float:
+    def least_unopened(self) -> float:
         """Lower bound of the rows not yet opened to the search, seconds: 0 until all rows are opened, then
         infinite."""
         return math.inf if self._opened == len(self) else 0.0
@@ -114,7 +114,7 @@ class PoolCandidates:
         """Open every layout to the search."""
         self._opened = len(self)
 
-    def closed_bounds(self) -> tuple[Array, Ints]:
+    def unopened_bounds(self) -> tuple[Array, Ints]:
         """Lower bound in seconds and number of the rows not yet opened to the search, as a single entry, (1,)
         each."""
         return np.zeros(1), np.array([len(self) - self._opened])

@@ -136,7 +136,7 @@ model."""
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedColumns:
     """Columns (placement variables) of one layout in the integer program, with the seconds that each adds to
     the critical paths of the pipeline."""
 
@@ -150,14 +150,14 @@ class Timed:
     """Minimum seconds between the end of the paths and the end of the step, with each column, (J,)."""
 
     @classmethod
-    def of(cls, leaf: Leaf, columns: Columns, paths: Sequence[CriticalPath]) -> Timed:
+    def of(cls, leaf: Leaf, columns: Columns, paths: Sequence[CriticalPath]) -> TimedColumns:
         """Compute the seconds that the columns of a layout add to the critical paths of its pipeline."""
         fixed_Q = path_lengths(leaf, paths, leaf.no_blocks)
         own_JQ = path_lengths(leaf, paths, columns.blocks) - fixed_Q
         optimizer_J: Array = leaf.once_a_step("optimizer", columns.blocks).max(axis=-1)
         return cls(leaf, columns, fixed_Q, own_JQ, optimizer_J + leaf.overhead)
 
-    def limited_to(self, target: float) -> Timed | None:
+    def limited_to(self, target: float) -> TimedColumns | None:
         """Select the columns that a step of `target` seconds may contain; None if no placement is so fast."""
         timed, mask = self, self._in_time(target)
         while mask.any() and not mask.all():
@@ -165,10 +165,10 @@ class Timed:
             mask = timed._in_time(target)
         return timed if mask.any() and timed._hold_the_model() else None
 
-    def only(self, mask: Bools) -> Timed:
+    def only(self, mask: Bools) -> TimedColumns:
         """Select the columns for which a mask is true."""
         seconds_JQ, tail_J = self.column_seconds[mask], self.tail_seconds[mask]
-        return Timed(self.leaf, self.columns.only(mask), self.fixed, seconds_JQ, tail_J)
+        return TimedColumns(self.leaf, self.columns.only(mask), self.fixed, seconds_JQ, tail_J)
 
     def lower_bound(self, low: float, high: float) -> float:
         """Lower bound of the step in seconds, by bisection between `low` and `high`: no shorter step has
@@ -204,11 +204,11 @@ class Timed:
         return all(sizes) and sum(map(min, sizes)) <= self.leaf.num_layers <= sum(map(max, sizes))
 
 
-def fitting_columns(leaf: Leaf, paths: Sequence[CriticalPath], target: float) -> Timed | None:
+def fitting_columns(leaf: Leaf, paths: Sequence[CriticalPath], target: float) -> TimedColumns | None:
     """Columns (placement variables) of a layout that fit in memory and may be part of a step of `target`
     seconds; None if there are none."""
     columns = _stages(leaf, target) if leaf.is_plain else Columns.of_patterns(chunk_patterns(leaf))
-    timed = Timed.of(leaf, columns, paths).limited_to(target) if columns is not None else None
+    timed = TimedColumns.of(leaf, columns, paths).limited_to(target) if columns is not None else None
     if timed and not leaf.is_plain:  # stages fit as they are
         timed = timed.only(leaf.fits(timed.columns.blocks))
     return timed if timed and len(timed.columns.stage) else None
@@ -304,7 +304,7 @@ class ProgramSearch(Prover):
         hosts."""
         self._bound = np.zeros(len(self._leaves))
         """Proven lower bound of each layout, seconds; infinite where none of its placements fits."""
-        self._columns: dict[int, Timed | None] = {}
+        self._columns: dict[int, TimedColumns | None] = {}
         """Columns (placement variables) of the layouts whose lower bound counts them; None for a layout
         without any."""
         self._proofs: set[int] = set()

@@ -58,7 +58,7 @@ from planner.search.pools import asks_for_replicas, count_layouts, orders_of, po
 from planner.search.program import ProgramSearch
 from planner.space.obstacles import nothing_legal
 from planner.space.restrictions import Restrictions
-from planner.space.sizes import AnyQuestion, possible
+from planner.space.sizes import AnyQuestion, is_possible_size
 from planner.space.space import Space, SpaceCache, shared_spaces
 
 
@@ -429,12 +429,12 @@ def scaling_rows(
     return [{"kind": kind, **row} for kind, point in points if (row := rows.get(point))]
 
 
-def doublings(question: AnyQuestion) -> list[int]:
-    """Numbers of GPUs for a scaling curve: an eighth to four times the cluster, each twice the last, where
-    they make complete nodes."""
+def scaling_sizes(question: AnyQuestion) -> list[int]:
+    """Numbers of GPUs for a scaling curve, from an eighth to four times the cluster by factors of two; only
+    numbers that the cluster can have."""
     gpus = question.cluster.num_gpus
     counts = [gpus // 8, gpus // 4, gpus // 2, gpus, 2 * gpus, 4 * gpus]
-    return sorted({count for count in counts if count > 0 and possible(count, question.cluster)})
+    return sorted({count for count in counts if count > 0 and is_possible_size(count, question.cluster)})
 
 
 def place_layout(question: Question, layout: Layout) -> Layout:

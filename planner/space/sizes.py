@@ -74,7 +74,7 @@ def parse_sizes(text: str, question: AnyQuestion, *, skip_impossible: bool = Fal
     if problems:
         raise InputError("the numbers of GPUs cannot be read", problems=problems, hint=SYNTAX)
     if skip_impossible:
-        return tuple(sorted(size for size in sizes if possible(size, question.cluster)))
+        return tuple(sorted(size for size in sizes if is_possible_size(size, question.cluster)))
     require_possible(question.cluster, sorted(sizes))
     return tuple(sorted(sizes))
 
@@ -136,7 +136,7 @@ def plain_layouts(question: AnyQuestion, gpus: int) -> tuple[int, int]:
     return sum(sized.model.num_layers % pp == 0 for _, pp in pipelines), len(pipelines)
 
 
-def possible(count: int, cluster: ClusterSpec) -> bool:
+def is_possible_size(count: int, cluster: ClusterSpec) -> bool:
     """Whether a cluster can have a number of GPUs: a part of a node, or complete nodes that links connect."""
     per_node, connected = cluster.gpus_per_node, cluster.links.inter_node is not None
     whole_nodes = connected and count % per_node == 0 and not cluster.building_problem(count // per_node)
@@ -153,7 +153,9 @@ def require_possible(cluster: ClusterSpec, counts: Sequence[int]) -> None:
     if cluster.buildings or cluster.links.inter_node:
         reason = "no whole number of nodes" + " or buildings" * bool(cluster.buildings)
     complaint = f"GPUs are {reason}; a node has {cluster.gpus_per_node}"
-    problems = [Problem("", f"{count:,} {complaint}") for count in counts if not possible(count, cluster)]
+    problems = [
+        Problem("", f"{count:,} {complaint}") for count in counts if not is_possible_size(count, cluster)
+    ]
     if problems:
         raise InputError(f"`{cluster.name}` cannot have these numbers of GPUs", problems=problems)
 

@@ -165,8 +165,8 @@ def test_the_schedule_of_the_guide_is_gpipe_by_another_name() -> None:
     held: dict[str, Any] = {}
     exec(_block("adding-a-schedule.md", "python"), held)
     own, gpipe = held["ALL_FIRST"], REGISTRY["gpipe"]
-    assert own.refused(2, 2, 4) == "all-first runs one chunk per pipeline rank, not vpp2"
-    assert own.refused(2, 1, 4) is None
+    assert own.refusal(2, 2, 4) == "all-first runs one chunk per pipeline rank, not vpp2"
+    assert own.refusal(2, 1, 4) is None
     ours, its = own.table(3, 1, 5), gpipe.table(3, 1, 5)
     for part in ("kind", "stage", "microbatch"):
         assert np.array_equal(getattr(ours, part), getattr(its, part))

@@ -354,7 +354,7 @@ def _with_tuned_microbatch(question: Question, layout: Layout) -> Layout:
 
 def _expert_tensor(row: PrintedRow, degrees: Layout) -> int | None:
     """Tensor-parallel degree of experts that a row's notes or its trainer's recipes state, or 1 if ep does
-    not divide dp · cp; None: the same as tp."""
+    not divide dp · cp; None if the same as tp."""
     match = re.search(r"(?:ETP|expert-tensor-parallel-size)=(\d{1,4})\b", row.text("notes"))
     stated = int(match[1]) if match else int(degrees.ep > 1 and degrees.tp > 1 and keeps_experts_whole(row))
     if stated and degrees.tp * degrees.data_ranks % (degrees.ep * stated) == 0:

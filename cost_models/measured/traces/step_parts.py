@@ -611,8 +611,8 @@ class Pipeline:
     expected: Mapping[tuple[str, int], float]
 
     def crosses(self, action: Action, *, output: bool) -> bool:
-        """Whether the output of a pass (with `output` false: its input) is sent between stages on different
-        ranks."""
+        """Whether a pass sends its output to a stage on another rank or, with `output` false, receives its
+        input from one."""
         neighbour = action.stage + (1 if (action.kind == "F") == output else -1)
         ranks = self.table.rank_of_stage
         has_neighbour = action.kind != "W" and 0 <= neighbour < len(ranks)

@@ -310,7 +310,8 @@ def _recommended(rows: Sequence[_TimedRow]) -> _TimedRow:
         return gain > 0 and chance_of_gain(gain, row.layout, fastest.layout, row.pair_error) >= CLEAR
 
     def distance(row: _TimedRow) -> tuple[bool, bool, bool, float]:
-        """Sort key: context parallelism, little spare memory, recomputation, then predicted time."""
+        """Sort key by which simpler rows come first, without context parallelism, with spare memory, without
+        recomputation, then by predicted time."""
         recomputes = any(policy != "none" for policy in row.layout.recompute)
         return row.layout.cp > 1, row.run.verdict != "fits", recomputes, row.predicted
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cost_models.errors import InputError
 from cost_models.schedules.actions import IDLE, Action, ActionTable, peak_moments
-from cost_models.schedules.registry import build, legal, schedule_named
+from cost_models.schedules.registry import build, engine_refusal, schedule_named
 from cost_models.specs.choices import SCHEDULES
 
 SHAPES = [
@@ -27,7 +27,7 @@ SHAPES = [
     *(("zbv", pp, 2, m) for pp in (1, 2, 3, 4, 6) for m in (1, 2, 5, 8, 12, 17)),
     *(("dualpipev", pp, 2, m) for pp in (1, 2, 3, 4, 6) for m in (2, 4, 8, 12, 17)),
 ]
-LEGAL_SHAPES = [shape for shape in SHAPES if legal(*shape) is None]
+LEGAL_SHAPES = [shape for shape in SHAPES if engine_refusal(*shape) is None]
 TORCH_NAMES = {
     "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "zero-bubble": "InterleavedZeroBubble",
     "zbv": "ZBVZeroBubble", "dualpipev": "DualPipeV",
@@ -42,7 +42,7 @@ def tables(draw: st.DrawFn) -> ActionTable:
     pp = draw(st.integers(1, 5))
     chunks = {"interleaved": st.integers(2, 4), "zero-bubble": st.integers(1, 4)}
     vpp = 2 if schedule in ("zbv", "dualpipev") else draw(chunks.get(schedule, st.just(1)))
-    microbatches = draw(st.integers(1, 14).filter(lambda m: legal(schedule, pp, vpp, m) is None))
+    microbatches = draw(st.integers(1, 14).filter(lambda m: engine_refusal(schedule, pp, vpp, m) is None))
     return build(schedule, pp, vpp, microbatches)
 
 
@@ -177,7 +177,7 @@ def test_live_profiles_are_the_pareto_maximal_moments(table: ActionTable) -> Non
     ],
 )
 def test_what_cannot_run_is_said_in_a_sentence(shape: tuple[str, int, int, int], words: str) -> None:
-    sentence = legal(*shape)
+    sentence = engine_refusal(*shape)
     assert sentence is not None
     assert words in sentence
     with pytest.raises(InputError, match=words):
@@ -194,4 +194,4 @@ def test_legal_agrees_with_torch() -> None:
             runs = True
         except ValueError:
             runs = False
-        assert (legal(schedule, pp, vpp, microbatches) is None) == runs, (schedule, pp, microbatches)
+        assert (engine_refusal(schedule, pp, vpp, microbatches) is None) == runs, (schedule, pp, microbatches)

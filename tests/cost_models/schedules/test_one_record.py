@@ -24,7 +24,7 @@ from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.schedules.actions import peak_moments
-from cost_models.schedules.registry import build, legal, schedule_named
+from cost_models.schedules.registry import build, engine_refusal, schedule_named
 from cost_models.specs.training import TrainingSpec
 from planner.search.search import search
 from planner.space.restrictions import parse_restrictions
@@ -38,7 +38,7 @@ toy = search(question, top=1, restrictions=parse_restrictions(("schedule=breadth
 table = build("breadth-first", 2, 3, 8)
 live = [schedule_named("breadth-first").live_of_chunk(2, 3, 8, rank, np.arange(3)).tolist() for rank in (0, 1)]
 print(json.dumps({
-    "refused": legal("breadth-first", 2, 1, 8),
+    "refused": engine_refusal("breadth-first", 2, 1, 8),
     "actions": "".join(action.kind for action in table.actions(0)),
     "live": live,
     "profiles": [profile.tolist() for profile in peak_moments(table)[0]],

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cost_models.schedules.actions import ActionTable, peak_moments
-from cost_models.schedules.registry import PLAIN, REGISTRY, PipelineSchedule, build, legal
+from cost_models.schedules.registry import PLAIN, REGISTRY, PipelineSchedule, build, engine_refusal
 
 SCHEDULES = pytest.mark.parametrize("own", REGISTRY.values(), ids=REGISTRY)
 
@@ -19,7 +19,7 @@ def small_tables(own: PipelineSchedule, *, several_ranks: bool = False) -> Itera
     for pp in range(2 if several_ranks else 1, 6):
         for vpp in range(1, 5):
             for microbatches in range(1, 15):
-                if legal(own.name, pp, vpp, microbatches) is None:
+                if engine_refusal(own.name, pp, vpp, microbatches) is None:
                     yield build(own.name, pp, vpp, microbatches)
 
 
@@ -77,7 +77,9 @@ def test_it_is_registered_under_its_name_and_its_engine_exists(own: PipelineSche
 @SCHEDULES
 def test_it_runs_the_chunks_it_says(own: PipelineSchedule) -> None:
     for vpp in range(1, 6):
-        assert own.runs_chunks(vpp) == any(legal(own.name, 3, vpp, m) is None for m in (3, 6, 12, 24))
+        assert own.runs_chunks(vpp) == any(
+            engine_refusal(own.name, 3, vpp, m) is None for m in (3, 6, 12, 24)
+        )
 
 
 @SCHEDULES

@@ -27,7 +27,7 @@ from planner.explain.reasons import (
     why_not,
 )
 from planner.plan import PlanCache, make_plan
-from planner.search.search import KINDS, Budget, doublings, place_layout, search
+from planner.search.search import KINDS, Budget, place_layout, scaling_sizes, search
 from planner.space.restrictions import Restrictions, parse_restrictions
 from planner.space.space import balanced_prices
 
@@ -178,7 +178,7 @@ def test_by_hand(asked: Question) -> None:
     assert even_layers(96, 8) == (12,) * 8
     size, seconds = np.array([1.0, 2.0, 2.0, 3.0, 9.0]), np.array([5.0, 4.0, 6.0, 4.5, 1.0])
     assert pareto_rows(size, seconds, limit=5.0).tolist() == [0, 1]
-    assert doublings(asked) == [2, 4, 8, 16, 32, 64]
+    assert scaling_sizes(asked) == [2, 4, 8, 16, 32, 64]
     layout = parse_layout("tp8 pp2 mbs1 layers=21,19")
     assert place_layout(asked, layout) == layout
 

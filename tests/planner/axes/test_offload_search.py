@@ -208,7 +208,7 @@ def test_bounds_hold_for_all_that_a_box_holds(seed: int) -> None:
         rows_of.setdefault(tuple(key), []).append(row)
     compared = 0
     for _ in range(HALVINGS):
-        closed = candidates.closed
+        closed = candidates.unopened
         some = rng.permutation(len(closed.core))[:COMPARED]
         priced = space.rows(closed.core[some], closed.choice[some])
         keys = np.stack([getattr(priced, name) for name in names], axis=1).tolist()

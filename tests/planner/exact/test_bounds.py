@@ -15,7 +15,7 @@ from several_pools import mixed_leaf
 from synthetic import costs_by_kind, exhaustive_best, random_costs, random_leaf
 
 from cost_models.schedules.actions import peak_moments
-from cost_models.schedules.registry import build, legal
+from cost_models.schedules.registry import build, engine_refusal
 from cost_models.specs.kinds import Kinds
 from planner.bounds.steps import PRECISION, capacity_bounds, quick_bounds, rank_sizes
 from planner.exact.labels import place_by_labels
@@ -155,7 +155,7 @@ def test_paths_through_ranks_are_never_longer_than_the_timeline(seed: int) -> No
 @settings(max_examples=number(40, 100), deadline=None, derandomize=True)
 def test_the_memory_bound_looks_at_a_real_moment(schedule: str, pp: int, chunks: int, m: int) -> None:
     vpp = chunks if schedule == "interleaved" else 1
-    if legal(schedule, pp, vpp, m):
+    if engine_refusal(schedule, pp, vpp, m):
         return
     leaf = random_leaf(0)
     shape: dict[str, Any] = {"pp": pp, "vpp": vpp, "schedule": schedule, "kinds": Kinds((0,) * pp * vpp)}

@@ -157,7 +157,7 @@ def test_no_bound_is_above_what_brute_force_finds_in_buildings(seed: int) -> Non
     exact = exact_seconds(found, rows, np.inf) * (1 + TOLERANCE)
     candidates = UniformCandidates(found.question, Restrictions(), space)
     candidates.open_cores(every, threshold=0.0)
-    closed = candidates.closed
+    closed = candidates.unopened
     best = np.array([exact[np.repeat(every, space.sizes) == core].min() for core in every])
     least = np.array([closed.bound[closed.core == core].min() for core in every])
     assert (least <= best).all()
@@ -229,10 +229,10 @@ def test_no_level_bounds_above_what_brute_force_finds(seed: int) -> None:
             capacity[own] = capacity_bounds(candidates.group(rows, limited, own))
         assert (ideal[core_of_row] <= exact).all()
         assert (relaxed[core_of_row] <= exact).all()
-        assert (quick == candidates.closed.bound).all()
+        assert (quick == candidates.unopened.bound).all()
         assert (quick <= capacity * (1 + TOLERANCE)).all()
         assert (capacity <= exact).all()
-    assert candidates.closed.counts.layouts.sum() == len(space) == len(rows) == space.sizes.sum()
+    assert candidates.unopened.counts.layouts.sum() == len(space) == len(rows) == space.sizes.sum()
 
 
 @pytest.mark.parametrize("seed", range(LEVEL_BASES))
