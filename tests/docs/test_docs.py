@@ -12,19 +12,14 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
-import numpy as np
 import pytest
 import typer
-import yaml
 
 from cost_models.axes.layout import parse_layout
 from cost_models.files import catalog
 from cost_models.files.catalog import KINDS, load_spec
 from cost_models.files.loading import resolve_cluster
-from cost_models.schedules.registry import REGISTRY
-from cost_models.specs.cluster import GpuSpec
 from meshwright.cli.frame import command_line
 
 ROOT = Path(__file__).parents[2]
@@ -152,31 +147,6 @@ def test_the_readme_states_the_errors_of_the_sources_left_out() -> None:
     number, median, worst, runs = found.groups()
     assert f"predicts {runs} published runs" in readme
     assert f"the median of the {number} medians is {median}, the worst {worst} (" in readme
-
-
-GUIDES = ROOT / "docs" / "guides"
-
-
-def _block(page: str, language: str) -> str:
-    return (GUIDES / page).read_text("utf-8").partition(f"```{language}\n")[2].partition("```")[0]
-
-
-def test_the_schedule_of_the_guide_is_gpipe_by_another_name() -> None:
-    held: dict[str, Any] = {}
-    exec(_block("adding-a-schedule.md", "python"), held)
-    own, gpipe = held["ALL_FIRST"], REGISTRY["gpipe"]
-    assert own.refusal(2, 2, 4) == "all-first runs one chunk per pipeline rank, not vpp2"
-    assert own.refusal(2, 1, 4) is None
-    ours, its = own.table(3, 1, 5), gpipe.table(3, 1, 5)
-    for part in ("kind", "stage", "microbatch"):
-        assert np.array_equal(getattr(ours, part), getattr(its, part))
-    assert own.live_of_chunk(3, 1, 5, 0, 0) == gpipe.live_of_chunk(3, 1, 5, 0, 0)
-
-
-def test_the_gpu_of_the_guide_is_a_gpu() -> None:
-    entries = yaml.safe_load(_block("adding-a-gpu.md", "yaml"))["entries"]
-    for name, entry in entries.items():
-        assert GpuSpec.model_validate({"name": name, **entry}).memory > 1e11
 
 
 TEXT = (ROOT / "AGENTS.md").read_text("utf-8")

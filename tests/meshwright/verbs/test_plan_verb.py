@@ -34,6 +34,8 @@ def test_a_plan_is_verified_and_replayed_to_the_same_bytes(question: str, meshwr
     assert len(replayed["plans"]) == len(answer["plans"])
     assert question == "recommended" or meshwright("verify", first).code == 0
     if question == "restricted":
+        limits = {explained["plan"]["memory_limit"] for explained in (meshwright.json("explain", first),)}
+        assert limits == {answer["plans"][0]["memory_limit"]}
         barred = meshwright("explain", first, "--why-not", "dp8 mbs8")
         assert "the plan's restrictions kept it out" in " ".join(barred.out.split())
     if question == "precisions":
