@@ -54,6 +54,11 @@ def add_exporter(tree: Path) -> None:
     broken = 'REFUSED += [("ours", *case) for trainer, *case in REFUSED if trainer == "deepspeed"]\n\n\n'
     shown = '@pytest.mark.parametrize(("trainer", "text", "what", "model"), REFUSED)'
     added(tree / "tests/planner/formats/test_trainers.py", broken, above=shown)
+    target = "from planner.formats import ours\nTARGETS['ours'] = replace(TARGETS['deepspeed'], target=ours.TARGET)\n"
+    with (tree / "benchmarks/exporters/targets.py").open("a", encoding="utf-8") as file:
+        file.write(f"from dataclasses import replace\n{target}")
+    usual = '    "ours": "tp2 pp2 dp2 mbs1 zero1 layers=16*2",\n'
+    added(tree / "tests/planner/formats/test_transformer_exports.py", usual, below="\nUSUAL = {\n")
 
 
 def add_family(tree: Path) -> None:
@@ -86,7 +91,7 @@ QUICK = {
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("guide", ADDED)
-def test_what_a_guide_shows_works_and_passes_the_tests_that_it_names(guide: str, tmp_path: Path) -> None:
+def test_what_a_guide_shows_works_and_passes_the_tests_that_it_names(guide: str, tmp_path) -> None:
     tree, (add, commands) = tmp_path / "tree", ADDED[guide]
     for name in ("cost_models", "planner", "executor", "meshwright", "tests", "docs", "benchmarks", "tools"):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))

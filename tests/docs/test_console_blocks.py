@@ -24,7 +24,7 @@ USUAL = ("README", "AGENTS", "calibrating-from-runs", "from-a-log", "other-train
 @pytest.mark.parametrize(
     "page", PAGES if THOROUGH else [one for one in PAGES if one.stem in USUAL], ids=lambda page: page.stem
 )
-def test_the_page_shows_what_is_printed(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_shows_what_is_printed(page: Path, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     wrong = [complaint for step, found in play(page, tmp_path) for complaint in complaints(step, found)]
     assert not wrong, "\n\n".join(wrong)

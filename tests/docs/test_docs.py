@@ -83,7 +83,7 @@ def test_links_resolve_and_named_files_exist() -> None:
             assert [file for file in named if not (ROOT / file).exists()] == [], page
 
 
-def test_yaml_is_valid(tmp_path: Path) -> None:
+def test_yaml_is_valid(tmp_path) -> None:
     path = tmp_path / "sample.yaml"
     for text in (text for page in PAGES for text in blocks(page, "yaml")):
         if kind := re.match(r"kind: (\w+)\n", text):
@@ -177,7 +177,7 @@ ROWS = list(csv.DictReader(io.StringIO((FOLDER / "results.csv").read_text("utf-8
 
 
 @pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def program(monkeypatch) -> ModuleType:
     spec = importlib.util.spec_from_file_location("experts", FOLDER / "run.py")
     assert spec is not None
     assert spec.loader is not None
@@ -187,18 +187,18 @@ def program(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_the_page_is_that_of_the_rows(program: ModuleType) -> None:
+def test_the_page_is_that_of_the_rows(program) -> None:
     text = (FOLDER / "experts.md").read_text("utf-8")
     assert text.partition("<!-- tables -->\n")[2] == "\n".join(program.page(ROWS)) + "\n"
 
 
-def test_each_of_the_ten_has_its_reason(program: ModuleType) -> None:
+def test_each_of_the_ten_has_its_reason(program) -> None:
     layouts = {row["row_id"]: row["recommended_layout"] for row in ROWS}
     assert len(program.TEN) == 10
     assert set(program.reasons()) == {(name, layouts[name]) for name in program.TEN}
 
 
-def test_a_row_is_what_is_answered_today(program: ModuleType) -> None:
+def test_a_row_is_what_is_answered_today(program) -> None:
     (row,) = [row for row in ROWS if row["row_id"] == "dgxc-0268"]
     (published,) = [one for _, one in program.chosen_rows(["dgxc"]) if one.row_id == row["row_id"]]
     told = program.record("dgxc", program.compared(published, "dgxc", 60.0))

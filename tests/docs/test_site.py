@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def reference(tmp_path_factory) -> dict[str, str]:
     """The pages of the reference, by name."""
     folder = tmp_path_factory.mktemp("reference")
     program = "from pathlib import Path; from tools.reference import write_reference"
@@ -26,7 +26,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {page.stem: page.read_text("utf-8") for page in folder.glob("*.md")}
 
 
-def test_every_verb_has_its_flags(reference: dict[str, str]) -> None:
+def test_every_verb_has_its_flags(reference) -> None:
     page = reference["command-line"]
     for verb in VERBS:
         assert f"\n## {verb}\n" in page
@@ -34,7 +34,7 @@ def test_every_verb_has_its_flags(reference: dict[str, str]) -> None:
     assert "| `--help" not in page
 
 
-def test_every_field_of_every_file_is_told(reference: dict[str, str]) -> None:
+def test_every_field_of_every_file_is_told(reference) -> None:
     page = reference["files"]
     for kind, spec in KINDS.items():
         section = page.partition(f"\n## {kind}\n")[2].partition("\n## ")[0]
@@ -45,7 +45,7 @@ def test_every_field_of_every_file_is_told(reference: dict[str, str]) -> None:
     assert "`num_heads`. Required." not in page  # it is derived
 
 
-def test_every_public_name_is_told(reference: dict[str, str]) -> None:
+def test_every_public_name_is_told(reference) -> None:
     page = reference["python"]
     assert [name for name in meshwright.__all__ if f"\n## mw.{name}\n" not in page] == []
     assert "object at 0x" not in page
@@ -54,7 +54,7 @@ def test_every_public_name_is_told(reference: dict[str, str]) -> None:
 @pytest.mark.skipif(
     find_spec("sphinx") is None or find_spec("myst_parser") is None, reason="Sphinx is not installed"
 )
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+def test_the_site_builds_without_a_warning(tmp_path) -> None:
     told = _python("tools/site.py", str(tmp_path))
     assert told == ""
     pages = {page.relative_to(tmp_path).as_posix() for page in tmp_path.rglob("*.html")}

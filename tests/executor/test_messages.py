@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from processes import Processes
 
 import executor
 from executor.messages import gather_json, json_from_first
@@ -19,7 +18,7 @@ def _tell() -> tuple[list[Any], Any]:
     return gather_json(said), json_from_first({"first": [rank, "ü"]} if rank == 0 else None)
 
 
-def test_every_rank_hears_what_each_says(processes: Processes) -> None:
+def test_every_rank_hears_what_each_says(processes) -> None:
     everyone = [
         {"rank": rank, "words": "é" * 1000 * rank, "none": None, "loss": float("inf")} for rank in range(3)
     ]

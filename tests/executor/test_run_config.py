@@ -76,7 +76,7 @@ def test_nodes_may_differ_in_what_is_their_own() -> None:
     assert here.of_all_nodes() != RunConfig(steps=4, nodes=2).of_all_nodes()
 
 
-def test_places_that_a_run_writes_to_are_tried_before_it(tmp_path: Path) -> None:
+def test_places_that_a_run_writes_to_are_tried_before_it(tmp_path) -> None:
     """Whatever is in the way: a file, a folder, the system, a name that is too long; all of them at once."""
     file, new, long = tmp_path / "file", tmp_path / "new/er", tmp_path / ("x" * 300)
     file.touch()

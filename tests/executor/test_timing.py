@@ -7,7 +7,6 @@ import time
 import pytest
 import torch
 from effort import few
-from processes import Processes
 from training import GPT, MOE, engine_and_batches, plan_for
 
 from executor.measure.report import PhaseReport, RankReport
@@ -56,9 +55,7 @@ def waits_for_a_late_rank(plan: Plan) -> dict[str, float]:
         ("cp2 mbs2 context=all-to-all", "cp"),
     ],
 )
-def test_waiting_is_charged_to_the_axis_of_the_late_rank(
-    layout: str, axis: str, processes: Processes
-) -> None:
+def test_waiting_is_charged_to_the_axis_of_the_late_rank(layout: str, axis: str, processes) -> None:
     """The others wait at least nearly as long as it is late, and nowhere else."""
     plan = plan_for(layout, MOE if axis == "ep" else GPT)
     waited = processes.run(2, waits_for_a_late_rank, plan)[0]
@@ -66,7 +63,7 @@ def test_waiting_is_charged_to_the_axis_of_the_late_rank(
     assert {other for other in waited if waited[other] > 0.0} == {axis}
 
 
-def test_phases_make_up_the_step(processes: Processes) -> None:
+def test_phases_make_up_the_step(processes) -> None:
     for rank in processes.run(4, report, plan_for("tp2 pp2 mbs2"))[0]:
         phases: list[PhaseReport] = [rank.forward_backward, rank.update]
         for step, seconds in enumerate(rank.wall_seconds):
@@ -80,7 +77,7 @@ def test_phases_make_up_the_step(processes: Processes) -> None:
         assert sum(phase.thread_seconds[0] for phase in phases) == pytest.approx(rank.thread_seconds[0])
 
 
-def test_watching_leaves_torch_as_it_was(processes: Processes) -> None:
+def test_watching_leaves_torch_as_it_was(processes) -> None:
     assert processes.run(1, watched_once) == [True]
 
 

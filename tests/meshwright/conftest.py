@@ -124,13 +124,13 @@ def certificate() -> Certificate:
 
 
 @pytest.fixture(autouse=True)
-def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def eighty_columns(monkeypatch) -> None:
     """Whatever terminal the tests are started from."""
     monkeypatch.setenv("COLUMNS", "80")
 
 
 @pytest.fixture(scope="session")
-def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plan_file(tmp_path_factory) -> Path:
     """The best plan of `ASKED`."""
     path = tmp_path_factory.mktemp("plans") / "plan.yaml"
     with pytest.raises(SystemExit, match="0"):

@@ -10,7 +10,6 @@ from unittest import mock
 import pytest
 import torch
 from effort import THOROUGH, few, first_of
-from processes import Processes
 from training import GPT, LATENT, LLAMA, SHARED, Trained, plan_for, question_for, stray, train_weights
 
 from cost_models.errors import HostError
@@ -34,7 +33,7 @@ def permitted() -> tuple[bool, str]:
 
 
 @few(0)
-def test_ranks_are_permitted_and_cpus_refused(processes: Processes) -> None:
+def test_ranks_are_permitted_and_cpus_refused(processes) -> None:
     for allowed, why in processes.run(2, permitted):
         assert allowed
         assert "symmetric memory of GPUs" in why
@@ -56,7 +55,7 @@ def test_torch_has_the_switch() -> None:
 
 
 @few(0)
-def test_rows_of_one_sequence_train_as_the_sequence_does(processes: Processes) -> None:
+def test_rows_of_one_sequence_train_as_the_sequence_does(processes) -> None:
     """To the bit: that they are rows is for the compiler to see products by."""
     side_by_side = GPT | {"parallel_block": True}
     two_norms = side_by_side | {"parallel_norms": 2}
@@ -77,7 +76,7 @@ def test_rows_of_one_sequence_train_as_the_sequence_does(processes: Processes) -
     ("model", "layout"),
     [(model, f"tp2 sp mbs{number} overlap=tp") for model in (LLAMA, GPT) for number in (1, 2)],
 )
-def test_collectives_inside_products_train_the_same(model: Any, layout: str, processes: Processes) -> None:
+def test_collectives_inside_products_train_the_same(model: Any, layout: str, processes) -> None:
     """To the bit as without, by the compiler's own pass and torch's stand-ins for its kernels on memory of GPUs."""
     ((apart, apart_fused), *_) = processes.run(
         2, trained_and_fused, layout.replace(" overlap=tp", ""), model, False

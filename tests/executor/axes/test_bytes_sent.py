@@ -14,7 +14,6 @@ import numpy.typing as npt
 import pytest
 import torch
 from effort import few
-from processes import Processes
 from training import LLAMA, MOE, SHARED, engine_and_batches, plan_for
 
 from cost_models.axes.columns import LayoutColumns
@@ -115,13 +114,13 @@ def size_of_a_share(message: npt.ArrayLike, groups: Groups, profile: object) -> 
 
 
 @pytest.fixture
-def in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def in_bytes(monkeypatch) -> None:
     """Costs of communication come out as the bytes of all messages that they are made of."""
     for name in [name for name in vars(by_axis) if hasattr(collectives, name) and name.endswith("_seconds")]:
         monkeypatch.setattr(by_axis, name, size_of_a_share if name == "all_to_all_seconds" else size)
 
 
-def test_tensor_parallel_ranks_reduce_what_is_priced(processes: Processes) -> None:
+def test_tensor_parallel_ranks_reduce_what_is_priced(processes) -> None:
     """Two messages of b·s·h a block each way, one for the embedding forward and one for the head backward.
 
     Not priced are the three numbers a token that a loss over a split vocabulary takes.
@@ -130,7 +129,7 @@ def test_tensor_parallel_ranks_reduce_what_is_priced(processes: Processes) -> No
     assert sorted(messages(found, "all_reduce")) == 3 * [LOSS_BYTES] + MESSAGES * [MESSAGE_BYTES]
 
 
-def test_sequence_parallel_ranks_gather_and_scatter_what_is_priced(processes: Processes) -> None:
+def test_sequence_parallel_ranks_gather_and_scatter_what_is_priced(processes) -> None:
     """The same messages, each gathered and scattered; none is gathered again, since DTensor kept them."""
     found, _ = processes.run(2, sent, plan_for("tp2 sp mbs8", LLAMA))[0]
     for name in ("all_gather_into_tensor", "reduce_scatter_tensor"):
@@ -138,7 +137,7 @@ def test_sequence_parallel_ranks_gather_and_scatter_what_is_priced(processes: Pr
 
 
 @pytest.mark.parametrize("way", ["ring", "all-gather", "all-to-all"])
-def test_context_parallel_ranks_send_what_is_priced(way: str, processes: Processes, in_bytes: None) -> None:
+def test_context_parallel_ranks_send_what_is_priced(way: str, processes, in_bytes) -> None:
     """Keys and values round or to everyone, and gradients back; or heads for tokens."""
     plan = plan_for(f"cp2 mbs4 context={way}", LLAMA)
     found, _ = processes.run(2, sent, plan)[0]
@@ -161,9 +160,7 @@ def test_context_parallel_ranks_send_what_is_priced(way: str, processes: Process
         (MOE, "cp2 mbs4 ep2"),
     ],
 )
-def test_experts_trade_what_is_priced(
-    model: dict[str, Any], layout: str, processes: Processes, in_bytes: None
-) -> None:
+def test_experts_trade_what_is_priced(model: dict[str, Any], layout: str, processes, in_bytes) -> None:
     """Copies there and back, forward and backward; gathered and scattered where ranks share an expert.
 
     A rank gets as many as its experts are popular, so those of all ranks are counted. Not priced are the numbers of
@@ -184,7 +181,7 @@ def test_experts_trade_what_is_priced(
     "layout",
     ["dp2 mbs4 zero1", "dp2 mbs2 zero3", "dp2 mbs4 zero2", "dp4 shard2 mbs2 zero1", "dp4 shard2 mbs1 zero3"],
 )
-def test_data_parallel_ranks_send_what_is_priced(layout: str, processes: Processes, in_bytes: None) -> None:
+def test_data_parallel_ranks_send_what_is_priced(layout: str, processes, in_bytes) -> None:
     """Every gradient scattered once a step, and its share added up over shard groups; every weight gathered once, or
     under ZeRO-3 before forward and before backward of every microbatch. Not priced are the two numbers of the
     gradient's norm."""

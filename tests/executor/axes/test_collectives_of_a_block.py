@@ -55,7 +55,7 @@ def of_ranks(
 
 
 @pytest.mark.parametrize(("model", "times"), [(GPT, 2), (SIDE_BY_SIDE, 1)])
-def test_a_block_side_by_side_is_reduced_once(model, times: int, processes: Processes) -> None:
+def test_a_block_side_by_side_is_reduced_once(model, times: int, processes) -> None:
     """What both found is added before the ranks add theirs; the embedding or the head takes one more."""
     forward, _ = of_ranks(processes, "tp2 mbs8", model)
     assert forward["all_reduce"] == times * BLOCKS + 1
@@ -64,7 +64,7 @@ def test_a_block_side_by_side_is_reduced_once(model, times: int, processes: Proc
     assert forward["reduce_scatter_tensor"] == times * BLOCKS + 1
 
 
-def test_halves_with_a_norm_each_enter_apart_and_leave_together(processes: Processes) -> None:
+def test_halves_with_a_norm_each_enter_apart_and_leave_together(processes) -> None:
     model = SIDE_BY_SIDE | {"parallel_norms": 2}
     forward, backward = of_ranks(processes, "tp2 mbs8", model)
     assert (forward["all_reduce"], backward["all_reduce"]) == (BLOCKS + 1, 2 * BLOCKS + 1)
@@ -83,7 +83,7 @@ in the backward pass their gradients as well."""
 
 
 @pytest.mark.parametrize("way", CONTEXTS)
-def test_context_ranks_meet_as_often_as_priced(way: str, processes: Processes) -> None:
+def test_context_ranks_meet_as_often_as_priced(way: str, processes) -> None:
     for seen, expected in zip(
         of_ranks(processes, f"cp2 mbs8 context={way}", GPT), CONTEXT_COLLECTIVES[way], strict=True
     ):

@@ -12,7 +12,6 @@ from unittest import mock
 import pytest
 import torch
 from effort import few, some_of
-from processes import Processes
 from saving_jobs import SAVED_AT, STEPS, train_and_save
 from training import GPT, MOE, Trained, offloaded_step, plan_for, train_weights
 
@@ -48,7 +47,7 @@ def train_each(plans: list[Plan]) -> list[Trained]:
 
 @few(1)
 @pytest.mark.parametrize("case", some_of(CASES, CASES[0], CASES[3]), ids=lambda case: case[0])
-def test_the_same_bits_on_a_drive(case: tuple[str, dict[str, object], str], processes: Processes) -> None:
+def test_the_same_bits_on_a_drive(case: tuple[str, dict[str, object], str], processes) -> None:
     layout, model, precision = case
     ways = ("", *(f"offload={way}" for way in WAYS))
     if "zero1" in layout:  # norms of shares of blocks are added up in another order
@@ -62,7 +61,7 @@ def test_the_same_bits_on_a_drive(case: tuple[str, dict[str, object], str], proc
 
 @few(1)
 @pytest.mark.parametrize("layout", ["mbs2", "dp2 mbs2 zero3"])
-def test_an_optimizer_without_states_goes_with_every_offload(layout: str, processes: Processes) -> None:
+def test_an_optimizer_without_states_goes_with_every_offload(layout: str, processes) -> None:
     """There may be nothing of it to lie anywhere."""
     ways = ("", *(f"offload={way}" for way in ("states", "parked", "streamed", *WAYS)))
     plans = [plan_for(f"{layout} {way}", optimizer="sgd") for way in ways]
@@ -71,7 +70,7 @@ def test_an_optimizer_without_states_goes_with_every_offload(layout: str, proces
 
 
 @pytest.mark.parametrize(("way", "unused"), [("states:3/drive", 0), ("streamed:3/drive ring=1", 3)])
-def test_bytes_of_the_drive_are_those_of_the_plan(way: str, unused: int, processes: Processes) -> None:
+def test_bytes_of_the_drive_are_those_of_the_plan(way: str, unused: int, processes) -> None:
     """In host memory are buffers of chunks and gradients of two blocks, besides what streamed blocks keep of theirs;
     fp32 weights that passes use have no buffers."""
     size = {"num_layers": 4, "hidden_size": 256, "max_positions": 64}
@@ -98,7 +97,7 @@ def saved(plan: Plan, folder: Path, resume: bool) -> list[tuple[float, float]]:
         return train_and_save(plan, folder, resume=resume)[0]
 
 
-def test_a_run_goes_on_bit_for_bit_from_a_drive_and_onto_one(processes: Processes, tmp_path: Path) -> None:
+def test_a_run_goes_on_bit_for_bit_from_a_drive_and_onto_one(processes, tmp_path) -> None:
     layouts = (
         "dp2 mbs2 zero0 offload=states/drive",
         "dp2 mbs2 zero0",
@@ -133,7 +132,7 @@ def fails(plan: Plan, folder: Path) -> tuple[str, int]:
     return "", 0
 
 
-def test_a_drive_that_fills_during_a_run_is_named(processes: Processes, tmp_path: Path) -> None:
+def test_a_drive_that_fills_during_a_run_is_named(processes, tmp_path) -> None:
     """With what every tier holds; and the last checkpoint is whole."""
     plan = plan_for("mbs2 offload=states/drive")
     ((said, code),) = processes.run(1, fails, plan, tmp_path)
@@ -154,7 +153,7 @@ def train_on(plan: Plan, folder: Path) -> Any:
     return train_and_save(plan, folder, resume=True, steps=STEPS + 4)
 
 
-def test_a_drive_without_room_is_refused_before_anything_runs(tmp_path: Path) -> None:
+def test_a_drive_without_room_is_refused_before_anything_runs(tmp_path) -> None:
     plan = plan_for("dp2 mbs2 zero1 offload=states/drive")
     require_drive(plan, tmp_path)
     with pytest.raises(HostError, match="there is no such folder"):
@@ -187,7 +186,7 @@ def no_room(plan: Plan, folder: Path) -> str:
     return ""
 
 
-def test_room_is_taken_before_the_first_step(processes: Processes, tmp_path: Path) -> None:
+def test_room_is_taken_before_the_first_step(processes, tmp_path) -> None:
     (said,) = processes.run(1, no_room, plan_for("mbs2 offload=states/drive"), tmp_path)
     assert "has no room for" in said
     assert "are free beside 0 B that this rank has there" in said

@@ -126,7 +126,7 @@ ONCE = [(*case, (None, 0.5)[place % 2]) for place, case in enumerate(IN_EVERY_RU
 )
 @few(3)
 def test_the_same_bits_wherever_blocks_live(
-    model: dict[str, Any], layout: str, clip: float | None, processes: Processes
+    model: dict[str, Any], layout: str, clip: float | None, processes
 ) -> None:
     """In every run each layout with two of the ways by turns."""
     place = CASES.index((model, layout))
@@ -139,7 +139,7 @@ def test_the_same_bits_wherever_blocks_live(
             )
 
 
-def test_the_same_bits_in_16(processes: Processes) -> None:
+def test_the_same_bits_in_16(processes) -> None:
     """Master weights are on the host, and weights in 16 bits go up."""
     for layout in some_of(("mbs2 recompute=full", "dp2 mbs2 zero0", "dp2 mbs2 zero3"), "dp2 mbs2 zero3"):
         for plain, *offloaded in trained(processes, GPT, layout, WAYS, None, precision="bf16"):
@@ -149,7 +149,7 @@ def test_the_same_bits_in_16(processes: Processes) -> None:
 
 @few(1)
 @pytest.mark.parametrize("ring", [1, 3, 4])
-def test_rings_of_any_length(ring: int, processes: Processes) -> None:
+def test_rings_of_any_length(ring: int, processes) -> None:
     for layout in ("mbs2", "pp2 vpp2 mbs2"):
         way = f"streamed ring={min(ring, 2) if 'pp2' in layout else ring}"
         for plain, one in trained(processes, GPT, layout, (way,), None):
@@ -170,7 +170,7 @@ JOB = {"global_batch": 8, "sequence_length": 256}
     ],
 )
 def test_tiers_hold_and_links_carry_what_can_be_counted(
-    way: str, host_bytes: int, copied_bytes: int, processes: Processes
+    way: str, host_bytes: int, copied_bytes: int, processes
 ) -> None:
     """Bytes a parameter of the blocks that live on the host; gradients of two more travel."""
     plan = plan_for(f"mbs4 offload={way}", GPT | SIZE, **JOB)
@@ -187,7 +187,7 @@ def test_tiers_hold_and_links_carry_what_can_be_counted(
     assert copied == pytest.approx(4 * copied_bytes * block - stays, rel=0.005)
 
 
-def test_activations_leave_the_device(processes: Processes) -> None:
+def test_activations_leave_the_device(processes) -> None:
     """All but those of two blocks, of six; and they come back, those of each of four microbatches."""
     plan = plan_for("mbs2 offload=activations", GPT | SIZE, **JOB)
     ((parts, host, carried, _),) = processes.run(1, offloaded_step, plan)
@@ -213,13 +213,13 @@ def runs_out(plan: Plan) -> str:
         return f"{error} / {error.hint}"
 
 
-def test_host_memory_that_runs_out_is_named(processes: Processes) -> None:
+def test_host_memory_that_runs_out_is_named(processes) -> None:
     (said,) = processes.run(1, runs_out, plan_for("mbs2 offload=streamed"))
     assert said.startswith("host memory ran out: offloaded blocks have")
     assert "checkpoints that were saved are whole" in said
 
 
-def test_pinned_memory_names_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pinned_memory_names_the_limit(monkeypatch) -> None:
     """Where a GPU's host refuses to pin a buffer, as this one does, which has no GPU."""
     monkeypatch.setattr(resource, "getrlimit", lambda which: (1 << 20, 1 << 20))
     link = HostLink(torch.device("cpu"), 1)
@@ -232,7 +232,7 @@ def test_pinned_memory_names_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def locked(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+def locked(monkeypatch) -> dict[int, int]:
     """Address → bytes of what a driver locks: pages, of which it locks none twice."""
     found: dict[int, int] = {}
 
@@ -257,13 +257,13 @@ def locked(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
     return found
 
 
-def test_small_pinned_buffers_share_no_page(locked: dict[int, int]) -> None:
+def test_small_pinned_buffers_share_no_page(locked) -> None:
     """A shard of a norm's gains is smaller than a page, and the driver locks a page once."""
     made = [pinned_zeros(32, torch.float32) for _ in range(64)]
     assert list(locked.values()) == [128] * len(made)
 
 
-def test_shards_of_streamed_blocks_are_pinned_as_large_as_they_are(locked: dict[int, int]) -> None:
+def test_shards_of_streamed_blocks_are_pinned_as_large_as_they_are(locked) -> None:
     """In place of torch's allocator, to which `fully_shard` would give them."""
     with torch.device("meta"):
         model = plan_for("mbs2").model
@@ -274,7 +274,7 @@ def test_shards_of_streamed_blocks_are_pinned_as_large_as_they_are(locked: dict[
     assert sum(locked.values()) == sum(one.nbytes for one in part.parameters()) > 0
 
 
-def test_pinned_memory_is_as_large_as_what_lies_in_it(locked: dict[int, int]) -> None:
+def test_pinned_memory_is_as_large_as_what_lies_in_it(locked) -> None:
     """Torch's allocator would round 21 blocks of Llama 2 13B, 111.7 GiB, up to 137.4; here, a thousandth of them."""
     link = HostLink(torch.device("cpu"), 1)
     link._pinned = True
@@ -307,7 +307,7 @@ def test_a_rank_is_emulated_without_values(way: str) -> None:
     [(96, 8, "8", 11), (96, 8, None, 11), (12, 1, None, 11), (24, 8, "2", 11), (4, 8, None, 1)],
 )
 def test_an_update_on_the_host_has_its_share_of_the_cores(
-    cores: int, gpus: int, started: str | None, threads: int, monkeypatch: pytest.MonkeyPatch
+    cores: int, gpus: int, started: str | None, threads: int, monkeypatch
 ) -> None:
     """Of 64 ranks those of one host share it, whether each was started or one is emulated; no more than it has GPUs."""
     plan = plan_for("dp64 mbs1 zero1 offload=states", global_batch=64)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from effort import few, number, some_of
-from processes import Processes
 from training import GPT, LLAMA, MOE, NO_GRADIENT, engine_and_batches, plan_for, train_weights
 
 STEPS = number(2, 4)
@@ -46,7 +45,7 @@ SOME = [CASES[place] for place in (0, 3, 5, 6, 11, 14)]
 @pytest.mark.parametrize(("model", "layout"), some_of(CASES, *SOME), ids=lambda value: str(value)[:60])
 @pytest.mark.parametrize("clip", [None, CLIP])
 def test_gradients_reduced_behind_compute_train_alike(
-    model: dict[str, Any], layout: str, clip: float | None, processes: Processes
+    model: dict[str, Any], layout: str, clip: float | None, processes
 ) -> None:
     """Losses and norms of every step, and how far every parameter went with the plan's own optimizer."""
     plans = [plan_for(words, model) for words in (layout, f"{layout} overlap=pp,dp")]
@@ -76,7 +75,7 @@ AHEAD: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("model", "layout"), some_of(AHEAD, AHEAD[0], AHEAD[2], AHEAD[5]))
 def test_stages_that_send_ahead_train_alike_to_the_last_bit(
-    model: dict[str, Any], layout: str, processes: Processes
+    model: dict[str, Any], layout: str, processes
 ) -> None:
     """Who waits for a tensor when changes nothing of it."""
     plans = [plan_for(words, model) for words in (layout, f"{layout} overlap=pp")]
@@ -106,7 +105,7 @@ WHOLE = ["dp2 mbs1 zero1", "pp2 dp2 mbs1 zero0", "pp2 dp2 mbs1 zero1 schedule=zb
 
 
 @pytest.mark.parametrize("layout", some_of(WHOLE, WHOLE[2]))
-def test_every_reduction_has_begun_when_the_backward_pass_ends(layout: str, processes: Processes) -> None:
+def test_every_reduction_has_begun_when_the_backward_pass_ends(layout: str, processes) -> None:
     plan = plan_for(f"{layout} overlap=dp", UNTIED)
     for begun, flats in processes.run(plan.layout.num_gpus, begun_before_the_backward_pass_ends, plan):
         assert begun == flats > 1

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from effort import few, first_of, number
-from processes import Processes
 from training import GPT, LLAMA, MOE, plan_for, question_for, stray, train_weights
 
 from cost_models.axes.layout import parse_layout
@@ -60,7 +59,7 @@ CASES = first_of(
 @few(2)
 @pytest.mark.parametrize(("model", "text", "sizes"), CASES, ids=[f"{m} {t}" for m, t, _ in CASES])
 def test_unequal_shares_train_as_one_process_does(
-    processes: Processes, model: str, text: str, sizes: tuple[int, int]
+    processes, model: str, text: str, sizes: tuple[int, int]
 ) -> None:
     plan = pooled_plan(text, MODELS[model], sizes)
     shares = [share_of(plan, replica) for replica in range(plan.layout.dp)]
@@ -81,7 +80,7 @@ def test_of_several_pools_the_doctor_assumes_memory_alone() -> None:
     assert assumed.bytes_needed > 0
 
 
-def test_alone_a_rank_has_its_replicas_share(processes: Processes) -> None:
+def test_alone_a_rank_has_its_replicas_share(processes) -> None:
     plan = pooled_plan("mbs1 zero0 replicas=old,new", GPT, (1, 1))
     for rank, shape in enumerate(processes.run(2, batch_shape, plan)):
         assert shape == (share_of(plan, rank).sequences, plan.training.sequence_length)

@@ -66,7 +66,7 @@ def saved_run(processes: Processes, layout: str, folder: Path, model: dict = GPT
     ),
 )
 def test_the_same_plan_resumes_bit_for_bit(
-    layout: str, model: dict[str, Any], training: dict[str, Any], processes: Processes, tmp_path: Path
+    layout: str, model: dict[str, Any], training: dict[str, Any], processes, tmp_path
 ) -> None:
     """Losses and gradient norms equal those of the run that was not interrupted, compared exactly."""
     expected = saved_run(processes, layout, tmp_path, model, **training)
@@ -99,7 +99,7 @@ ADAPTED: dict[str, Any] = {"tuning": {"rank": 4, "targets": ("all-linear",), "al
     ],
 )
 def test_another_plan_goes_on_with_the_same_curve(
-    saved: str, resumed: str, model: dict[str, Any], job: dict[str, Any], processes: Processes, tmp_path: Path
+    saved, resumed: str, model: dict[str, Any], job: dict[str, Any], processes, tmp_path
 ) -> None:
     """Within what layouts differ in anyway; two steps, as a wrong moment shows in the second. Of adapters the
     checkpoint has nothing else: what is frozen is drawn again."""
@@ -113,7 +113,7 @@ def test_another_plan_goes_on_with_the_same_curve(
     assert "tuning" not in job or all("_adapter" in name or "random" in name for name in names)
 
 
-def test_the_learning_rate_goes_on_where_it_was(processes: Processes, tmp_path: Path) -> None:
+def test_the_learning_rate_goes_on_where_it_was(processes, tmp_path) -> None:
     """Bit for bit through warm-up and decay; another schedule is another curve, and is said."""
     plan, folder = plan_for("dp2 mbs2 zero1"), Folder(tmp_path)
     expected, _, _ = processes.run(2, partial(FRESH, **SCHEDULED, rate=RATE), plan, tmp_path)[0]
@@ -127,7 +127,7 @@ def test_the_learning_rate_goes_on_where_it_was(processes: Processes, tmp_path: 
     assert told[1] == "the learning rate was 0.01, now it is 0.008"
 
 
-def test_other_choices_are_said_where_a_run_goes_on(processes: Processes, tmp_path: Path) -> None:
+def test_other_choices_are_said_where_a_run_goes_on(processes, tmp_path) -> None:
     """They are taken, as a person may mean them; a curve that bends here must not be a riddle."""
     saved_run(processes, "mbs2", tmp_path, GPT)
     plan = plan_for("mbs2", GPT, precision="bf16")
@@ -142,7 +142,7 @@ def test_other_choices_are_said_where_a_run_goes_on(processes: Processes, tmp_pa
     ]
 
 
-def test_a_vocabulary_padded_for_more_ranks(processes: Processes, tmp_path: Path) -> None:
+def test_a_vocabulary_padded_for_more_ranks(processes, tmp_path) -> None:
     """Rows that only pad are made anew; the rows of tokens and everything else are the saved ones."""
     odd = LLAMA | {"vocab_size": 257, "vocab_multiple": 1}
     saved_run(processes, "mbs2", tmp_path, odd)
@@ -208,8 +208,8 @@ def swapped(tensor: dict[str, Any]) -> None:
 def test_a_broken_checkpoint_is_named_and_the_one_before_taken(
     damage,
     said: str,
-    processes: Processes,
-    tmp_path: Path,  # type: ignore[no-untyped-def]
+    processes,
+    tmp_path,  # type: ignore[no-untyped-def]
 ) -> None:
     """The run goes on from the checkpoint before, says so, and leaves the broken one under another name."""
     plan = plan_for("dp2 mbs2 zero1")
@@ -224,7 +224,7 @@ def test_a_broken_checkpoint_is_named_and_the_one_before_taken(
     assert (tmp_path / "broken-step-00000005-0").is_dir()
 
 
-def test_a_checkpoint_is_of_the_step_that_it_says(processes: Processes, tmp_path: Path) -> None:
+def test_a_checkpoint_is_of_the_step_that_it_says(processes, tmp_path) -> None:
     """Whatever its folder is called: its state would go on with the data and the rates of another step."""
     plan = plan_for("dp2 mbs2 zero1")
     processes.run(2, FRESH, plan, tmp_path)
@@ -235,7 +235,7 @@ def test_a_checkpoint_is_of_the_step_that_it_says(processes: Processes, tmp_path
         assert "its name is step-00000005" in message
 
 
-def test_without_a_whole_checkpoint_nothing_is_trained(processes: Processes, tmp_path: Path) -> None:
+def test_without_a_whole_checkpoint_nothing_is_trained(processes, tmp_path) -> None:
     plan = plan_for("dp2 mbs2 zero1")
     processes.run(2, FRESH, plan, tmp_path)
     for step in Folder(tmp_path).complete():
@@ -248,7 +248,7 @@ def test_without_a_whole_checkpoint_nothing_is_trained(processes: Processes, tmp
     assert Folder(tmp_path).complete() == [5, 3]
 
 
-def test_what_a_killed_save_left_is_never_read(processes: Processes, tmp_path: Path) -> None:
+def test_what_a_killed_save_left_is_never_read(processes, tmp_path) -> None:
     """It is not listed, and the next save clears it away."""
     plan = plan_for("dp2 mbs2 zero1")
     processes.run(2, FRESH, plan, tmp_path)
@@ -261,7 +261,7 @@ def test_what_a_killed_save_left_is_never_read(processes: Processes, tmp_path: P
     assert Folder(tmp_path).complete() == [6, 5]
 
 
-def test_a_full_disk_leaves_the_checkpoint_before(processes: Processes, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_checkpoint_before(processes, tmp_path) -> None:
     """Every rank says which rank could not write which file and why; half of it is not left lying."""
     plan = plan_for("dp2 mbs2 zero1")
     processes.run(2, FRESH, plan, tmp_path)
@@ -291,8 +291,8 @@ def test_another_runs_checkpoint_is_refused(
     training: dict,
     how: dict,
     said: str,
-    processes: Processes,
-    tmp_path: Path,  # type: ignore[type-arg]
+    processes,
+    tmp_path,  # type: ignore[type-arg]
 ) -> None:
     saved = {"optimizer": "sgd"} if "optimizer" in training else {}
     processes.run(1, FRESH, plan_for("mbs2", **saved), tmp_path)
@@ -302,14 +302,14 @@ def test_another_runs_checkpoint_is_refused(
     assert said in message
 
 
-def test_a_new_run_does_not_write_among_checkpoints(processes: Processes, tmp_path: Path) -> None:
+def test_a_new_run_does_not_write_among_checkpoints(processes, tmp_path) -> None:
     processes.run(1, FRESH, plan_for("mbs2"), tmp_path)
     kind, message = processes.run(1, partial(refused, resume=False), plan_for("mbs2"), tmp_path)[0]
     assert kind == "InputError"
     assert "has checkpoints already, the newest of step 5" in message
 
 
-def test_a_loss_that_is_no_number_stops_before_it_is_saved(processes: Processes, tmp_path: Path) -> None:
+def test_a_loss_that_is_no_number_stops_before_it_is_saved(processes, tmp_path) -> None:
     """Every rank stops with the same words; no checkpoint holds what came of it."""
     how = {"rate": Rate(peak=1e18), "every": 1}
     answers = processes.run(2, partial(refused, resume=False, **how), plan_for("dp2 mbs2 zero1"), tmp_path)
@@ -324,13 +324,13 @@ def test_a_loss_that_is_no_number_stops_before_it_is_saved(processes: Processes,
     assert Folder(tmp_path).complete()[0] < stopped
 
 
-def test_only_the_newest_stay(processes: Processes, tmp_path: Path) -> None:
+def test_only_the_newest_stay(processes, tmp_path) -> None:
     processes.run(1, partial(FRESH, every=1), plan_for("mbs2"), tmp_path)
     assert Folder(tmp_path).complete() == [5, 4]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000004", "step-00000005"]
 
 
-def test_nothing_on_disk_is_a_pickle(processes: Processes, tmp_path: Path) -> None:
+def test_nothing_on_disk_is_a_pickle(processes, tmp_path) -> None:
     """JSON and safetensors only: no file holds the opcode that begins a pickle or a zip of one."""
     processes.run(2, FRESH, plan_for("dp2 mbs2 zero1"), tmp_path)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]

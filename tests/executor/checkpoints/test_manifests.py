@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,7 +34,7 @@ def signed(content: Any) -> str:
     ],
     ids=lambda text: text[:30],
 )
-def test_what_is_no_manifest(text: str, tmp_path: Path) -> None:
+def test_what_is_no_manifest(text: str, tmp_path) -> None:
     (tmp_path / MANIFEST).write_text(text)
     with pytest.raises(BrokenError) as caught:
         read_manifest(tmp_path)

@@ -42,7 +42,7 @@ def interrupted(processes: Processes, plan: Plan, folder: Path) -> list[tuple[fl
 )
 @few(1)
 def test_a_run_goes_on_bit_for_bit_wherever_its_blocks_live(
-    layout: str, precision: str, ways: tuple[str, ...], processes: Processes, tmp_path: Path
+    layout: str, precision: str, ways: tuple[str, ...], processes, tmp_path
 ) -> None:
     """Saved one way, resumed the others and the same."""
     saved, *others = (plan_for(f"{layout} {way}", GPT, precision=precision) for way in ways)
@@ -60,9 +60,7 @@ def test_a_run_goes_on_bit_for_bit_wherever_its_blocks_live(
     ],
 )
 @few(0)
-def test_a_run_goes_on_with_another_layout_too(
-    saved: str, resumed: str, processes: Processes, tmp_path: Path
-) -> None:
+def test_a_run_goes_on_with_another_layout_too(saved, resumed: str, processes, tmp_path) -> None:
     expected = interrupted(processes, plan_for(saved), tmp_path)
     got = processes.run(4, goes_on, plan_for(resumed), tmp_path)[0]
     assert got == [pytest.approx(pair, rel=1e-5) for pair in expected]

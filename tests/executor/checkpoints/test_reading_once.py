@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from effort import few
-from processes import Processes
 from saving_jobs import train_and_save
 from training import GPT, MOE, plan_for
 
@@ -65,9 +64,7 @@ def _loaded(plan: Plan, folder: Path, once: bool) -> tuple[int, list[str]]:
     ("layout", "model"),
     [("dp2 mbs2 zero0", GPT), ("dp4 mbs2 zero1 shard2", GPT), ("dp4 ep2 mbs2 zero2 shard2", MOE)],
 )
-def test_each_byte_is_read_once(
-    layout: str, model: dict[str, Any], processes: Processes, tmp_path: Path
-) -> None:
+def test_each_byte_is_read_once(layout: str, model: dict[str, Any], processes, tmp_path) -> None:
     plan = plan_for(layout, model)
     ranks = plan.layout.num_gpus
     processes.run(ranks, _saved, plan, tmp_path)
@@ -87,7 +84,7 @@ def test_each_byte_is_read_once(
     assert [held for _, held in once] == [held for _, held in every]
 
 
-def test_the_clock_of_a_digest_has_all_bytes(tmp_path: Path) -> None:
+def test_the_clock_of_a_digest_has_all_bytes(tmp_path) -> None:
     clock = ReadingClock()
     (tmp_path / "file").write_bytes(bytes(3 << 20))
     assert digest_of(tmp_path / "file", clock) == hashlib.sha256(bytes(3 << 20)).hexdigest()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from effort import few
-from processes import Processes
 from recommending import model, save_and_resume
 
 ALONE = "table:0-5=whole@0,0,0,0,0,0"
@@ -22,9 +19,7 @@ TOLERANCE = 1e-6
 
 @few(2)
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise-adagrad", "adagrad", "adam"])
-def test_any_sharding_goes_on_where_another_stopped(
-    optimizer: str, processes: Processes, tmp_path: Path
-) -> None:
+def test_any_sharding_goes_on_where_another_stopped(optimizer: str, processes, tmp_path) -> None:
     """One process → two → four in two nodes → one, against one process throughout; and the second once more."""
     spec, folder = model("mean"), tmp_path / "saved"
     expected, _, _ = processes.run(1, save_and_resume, spec, ALONE, optimizer, tmp_path / "alone", False, 8)[
@@ -40,7 +35,7 @@ def test_any_sharding_goes_on_where_another_stopped(
     assert two[2][0].endswith(f"after step 2, saved as {ALONE} on 1 GPUs")
 
 
-def test_resuming_is_exact(processes: Processes, tmp_path: Path) -> None:
+def test_resuming_is_exact(processes, tmp_path) -> None:
     """The same ranks and sharding, stopped in the middle: every loss and every row to the bit."""
     spec = model("sum")
     whole = processes.run(4, save_and_resume, spec, NODES, "adam", tmp_path / "whole", False, 6, 2)[0]

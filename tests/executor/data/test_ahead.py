@@ -8,7 +8,6 @@ from unittest import mock
 
 import pytest
 import torch
-from processes import Processes
 from training import LLAMA, plan_for
 
 from executor.data.batches import Ahead
@@ -61,9 +60,7 @@ def reads(plan: Plan) -> tuple[Counter[tuple[int, int]], list[tuple[list[int], l
 
 
 @pytest.mark.parametrize(("layout", "readers"), [("tp2 cp2 mbs8", 1), ("tp2 dp2 mbs4", 1), ("pp4 mbs2", 2)])
-def test_each_sequence_is_read_once_by_those_that_work_on_it(
-    layout: str, readers: int, processes: Processes
-) -> None:
+def test_each_sequence_is_read_once_by_those_that_work_on_it(layout: str, readers: int, processes) -> None:
     """Once by the first stage and once by the last; the two between them read none."""
     from executor.data.batches import Batches
 

@@ -52,7 +52,7 @@ def test_random_tokens_use_the_whole_vocabulary() -> None:
     assert not torch.equal(whole, batches.slice(4, 0, 1)[0])
 
 
-def test_an_epoch_sees_every_window_once(tmp_path: Path) -> None:
+def test_an_epoch_sees_every_window_once(tmp_path) -> None:
     """Two epochs over 20 windows in steps of 8, the last step of one epoch being the first of the next."""
     folder = numbered(tmp_path / "tokens", 20 * 32 + 1)
     batches = Batches(TRAINING, vocabulary=1000, seed=0, data=str(folder))
@@ -64,7 +64,7 @@ def test_an_epoch_sees_every_window_once(tmp_path: Path) -> None:
     assert firsts[:20] != list(range(20))
 
 
-def test_a_token_beyond_its_vocabulary_is_noticed(tmp_path: Path) -> None:
+def test_a_token_beyond_its_vocabulary_is_noticed(tmp_path) -> None:
     """Where the file was changed behind the header's back."""
     folder = numbered(tmp_path / "tokens", 65)
     tokens = np.memmap(folder / "tokens.bin", "<u2", mode="r+")

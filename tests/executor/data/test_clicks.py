@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from processes import Processes
 
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_recommender
@@ -36,7 +35,7 @@ def lines(count: int) -> str:
     )
 
 
-def test_text_and_binary_are_read_alike(tmp_path: Path) -> None:
+def test_text_and_binary_are_read_alike(tmp_path) -> None:
     text, binary = tmp_path / "day.tsv", tmp_path / "day.bin"
     text.write_text(lines(10), "utf-8")
     records = [[i % 2, *[i] * NUMBERS, *(i + t for t in range(CATEGORIES))] for i in range(10)]
@@ -50,7 +49,7 @@ def test_text_and_binary_are_read_alike(tmp_path: Path) -> None:
     assert RecordedClicks(binary, criteo(), 8).slice(1, 0, 1).ids[0].values.tolist()[:3] == [8, 9, 0]
 
 
-def test_ids_out_of_range_are_counted_and_told(tmp_path: Path) -> None:
+def test_ids_out_of_range_are_counted_and_told(tmp_path) -> None:
     path = tmp_path / "day.tsv"
     path.write_text(lines(10), "utf-8")
     with pytest.raises(InputError, match="ids that no table has a row for") as refused:
@@ -64,7 +63,7 @@ def test_ids_out_of_range_are_counted_and_told(tmp_path: Path) -> None:
         assert told.endswith("the first is 30 in row 9 of day.tsv")
 
 
-def test_ids_out_of_range_are_counted_over_all_ranks(tmp_path: Path) -> None:
+def test_ids_out_of_range_are_counted_over_all_ranks(tmp_path) -> None:
     """Each of two ranks meets one: one sentence, with the first row of the file."""
     path, model = _recorded(tmp_path / "a.bin", at17=(5, 100)), criteo("modulo")
     records = np.fromfile(path, dtype="<i4").reshape(-1, 40)
@@ -88,13 +87,13 @@ def test_ids_out_of_range_are_counted_over_all_ranks(tmp_path: Path) -> None:
         ("a.bin", b"abc", "3 bytes are not samples of 160 bytes"),
     ],
 )
-def test_broken_files_are_refused(name: str, content: bytes, what: str, tmp_path: Path) -> None:
+def test_broken_files_are_refused(name: str, content: bytes, what: str, tmp_path) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=what):
         RecordedClicks(tmp_path / name, criteo(), 4).slice(0, 0, 1)
 
 
-def test_a_model_of_other_tables_is_refused(tmp_path: Path) -> None:
+def test_a_model_of_other_tables_is_refused(tmp_path) -> None:
     (tmp_path / "a.tsv").write_text(lines(2), "utf-8")
     with pytest.raises(InputError, match="takes 13 numbers, 1 ids"):
         RecordedClicks(tmp_path / "a.tsv", RecommenderSpec(tables=(TableSpec(name="a", rows=3, width=2),)), 2)
@@ -125,7 +124,7 @@ def test_ranks_see_the_same_samples_in_the_same_order() -> None:
         assert torch.equal(torch.cat([part.ids[table].values for part in parts]), ids.values)
 
 
-def test_the_demo_learns(processes: Processes) -> None:
+def test_the_demo_learns(processes) -> None:
     """AUC on samples that it was not trained on: from about a half to three quarters in 200 steps."""
     before, after = processes.run(1, _learned, _demo(), 200)[0]
     assert before == pytest.approx(0.5, abs=0.1)
@@ -179,13 +178,13 @@ def _recorded(path: Path, **fields: tuple[int, int]) -> Path:
     return path
 
 
-def test_a_label_is_nothing_but_0_or_1(tmp_path: Path) -> None:
+def test_a_label_is_nothing_but_0_or_1(tmp_path) -> None:
     clicks = RecordedClicks(_recorded(tmp_path / "a.bin", at0=(4, 7)), criteo(), 8)
     with pytest.raises(InputError, match="row 5 has label 7; a label is 0 or 1"):
         clicks.slice(0, 0, 1)
 
 
-def test_pooling_above_what_a_file_has_is_refused(tmp_path: Path) -> None:
+def test_pooling_above_what_a_file_has_is_refused(tmp_path) -> None:
     tables = TableSpec(name="c", rows=100, width=4, count=CATEGORIES, pooling=3.0)
     model = RecommenderSpec(tables=(tables,), bottom_mlp=(4,), top_mlp=(8, 1))
     with pytest.raises(InputError, match="one id for each table, and the plan counts on more") as caught:
@@ -193,7 +192,7 @@ def test_pooling_above_what_a_file_has_is_refused(tmp_path: Path) -> None:
     assert "table `c`: `pooling` says 3 ids" in str(caught.value)
 
 
-def test_clicks_from_a_pipe_are_refused_with_a_hint(tmp_path: Path) -> None:
+def test_clicks_from_a_pipe_are_refused_with_a_hint(tmp_path) -> None:
     os.mkfifo(tmp_path / "clicks")
     with pytest.raises(InputError, match="read more than once") as caught:
         RecordedClicks(tmp_path / "clicks", criteo(), 8)

@@ -22,7 +22,7 @@ TEXT = "The quick brown fox jumps over the lazy dog. " * 40 + "ünïcode\r\n"
 
 
 @pytest.fixture
-def text(tmp_path: Path) -> Path:
+def text(tmp_path) -> Path:
     path = tmp_path / "text.txt"
     path.write_bytes(TEXT.encode())
     return path
@@ -45,7 +45,7 @@ def test_a_shuffle_needs_no_neighbours() -> None:
     assert abs(np.corrcoef(places, whole)[0, 1]) < 0.1
 
 
-def test_bytes_round_trip(text: Path, tmp_path: Path) -> None:
+def test_bytes_round_trip(text, tmp_path) -> None:
     """Two texts, each ended by a zero."""
     made = make_tokens([text, text], tmp_path / "tokens")
     header, tokens = open_tokens(tmp_path / "tokens", 256)
@@ -55,7 +55,7 @@ def test_bytes_round_trip(text: Path, tmp_path: Path) -> None:
     assert (header.vocabulary, header.texts, header.text_bytes) == (256, 2, 2 * len(TEXT.encode()))
 
 
-def test_byte_pairs_round_trip(text: Path, tmp_path: Path) -> None:
+def test_byte_pairs_round_trip(text, tmp_path) -> None:
     """Learnt here, kept beside the tokens, used again for another text."""
     tokenizers = pytest.importorskip("tokenizers")
     made = make_tokens([text], tmp_path / "tokens", pairs=300)
@@ -81,7 +81,7 @@ def test_byte_pairs_round_trip(text: Path, tmp_path: Path) -> None:
         lambda kept: kept | {"model": kept["model"] | {"vocab": kept["model"]["vocab"] | {"a": "b"}}},
     ],
 )
-def test_what_is_no_tokenizer_is_refused(spoil: Callable[[Any], Any], text: Path, tmp_path: Path) -> None:
+def test_what_is_no_tokenizer_is_refused(spoil: Callable[[Any], Any], text, tmp_path) -> None:
     pytest.importorskip("tokenizers")
     make_tokens([text], tmp_path / "tokens", pairs=300)
     kept = tmp_path / "tokens" / "tokenizer.json"
@@ -92,7 +92,7 @@ def test_what_is_no_tokenizer_is_refused(spoil: Callable[[Any], Any], text: Path
     assert not (tmp_path / "again").exists()
 
 
-def test_what_a_tokenizer_says_besides_its_pairs_counts_for_nothing(text: Path, tmp_path: Path) -> None:
+def test_what_a_tokenizer_says_besides_its_pairs_counts_for_nothing(text, tmp_path) -> None:
     """The library panics over some of it, which no Python catches."""
     pytest.importorskip("tokenizers")
     made = make_tokens([text], tmp_path / "tokens", pairs=300)
@@ -104,14 +104,12 @@ def test_what_a_tokenizer_says_besides_its_pairs_counts_for_nothing(text: Path, 
 
 
 @pytest.mark.parametrize("pairs", [MAX_BYTE_PAIRS + 1, 10**9, 10**30])
-def test_more_pairs_than_there_are(pairs: int, text: Path, tmp_path: Path) -> None:
+def test_more_pairs_than_there_are(pairs: int, text, tmp_path) -> None:
     with pytest.raises(InputError, match="byte pairs are more than any text has use for"):
         make_tokens([text], tmp_path / "tokens", pairs=pairs)
 
 
-def test_tokens_that_were_changed_are_noticed(
-    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tokens_that_were_changed_are_noticed(text, tmp_path, monkeypatch) -> None:
     """As many bytes as before, another one among them; a large file is hashed again when it was written to since."""
     monkeypatch.setattr("executor.data.tokens.LARGE_BYTES", 0)
     folder = tmp_path / "tokens"
@@ -129,7 +127,7 @@ def test_tokens_that_were_changed_are_noticed(
         require_whole(folder)
 
 
-def test_folders_stand_for_their_files(tmp_path: Path) -> None:
+def test_folders_stand_for_their_files(tmp_path) -> None:
     (tmp_path / "texts" / "deep").mkdir(parents=True)
     (tmp_path / "texts" / "b.txt").write_text("b")
     (tmp_path / "texts" / "deep" / "a.txt").write_text("a")
@@ -137,7 +135,7 @@ def test_folders_stand_for_their_files(tmp_path: Path) -> None:
     assert bytes(open_tokens(tmp_path / "tokens", 256)[1].astype(np.uint8)) == b"b\0a\0"
 
 
-def test_every_bad_text_is_named_and_nothing_is_left(text: Path, tmp_path: Path) -> None:
+def test_every_bad_text_is_named_and_nothing_is_left(text, tmp_path) -> None:
     (tmp_path / "image").write_bytes(b"\x89PNG\0")
     with pytest.raises(InputError) as refused:
         make_tokens([text, tmp_path / "image", tmp_path / "missing"], tmp_path / "tokens")
@@ -152,7 +150,7 @@ def test_every_bad_text_is_named_and_nothing_is_left(text: Path, tmp_path: Path)
 
 
 @pytest.mark.timeout(60)
-def test_a_pipe_is_no_text(tmp_path: Path) -> None:
+def test_a_pipe_is_no_text(tmp_path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError) as refused:
         make_tokens([tmp_path / "pipe"], tmp_path / "tokens")
@@ -161,7 +159,7 @@ def test_a_pipe_is_no_text(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_there_is_not_overwritten(text: Path, tmp_path: Path) -> None:
+def test_what_is_there_is_not_overwritten(text, tmp_path) -> None:
     make_tokens([text], tmp_path / "tokens")
     with pytest.raises(InputError, match="is there already"):
         make_tokens([text], tmp_path / "tokens")
@@ -172,7 +170,7 @@ def test_what_is_there_is_not_overwritten(text: Path, tmp_path: Path) -> None:
         make_tokens([text], tmp_path / "more", pairs=256)
 
 
-def test_broken_folders_say_what_is_wrong(text: Path, tmp_path: Path) -> None:
+def test_broken_folders_say_what_is_wrong(text, tmp_path) -> None:
     folder = tmp_path / "tokens"
     count = make_tokens([text], folder).tokens
     with pytest.raises(InputError, match="of a vocabulary of 256; the model's is 100"):

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
-from processes import Processes
 from training import plan_for
 
 from executor.doctor.examine import (
@@ -170,7 +167,7 @@ def test_a_plan_says_what_it_counts_on() -> None:
     assert not assumed.known  # the datasheet of a core
 
 
-def test_processes_examine_one_another(processes: Processes, tmp_path: Path) -> None:
+def test_processes_examine_one_another(processes, tmp_path) -> None:
     """A product that takes three times as long is found, whatever else the machine does; times are not looked at."""
     seen = Examination.model_validate_json(processes.run(2, _examined)[0])
     assert {one.check for one in seen.readings} == {MATMUL, MEMORY, LAUNCH, LINK, LATENCY}
@@ -198,7 +195,7 @@ def _examined():  # type: ignore[no-untyped-def]
     return examine_here(torch.device("cpu"), three_times).model_dump_json()
 
 
-def test_a_clock_that_no_library_tells_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_no_library_tells_is_left_out(monkeypatch) -> None:
     """NVML's errors are of its own type: a container without it must not end the examination."""
 
     class NVMLError(Exception):

@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from effort import THOROUGH, few, first_of
-from processes import Processes
 from training import LLAMA, MOE, plan_for, traced
 
 from cost_models.axes.layout import parse_layout
@@ -66,7 +65,7 @@ def test_a_wide_loss_holds_what_is_priced(layout: str) -> None:
         2, ["tp2 mbs2", "dp2 mbs2 zero3", "pp2 mbs2 schedule=zbv", "pp2 mbs2", "dp2 mbs2 zero1", "cp2 mbs2"]
     ),
 )
-def test_alone_a_rank_holds_what_it_holds_among_others(layout: str, processes: Processes) -> None:
+def test_alone_a_rank_holds_what_it_holds_among_others(layout: str, processes) -> None:
     """With values and without, on the last rank, and where stages differ on the first."""
     plan = plan_for(layout, MEDIUM, sequence_length=SEQUENCE)
     real = processes.run(plan.layout.num_gpus, real_peak, plan)
@@ -109,7 +108,7 @@ def test_a_plan_for_another_stack_and_device_is_told_apart_from_an_error() -> No
     assert own.memory_as_run == own.predicted_memory
 
 
-def test_states_of_experts_are_those_of_the_real_rank(processes: Processes) -> None:
+def test_states_of_experts_are_those_of_the_real_rank(processes) -> None:
     """What routers do differs from rank to rank, so only what lasts is compared."""
     plan = plan_for("dp2 ep2 mbs2", MOE)
     even, real = emulate(plan, 1, fake=True), emulate(plan, 1, steps=1)
@@ -137,7 +136,7 @@ def test_a_rank_that_the_plan_does_not_have(rank: int) -> None:
     assert refused.value.hint == "its 4 ranks go from 0 to 3"
 
 
-def test_a_device_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_is_too_small(monkeypatch) -> None:
     """What is missing is told before anything is allocated."""
     monkeypatch.setattr("executor.requirements.free_bytes", lambda device: 2.0**20)
     with pytest.raises(

@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.nn.attention.flex_attention as flex
 from effort import few, some_of
-from processes import Processes
 from torch.utils.flop_counter import FlopCounterMode
 from training import GPT, LATENT, LLAMA, MOE, SHARED, plan_for, traced, train
 
@@ -59,7 +58,7 @@ USUAL = ("recomputed", "shared experts", "tensor, zero3", "tensor, latent")
 
 @pytest.mark.parametrize("case", some_of(list(LAYOUTS), *USUAL))
 @few(1)
-def test_compiled_blocks_train_the_same(case: str, processes: Processes) -> None:
+def test_compiled_blocks_train_the_same(case: str, processes) -> None:
     """Routed experts stay as they are inside compiled blocks, since how many copies each gets is known in the step."""
     model, layout = LAYOUTS[case]
     plan = plan_for(layout, model)
@@ -72,9 +71,7 @@ def test_compiled_blocks_train_the_same(case: str, processes: Processes) -> None
 @pytest.mark.parametrize(
     "change", [{"attention_window": 24}, {"positions": "alibi"}], ids=["window", "alibi"]
 )
-def test_blocks_of_windows_are_compiled_whole(
-    change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_of_windows_are_compiled_whole(change: dict[str, Any], monkeypatch) -> None:
     """As for a GPU: no break of the graph at attention, and output and gradients are those of the dense mask."""
     spec = TransformerSpec(**LLAMA, head_dim=16).model_copy(update=change)
     torch.manual_seed(0)
@@ -112,7 +109,7 @@ def followed(plan: Plan) -> Diagnosis:
 
 
 @few(0)
-def test_steps_that_are_followed_are_not_compiled(processes: Processes) -> None:
+def test_steps_that_are_followed_are_not_compiled(processes) -> None:
     """Nothing is seen inside a graph, and one that may not break would refuse to be looked at."""
     for found in processes.run(2, followed, plan_for("tp2 mbs8", LLAMA)):
         assert found.notes == ()

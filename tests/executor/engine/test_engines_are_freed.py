@@ -6,7 +6,6 @@ import gc
 import weakref
 
 import pytest
-from processes import Processes
 from training import engine_and_batches, plan_for
 
 from planner.plan import Plan
@@ -23,6 +22,6 @@ def outlives(plan: Plan) -> tuple[bool, bool]:
 
 
 @pytest.mark.parametrize("layout", ["mbs2", "tp2 mbs2", "dp2 mbs2 zero1"])
-def test_nothing_holds_an_engine(layout: str, processes: Processes) -> None:
+def test_nothing_holds_an_engine(layout: str, processes) -> None:
     plan = plan_for(layout)
     assert processes.run(plan.layout.num_gpus, outlives, plan) == [(False, False)] * plan.layout.num_gpus

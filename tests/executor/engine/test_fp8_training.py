@@ -22,7 +22,6 @@ import pytest
 import torch
 from effort import few
 from initialising import initialise
-from processes import Processes
 from torch import nn
 from training import LATENT, LLAMA, MOE, engine_and_batches, train_weights
 
@@ -88,7 +87,7 @@ def curve(plan: Plan, wide: torch.dtype = torch.float32) -> list[tuple[float, fl
 
 
 @pytest.fixture(scope="module")
-def references(processes: Processes) -> dict[tuple[str, Precision], list[tuple[float, float]]]:
+def references(processes) -> dict[tuple[str, Precision], list[tuple[float, float]]]:
     """What each model does in one process, the whole batch in one microbatch, in fp8 and without it."""
     precisions: tuple[Precision, ...] = ("fp8", "bf16")
     return {
@@ -111,9 +110,7 @@ def references(processes: Processes) -> dict[tuple[str, Precision], list[tuple[f
         ("biased", "cp2 mbs2 zero2"),
     ],
 )
-def test_every_layout_trains_alike(
-    name: str, layout: str, references: dict[tuple[str, Precision], Any], processes: Processes
-) -> None:
+def test_every_layout_trains_alike(name: str, layout: str, references, processes) -> None:
     plan = plan_for(layout, MODELS[name])
     for found in processes.run(plan.layout.num_gpus, curve, plan):
         for (loss, norm), (expected_loss, expected_norm) in zip(found, references[name, "fp8"], strict=True):
@@ -121,7 +118,7 @@ def test_every_layout_trains_alike(
             assert norm == pytest.approx(expected_norm, rel=NORM_TOLERANCE)
 
 
-def test_fp8_is_another_curve_and_not_far(references: dict[tuple[str, Precision], Any]) -> None:
+def test_fp8_is_another_curve_and_not_far(references) -> None:
     for name in MODELS:
         pairs = zip(references[name, "fp8"], references[name, "bf16"], strict=True)
         off = [(abs(loss / wide - 1), abs(norm / wide_norm - 1)) for (loss, norm), (wide, wide_norm) in pairs]
@@ -129,7 +126,7 @@ def test_fp8_is_another_curve_and_not_far(references: dict[tuple[str, Precision]
         assert 3 * NORM_TOLERANCE < max(norm for _, norm in off) < 0.1
 
 
-def test_with_everything_else_in_bf16(processes: Processes) -> None:
+def test_with_everything_else_in_bf16(processes) -> None:
     """As a GPU would have it."""
     fp8, wide = (
         processes.run(1, curve, plan_for("mbs4", BIASED, precision), torch.bfloat16)[0]
@@ -153,7 +150,7 @@ def meetings(plan: Plan) -> Counter[str]:
 
 
 @pytest.mark.parametrize("layout", ["tp2 mbs8", "tp2 sp mbs8"])
-def test_tensor_ranks_agree_on_no_scales(layout: str, processes: Processes) -> None:
+def test_tensor_ranks_agree_on_no_scales(layout: str, processes) -> None:
     """They meet as often as without fp8."""
     fp8, wide = (
         processes.run(2, meetings, plan_for(layout, BIASED, precision))[0] for precision in ("fp8", "bf16")
@@ -242,7 +239,7 @@ def products(plan: Plan) -> int:
 
 
 @few(0)
-def test_both_halves_of_a_split_backward_would_run_everything(processes: Processes) -> None:
+def test_both_halves_of_a_split_backward_would_run_everything(processes) -> None:
     """Five products for three on three stages of four; the first has no half towards its input."""
     whole, wide, split = (
         sum(processes.run(2, products, plan_for(layout, BIASED, precision))) for layout, precision in _HALVES
@@ -269,7 +266,7 @@ def test_layouts_that_cannot_multiply_in_fp8_are_no_plans() -> None:
         estimate(question_for(BIASED, 1, cluster="dgx-a100-80gb"), parse_layout("mbs2"))
 
 
-def test_a_host_that_cannot_says_so_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_cannot_says_so_before_it_starts(monkeypatch) -> None:
     plan = plan_for("mbs2")
     for start in (partial(run_plan, config=RunConfig(backend="gloo")), partial(emulate, rank=0)):
         with pytest.raises(HostError, match="plan trains in fp8, which it cannot on CPU processes") as told:

@@ -8,7 +8,6 @@ import pytest
 import torch
 from covering import cases_of, in_every_run
 from effort import few, number
-from processes import Processes
 from training import GPT, MOE, Trained, engine_and_batches, plan_for, question_for, stray, train_weights
 
 from cost_models.axes.layout import parse_layout
@@ -62,7 +61,7 @@ def judged(way: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def references(processes: Processes) -> dict[str, Trained]:
+def references(processes) -> dict[str, Trained]:
     return {
         name: processes.run(1, by_reference, plan_for("mbs8", model, **LAMB), STEPS)[0]
         for name, model in MODELS.items()
@@ -71,9 +70,7 @@ def references(processes: Processes) -> dict[str, Trained]:
 
 @few(5)
 @pytest.mark.parametrize(("name", "layout"), CASES, ids=[f"{name} {layout}" for name, layout in CASES])
-def test_every_layout_trains_as_the_reference(
-    name: str, layout: str, processes: Processes, references: dict[str, Trained]
-) -> None:
+def test_every_layout_trains_as_the_reference(name: str, layout: str, processes, references) -> None:
     """Losses, gradient norms and the way of every parameter, on every rank."""
     plan = plan_for(layout, MODELS[name], **LAMB)
     expected, way = references[name]
@@ -103,7 +100,5 @@ def axes_waited_for(plan: Plan) -> set[str]:
 
 
 @pytest.mark.parametrize(("layout", "axes"), [("tp2 mbs4", {"tp"}), ("dp2 mbs2 zero1", {"dp"})])
-def test_waiting_for_norms_counts_where_it_is_priced(
-    layout: str, axes: set[str], processes: Processes
-) -> None:
+def test_waiting_for_norms_counts_where_it_is_priced(layout: str, axes: set[str], processes) -> None:
     assert processes.run(2, axes_waited_for, plan_for(layout, GPT, **LAMB))[0] == axes

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from processes import Processes
 from torch import Tensor
 from training import LLAMA, plan_for, train_weights
 
@@ -80,7 +79,7 @@ def test_a_matrix_is_widened_as_by_hand(base: Any) -> None:
 
 
 @pytest.mark.parametrize("base", ["nf4", "int8"])
-def test_steps_are_those_beside_matrices_widened_by_hand(processes: Processes, base: str) -> None:
+def test_steps_are_those_beside_matrices_widened_by_hand(processes, base: str) -> None:
     model = LLAMA | WIDE
     found = processes.run(1, train_weights, plan_for("mbs2", model, tuning=TUNING | {"base": base}), 4, True)
     expected, exact = processes.run(1, _beside, plan_for("mbs2", model, tuning=TUNING), base)[0]

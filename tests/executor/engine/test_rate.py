@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from effort import few
-from processes import Processes
 from training import plan_for, train, train_weights
 
 from cost_models.errors import InputError
@@ -36,7 +35,7 @@ def test_without_a_decay_the_peak_stays() -> None:
     "layout",
     ["pp2 dp2 mbs1 zero2", "cp2 dp2 mbs2 zero1 shard2", "tp2 cp2 mbs8 sp", "pp2 dp2 mbs2 zero3 shard1"],
 )
-def test_a_scheduled_and_clipped_run_is_that_of_one_process(layout: str, processes: Processes) -> None:
+def test_a_scheduled_and_clipped_run_is_that_of_one_process(layout: str, processes) -> None:
     """Every gradient is longer than the clip, and its norm is told as it was before."""
     (expected,) = processes.run(1, train, plan_for("mbs8"), STEPS, True, RATE, CLIP)
     assert min(norm for _, norm in expected) > CLIP
@@ -46,7 +45,7 @@ def test_a_scheduled_and_clipped_run_is_that_of_one_process(layout: str, process
             assert got == pytest.approx(wanted, rel=1e-5)
 
 
-def test_a_clipped_step_is_as_long_as_it_may_be(processes: Processes) -> None:
+def test_a_clipped_step_is_as_long_as_it_may_be(processes) -> None:
     """Of plain gradient descent, rate times the largest norm."""
     ((_, way),) = processes.run(1, train_weights, plan_for("mbs8"), 1, True, Rate(peak=0.2), CLIP)
     assert sum((gone**2).sum() for gone in way.values()) ** 0.5 == pytest.approx(0.2 * CLIP, rel=1e-3)

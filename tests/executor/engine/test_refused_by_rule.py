@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from effort import few
-from processes import Processes
 from training import GPT, engine_and_batches, plan_for, question_for, train
 
 from cost_models.axes.layout import parse_layout
@@ -25,7 +24,7 @@ def refused(layout: str) -> str:
     "schedule", ["vpp2 schedule=zero-bubble", "vpp2 schedule=zbv", "vpp2 schedule=dualpipev"]
 )
 @few(1)
-def test_a_split_backward_that_reshards_trains_wrong(schedule: str, processes: Processes) -> None:
+def test_a_split_backward_that_reshards_trains_wrong(schedule: str, processes) -> None:
     """Every step runs, and the gradients are others."""
     (expected,) = processes.run(1, train, plan_for("mbs8", UNTIED), STEPS, True)
     layout = f"pp2 dp2 mbs1 zero3 {schedule}"
@@ -49,7 +48,7 @@ def products(plan: Plan) -> int:
 
 
 @few(0)
-def test_a_split_backward_recomputes_many_times(processes: Processes) -> None:
+def test_a_split_backward_recomputes_many_times(processes) -> None:
     """Full recompute adds a forward pass to a step of three, and with split backward passes more than five."""
     ranks = {
         text: sum(processes.run(2, products, plan_for(text)))

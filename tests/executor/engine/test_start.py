@@ -11,7 +11,6 @@ from unittest import mock
 import pytest
 import torch
 from effort import few
-from processes import Processes
 from saving_jobs import train_and_save
 from torch import Tensor
 from torch.distributed.tensor import DTensor
@@ -87,9 +86,7 @@ def alone_weights() -> dict[str, dict[str, Tensor]]:
 
 
 @pytest.mark.parametrize(("model", "layout"), LAYOUTS, ids=[f"{one} {other}" for one, other in LAYOUTS])
-def test_every_layout_starts_from_the_same_bits(
-    model: str, layout: str, alone_weights: dict[str, dict[str, Tensor]]
-) -> None:
+def test_every_layout_starts_from_the_same_bits(model: str, layout: str, alone_weights) -> None:
     """Whatever splits, shards or keeps them elsewhere; in bf16, too, as what is updated is in fp32."""
     precision = "fp32" if "pp2" in layout else "bf16"
     weights = whole_weights(plan_for(layout, MODELS[model], precision=precision))
@@ -107,7 +104,7 @@ def test_a_stage_without_blocks_builds_none() -> None:
         }
 
 
-def test_weights_are_normal_and_of_no_two_names_alike(alone_weights: dict[str, dict[str, Tensor]]) -> None:
+def test_weights_are_normal_and_of_no_two_names_alike(alone_weights) -> None:
     values = InitialValues(seed=1, tied=False)
     one, other = torch.empty(2, 512, 512).unbind(0)
     for name, into in (("blocks.0.mlp.up.weight", one), ("blocks.1.mlp.up.weight", other)):
@@ -236,7 +233,7 @@ def fresh(plan: Plan, folder: Path) -> None:
     train_and_save(plan, folder, resume=False, steps=1)
 
 
-def test_what_is_loaded_is_not_drawn(processes: Processes, tmp_path: Path) -> None:
+def test_what_is_loaded_is_not_drawn(processes, tmp_path) -> None:
     """On another layout neither, but for rows that only pad the vocabulary; where there is nothing, all of it."""
     odd = LLAMA | {"vocab_size": 257, "vocab_multiple": 1}
     saved, width = plan_for("mbs2", odd), odd["hidden_size"]

@@ -11,7 +11,6 @@ from typing import Any
 import psutil
 import pytest
 from effort import THOROUGH, some_of
-from processes import Processes
 from saving_jobs import train_and_save
 from training import plan_for, reported
 
@@ -38,9 +37,7 @@ OFFLOADED = ("dp2 mbs2 zero1 offload=states:1/parked:1/streamed", "pp2 mbs2 offl
 
 
 @pytest.mark.parametrize("layout", some_of([LAYOUT, *OFFLOADED], LAYOUT))
-def test_a_killed_rank_is_replaced_and_the_curve_is_the_same(
-    layout: str, processes: Processes, tmp_path: Path
-) -> None:
+def test_a_killed_rank_is_replaced_and_the_curve_is_the_same(layout: str, processes, tmp_path) -> None:
     """SIGKILL in the middle: torchrun starts both ranks again, and they go on from the last checkpoint."""
     plan = plan_for(layout)
     expected = processes.run(2, _uninterrupted, plan, tmp_path / "reference")[0][0]
@@ -96,7 +93,7 @@ def _uninterrupted(plan, folder):  # type: ignore[no-untyped-def]
     return train_and_save(plan, folder, resume=False, steps=STEPS, every=STEPS)
 
 
-def test_an_interrupted_run_saves_and_goes_on_later(processes: Processes, tmp_path: Path) -> None:
+def test_an_interrupted_run_saves_and_goes_on_later(processes, tmp_path) -> None:
     """A first Ctrl-C ends the step, saves and says so; `resume` then gives the same curve."""
     plan = plan_for(LAYOUT)
     expected = processes.run(2, _uninterrupted, plan, tmp_path / "reference")[0][0]
@@ -124,7 +121,7 @@ def _resumed(plan: Plan, folder: Path, how: dict[str, Any]) -> RunReport:
     return reported(plan, folder, **how, resume=True)
 
 
-def test_a_rank_that_stands_still_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_stands_still_is_named(tmp_path, monkeypatch) -> None:
     """A rank stopped by SIGSTOP says nothing any more; the other notices after the timeout and says where.
 
     torchrun kills what does not end 30 s after a failure; a usual run does not wait for that.
@@ -156,7 +153,7 @@ def test_a_rank_that_stands_still_is_named(tmp_path: Path, monkeypatch: pytest.M
     assert problem.what.startswith("stood still for 4 s in step")
 
 
-def test_of_ranks_that_all_speak_the_one_least_far_hangs(tmp_path: Path) -> None:
+def test_of_ranks_that_all_speak_the_one_least_far_hangs(tmp_path) -> None:
     for rank, phase in enumerate(("forward and backward", "data", "forward and backward")):
         write_failure(tmp_path, rank, "stood still", final=False, step=7, phase=phase, frames=["a.py:1 in f"])
     assert what_happened(tmp_path, 3) == "rank 1 hangs in step 7 (data)"
@@ -166,7 +163,7 @@ def test_of_ranks_that_all_speak_the_one_least_far_hangs(tmp_path: Path) -> None
     assert what_happened(tmp_path, 3) == "all ranks stand still in step 7 (forward and backward)"
 
 
-def test_lost_ranks_are_those_that_leave_no_word(tmp_path: Path) -> None:
+def test_lost_ranks_are_those_that_leave_no_word(tmp_path) -> None:
     """A lost node: ranks 2 and 3 are gone, the others saw their connections break."""
     for rank in range(4):
         Heartbeat(tmp_path, rank).beat(9, "update")
@@ -175,7 +172,7 @@ def test_lost_ranks_are_those_that_leave_no_word(tmp_path: Path) -> None:
     assert what_happened(tmp_path, 4) == "ranks 2, 3 were ended from outside in step 9 (update)"
 
 
-def test_an_error_reaches_the_person_as_it_was_raised(tmp_path: Path) -> None:
+def test_an_error_reaches_the_person_as_it_was_raised(tmp_path) -> None:
     raised = RunError("the loss is nan in step 3", hint="a smaller learning rate")
     write_failure(tmp_path, 1, raised.headline, final=True, **error_fields(raised))
     error = failure_error(tmp_path, tmp_path, 2)

@@ -28,9 +28,7 @@ def full(*arguments: Any, **options: Any) -> Any:
     raise FULL
 
 
-def test_a_rank_that_cannot_write_a_file_says_so_in_its_sign(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_cannot_write_a_file_says_so_in_its_sign(tmp_path, monkeypatch) -> None:
     """Which has its room since the rank started; the launcher then knows the file, the checkpoint and what to do."""
     saved = tmp_path / "checkpoints"
     Folder(saved).at(40).mkdir(parents=True)
@@ -49,9 +47,7 @@ def test_a_rank_that_cannot_write_a_file_says_so_in_its_sign(
     assert told.hint == "make room, then the same command with --resume goes on"
 
 
-def test_where_no_rank_could_say_a_word_the_folder_is_tried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_no_rank_could_say_a_word_the_folder_is_tried(tmp_path, monkeypatch) -> None:
     assert "ran out of memory" in failure_error(tmp_path, tmp_path / "logs", 2).headline
     monkeypatch.setattr("tempfile.TemporaryFile", full)
     told = failure_error(tmp_path, tmp_path / "logs", 2)
@@ -59,7 +55,7 @@ def test_where_no_rank_could_say_a_word_the_folder_is_tried(
     assert [one.what for one in told.problems] == ["none is kept"]
 
 
-def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_is_gone_is_named(tmp_path) -> None:
     """Neither ranks nor the launcher can say more; what is saved elsewhere is."""
     saved = tmp_path / "checkpoints"
     Folder(saved).at(40).mkdir(parents=True)
@@ -68,12 +64,12 @@ def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
     assert [one.what for one in told.problems] == [f"of step 40, in {saved}"]
 
 
-def test_other_errors_of_the_system_are_no_full_disk(tmp_path: Path) -> None:
+def test_other_errors_of_the_system_are_no_full_disk(tmp_path) -> None:
     assert error_of_full_disk(OSError(errno.ECONNRESET, "reset"), tmp_path, None) is None
 
 
 @pytest.mark.parametrize("room", [None, 7])
-def test_half_a_line_is_taken_back(room: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_a_line_is_taken_back(room: int | None, tmp_path, monkeypatch) -> None:
     """The disk may take some bytes of a line; a run that goes on later reads whole ones."""
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
     watcher = FileWatcher(tmp_path, is_continued=False)

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from effort import few
@@ -35,7 +34,7 @@ with last_words(folder, 1):
 @pytest.mark.parametrize(
     ("said", "reason"), [([], "was told to end (SIGTERM)"), (["ValueError: here"], "ValueError: here")]
 )
-def test_a_waiting_rank_leaves_word(said: list[str], reason: str, tmp_path: Path) -> None:
+def test_a_waiting_rank_leaves_word(said: list[str], reason: str, tmp_path) -> None:
     """Deep inside a call of C."""
     with subprocess.Popen(
         [sys.executable, "-c", _WAIT, str(tmp_path), *said], stdout=subprocess.PIPE, text=True
@@ -47,7 +46,7 @@ def test_a_waiting_rank_leaves_word(said: list[str], reason: str, tmp_path: Path
     assert json.loads((tmp_path / "failure-1.json").read_text("utf-8"))["reason"] == reason
 
 
-def test_the_rank_without_a_word_was_gone_first(tmp_path: Path) -> None:
+def test_the_rank_without_a_word_was_gone_first(tmp_path) -> None:
     """Of three the others lost touch with it, or were told to end."""
     write_failure(tmp_path, 0, "RuntimeError: Connection closed by peer", final=False)
     write_failure(tmp_path, 2, "was told to end (SIGTERM)", final=False, ended=True)
@@ -58,7 +57,7 @@ def test_the_rank_without_a_word_was_gone_first(tmp_path: Path) -> None:
     )
 
 
-def test_ranks_that_are_told_to_end_are_named(tmp_path: Path) -> None:
+def test_ranks_that_are_told_to_end_are_named(tmp_path) -> None:
     """Where nobody went without a word, and nothing was wrong with any."""
     write_failure(tmp_path, 0, "RuntimeError: Connection closed by peer", final=False)
     write_failure(tmp_path, 1, "was told to end (SIGTERM)", final=False, ended=True)
@@ -72,14 +71,14 @@ def test_ranks_that_are_told_to_end_are_named(tmp_path: Path) -> None:
     assert what_happened(tmp_path, 2) == "rank 0 failed: ValueError: here"
 
 
-def test_a_rank_that_stands_still_does_not_hang_where_another_says_nothing(tmp_path: Path) -> None:
+def test_a_rank_that_stands_still_does_not_hang_where_another_says_nothing(tmp_path) -> None:
     """One whose watch did not look, and that was told to end when the others gave up, said nothing of where it is."""
     write_failure(tmp_path, 0, "stood still", final=False, step=7, phase="update", frames=[])
     write_failure(tmp_path, 1, "was told to end (SIGTERM)", final=False, ended=True)
     assert what_happened(tmp_path, 2) == "rank 1 hangs"
 
 
-def test_a_node_that_is_shut_down_is_lost(tmp_path: Path) -> None:
+def test_a_node_that_is_shut_down_is_lost(tmp_path) -> None:
     """Its ranks are told to end, as are others then; but its launcher does not answer."""
     for rank in range(4):
         node = {"node": rank // 2, "host": f"h{rank // 2}"}
@@ -108,14 +107,14 @@ time.sleep(60)
 """
 
 
-def test_a_forked_process_ends_by_itself(tmp_path: Path) -> None:
+def test_a_forked_process_ends_by_itself(tmp_path) -> None:
     """And takes nobody with it; afterwards the signal is what it was."""
     done = subprocess.run([sys.executable, "-c", _FORK, str(tmp_path)], check=False)
     assert done.returncode == -signal.SIGTERM
     assert not list(tmp_path.iterdir())
 
 
-def test_a_handler_of_somebody_else_stays(tmp_path: Path) -> None:
+def test_a_handler_of_somebody_else_stays(tmp_path) -> None:
     """Of a script, say, that torchrun started."""
     heard: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))

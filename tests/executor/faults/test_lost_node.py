@@ -36,9 +36,7 @@ GONE = "RuntimeError: Connection closed by peer"
 
 
 @few(0)
-def test_a_lost_node_is_named_with_the_last_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_node_is_named_with_the_last_checkpoint(tmp_path, monkeypatch) -> None:
     """Two nodes of this machine, a rank each; launcher, agent and rank of one end at once by SIGKILL."""
     monkeypatch.setattr(executor.launch.launch, "_ROLL_CALL_SECONDS", 1.0)
     plan, out, saved = plan_for("dp2 mbs2 zero1"), tmp_path / "out", tmp_path / "saved"
@@ -85,7 +83,7 @@ def _beat(folder: Path, rank: int, node: int, monkeypatch: pytest.MonkeyPatch, l
     Heartbeat(folder, rank).beat(9, "update")
 
 
-def test_ranks_that_are_gone_are_named_by_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_are_gone_are_named_by_node(tmp_path, monkeypatch) -> None:
     for rank in range(12):
         _beat(tmp_path, rank, rank // 4, monkeypatch)
     for rank in range(4):
@@ -102,7 +100,7 @@ def test_ranks_that_are_gone_are_named_by_node(tmp_path: Path, monkeypatch: pyte
     assert what_happened(tmp_path, 12) == "ranks 5-11 were ended from outside in step 9 (update)"
 
 
-def test_a_node_that_says_nothing_more_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_says_nothing_more_is_named(tmp_path, monkeypatch) -> None:
     """No connection breaks where a machine loses its power: the others stand still until the timeout."""
     for rank in range(4):
         _beat(tmp_path, rank, rank // 2, monkeypatch)
@@ -115,7 +113,7 @@ def test_a_node_that_says_nothing_more_is_named(tmp_path: Path, monkeypatch: pyt
     assert error.problems[-1].what == f"none yet, in {tmp_path / 'saved'}"
 
 
-def test_a_launcher_knows_its_ranks_and_who_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launcher_knows_its_ranks_and_who_answers(tmp_path, monkeypatch) -> None:
     here, there = Launch(tmp_path, 3), Launch(tmp_path, 3)
     _beat(tmp_path, 0, 0, monkeypatch, "of-an-earlier-run")
     assert not here.begun()
@@ -130,7 +128,7 @@ def test_a_launcher_knows_its_ranks_and_who_answers(tmp_path: Path, monkeypatch:
     assert there.roll_call(0.0) == {0, 1}
 
 
-def test_nodes_meet_those_of_their_own_run(tmp_path: Path) -> None:
+def test_nodes_meet_those_of_their_own_run(tmp_path) -> None:
     """The same name wherever the folder is mounted, another one for a folder of another name."""
     nodes = Nodes(count=2, rendezvous="node0:29500")
 

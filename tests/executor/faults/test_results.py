@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from processes import Processes
 
 from executor.doctor.examine import Examination, HostFacts, judge
 from executor.faults.results import ALL_REDUCE, ALL_TO_ALL, MATMUL, MEMORY, WrongResult
@@ -22,7 +21,7 @@ SPOILT = {
 """(rank, check, row of its result that is spoilt), and what is to be found."""
 
 
-def test_a_wrong_result_is_laid_to_its_rank(processes: Processes) -> None:
+def test_a_wrong_result_is_laid_to_its_rank(processes) -> None:
     found = processes.run(3, _checked, [spoilt for spoilt, _ in SPOILT.values()])
     assert found[0] == found[1] == found[2]
     for seen, (_, wanted) in zip(found[0], SPOILT.values(), strict=True):

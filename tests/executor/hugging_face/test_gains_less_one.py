@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from effort import first_of
 from hub_folders import make_folder, plan_of, train_from, written
-from processes import Processes
 from torch import Tensor
 
 from executor.boxes import Box
@@ -65,7 +64,7 @@ def reference(
     [*(("gemma", layout) for layout in first_of(4, LAYOUTS)), ("nemotron", "mbs2"), ("llama", "mbs2")],
 )
 def test_decay_pulls_gains_to_where_their_family_does(
-    model_type: str, layout: str, processes: Processes, tmp_path: Path
+    model_type: str, layout: str, processes, tmp_path
 ) -> None:
     spec, _ = make_folder(tmp_path / "in", model_type)
     plan = plan_of(spec, layout)
@@ -96,9 +95,7 @@ def drawn_and_read(plan: Plan, folder: Path) -> None:
         train(plan, device, RunConfig(steps=STEPS, save_weights=folder / name, **how), Watcher())
 
 
-def test_a_run_whose_values_are_drawn_decays_as_one_that_reads_them(
-    processes: Processes, tmp_path: Path
-) -> None:
+def test_a_run_whose_values_are_drawn_decays_as_one_that_reads_them(processes, tmp_path) -> None:
     """So does one that goes on from a checkpoint without them."""
     spec, _ = make_folder(tmp_path / "config", "gemma")
     processes.run(1, drawn_and_read, plan_of(spec, "mbs2"), tmp_path)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from hub_folders import CONFIGS, ENCODERS, LLAVA, STACKS, make_folder, plan_of, same_bits, train_from, written
-from processes import Processes
 
 from cost_models.files.loading import resolve_model
 from executor.boxes import Box
@@ -26,7 +25,7 @@ TOLERANCE = 1e-5
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("model_type", list(CONFIGS))
-def test_logits_are_those_of_transformers(processes: Processes, tmp_path: Path, model_type: str) -> None:
+def test_logits_are_those_of_transformers(processes, tmp_path, model_type: str) -> None:
     config = transformers.AutoConfig.for_model(model_type, **CONFIGS[model_type])
     torch.manual_seed(0)
     kind = _kind(model_type)
@@ -80,9 +79,7 @@ STEPS = 5
         ("t5", "tp2 dp2 mbs2 zero1"),
     ],
 )
-def test_steps_are_those_of_peft(
-    processes: Processes, tmp_path: Path, model_type: str, layout: str, task: str
-) -> None:
+def test_steps_are_those_of_peft(processes, tmp_path, model_type: str, layout: str, task: str) -> None:
     """Losses of full and of adapters' training, with the same optimizer on the same tokens; what is written is read."""
     peft = pytest.importorskip("peft")
     spec, _ = make_folder(tmp_path / "in", model_type)
@@ -119,7 +116,7 @@ def test_steps_are_those_of_peft(
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_logits_behind_a_tower_are_those_of_transformers(tmp_path: Path) -> None:
+def test_logits_behind_a_tower_are_those_of_transformers(tmp_path) -> None:
     torch.manual_seed(0)
     config = transformers.LlavaConfig(**LLAVA)
     theirs = transformers.LlavaForConditionalGeneration._from_config(

@@ -14,7 +14,6 @@ import torch
 from calling import told
 from effort import first_of
 from hub_folders import CONFIGS, make_folder, plan_of, same_bits, train_from, written
-from processes import Processes
 from safetensors.torch import save_file
 from training import GPT, LLAMA, MOE, SHARED, plan_for
 
@@ -32,7 +31,7 @@ TOLERANCE = 1e-5
 
 
 @pytest.mark.parametrize("model_type", list(CONFIGS))
-def test_a_family_comes_back_bit_for_bit(processes: Processes, tmp_path: Path, model_type: str) -> None:
+def test_a_family_comes_back_bit_for_bit(processes, tmp_path, model_type: str) -> None:
     spec, tensors = make_folder(tmp_path / "in", model_type, torch.bfloat16)
     processes.run(1, train_from, plan_of(spec, "mbs2"), tmp_path / "in", tmp_path / "out", 0)
     assert same_bits(written(tmp_path / "out"), tensors)
@@ -55,9 +54,7 @@ def test_a_family_comes_back_bit_for_bit(processes: Processes, tmp_path: Path, m
         ],
     ),
 )
-def test_every_layout_starts_from_the_same_weights(
-    processes: Processes, tmp_path: Path, model_type: str, layout: str
-) -> None:
+def test_every_layout_starts_from_the_same_weights(processes, tmp_path, model_type: str, layout: str) -> None:
     """Of gpt2 the vocabulary is padded over tensor ranks: what pads it has no part in the loss."""
     spec, tensors = make_folder(tmp_path / "in", model_type)
     alone = processes.run(1, train_from, plan_of(spec, "mbs2"), tmp_path / "in", tmp_path / "one", 2)[0][0]
@@ -78,7 +75,7 @@ def test_every_layout_starts_from_the_same_weights(
         assert not torch.equal(tensor, tensors[name])
 
 
-def test_a_rank_reads_what_it_updates(processes: Processes, tmp_path: Path) -> None:
+def test_a_rank_reads_what_it_updates(processes, tmp_path) -> None:
     spec, tensors = make_folder(tmp_path / "in", "llama")
     plan = plan_of(spec, "tp2 dp2 mbs2 zero1")
     found = processes.run(4, train_from, plan, tmp_path / "in", tmp_path / "out", 0)
@@ -88,9 +85,7 @@ def test_a_rank_reads_what_it_updates(processes: Processes, tmp_path: Path) -> N
     assert same_bits(written(tmp_path / "out"), tensors)
 
 
-def test_large_models_are_several_files(
-    processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_models_are_several_files(processes, tmp_path, monkeypatch) -> None:
     spec, tensors = make_folder(tmp_path / "in", "llama")
     processes.run(1, _in_small_files, plan_of(spec, "mbs2"), tmp_path / "in", tmp_path / "out")
     files = sorted(one.name for one in (tmp_path / "out").glob("*.safetensors"))
@@ -112,7 +107,7 @@ def _in_small_files(plan: Any, source: Path, target: Path) -> Any:
         writing._LARGEST_FILE = largest
 
 
-def test_files_without_the_prefix(tmp_path: Path) -> None:
+def test_files_without_the_prefix(tmp_path) -> None:
     """As the hub has GPT-2: names of the model without its head, and the causal mask."""
     spec, tensors = make_folder(tmp_path, "gpt2")
     bare = {name.removeprefix("transformer."): one for name, one in tensors.items()}
@@ -120,7 +115,7 @@ def test_files_without_the_prefix(tmp_path: Path) -> None:
     assert Folder(tmp_path, spec).keys() == tensors.keys()
 
 
-def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
+def test_what_does_not_fit_is_named(tmp_path) -> None:
     spec, tensors = make_folder(tmp_path, "llama")
     query = "model.layers.0.self_attn.q_proj.weight"
     changed = tensors | {query: torch.zeros(16, 32), "model.norm.bias": torch.zeros(32)}
@@ -152,7 +147,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
         ("nothing", "has no config.json"),
     ],
 )
-def test_a_run_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str], breaks: str, says: str) -> None:
+def test_a_run_refuses(tmp_path, capsys, breaks: str, says: str) -> None:
     spec, tensors = make_folder(tmp_path / "in", "llama")
     save_plan(plan_of(spec, "mbs2"), tmp_path / "plan.yaml")
     weights, config = tmp_path / "in" / "model.safetensors", tmp_path / "in" / "config.json"
@@ -192,9 +187,7 @@ def test_a_run_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str], break
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_weights_that_are_no_numbers_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: float
-) -> None:
+def test_weights_that_are_no_numbers_are_named(tmp_path, capsys, value: float) -> None:
     """All of them by a dry run; the first by a rank that reads it."""
     spec, tensors = make_folder(tmp_path / "in", "llama")
     save_plan(plan_of(spec, "mbs2"), tmp_path / "plan.yaml")
@@ -221,7 +214,7 @@ class _Runs:
         return os.mkdir, (self.file,)
 
 
-def test_code_beside_weights_is_not_run(tmp_path: Path) -> None:
+def test_code_beside_weights_is_not_run(tmp_path) -> None:
     spec, tensors = make_folder(tmp_path, "llama")
     config = json.loads((tmp_path / "config.json").read_text())
     config["auto_map"] = {"AutoModelForCausalLM": "modeling.Model"}
@@ -231,7 +224,7 @@ def test_code_beside_weights_is_not_run(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_write_that_fails_leaves_nothing(processes: Processes, tmp_path: Path) -> None:
+def test_a_write_that_fails_leaves_nothing(processes, tmp_path) -> None:
     processes.run(1, _fails_to_write, plan_for("mbs2", LLAMA), tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
@@ -252,7 +245,7 @@ def _full(writer: Any) -> None:
     ("model", "family"), [(GPT, "gpt2"), (LLAMA, "llama"), (MOE | {"routing_bias": True}, "ernie4_5_moe")]
 )
 def test_a_model_of_our_own_gets_the_config_of_a_family(
-    processes: Processes, tmp_path: Path, model: dict[str, Any], family: str
+    processes, tmp_path, model: dict[str, Any], family: str
 ) -> None:
     plan = plan_for("tp2 mbs2", model)
     processes.run(2, _save, plan, tmp_path / "out")
@@ -260,7 +253,7 @@ def test_a_model_of_our_own_gets_the_config_of_a_family(
     assert Folder(tmp_path / "out", plan.model).names.spec == plan.model
 
 
-def test_a_model_that_no_family_has_is_not_written(tmp_path: Path) -> None:
+def test_a_model_that_no_family_has_is_not_written(tmp_path) -> None:
     with pytest.raises(InputError, match="no family of Hugging Face has the blocks"):
         require_writable(plan_for("mbs2", SHARED), tmp_path / "out", None)
 
@@ -270,7 +263,7 @@ def _save(plan: Any, folder: Path) -> None:
     save_weights(engine, folder, None)
 
 
-def test_a_frozen_tower_is_written_as_it_was_read(processes: Processes, tmp_path: Path) -> None:
+def test_a_frozen_tower_is_written_as_it_was_read(processes, tmp_path) -> None:
     """In more bits than products have, with the block and the norm that nothing reads; the rest is trained."""
     spec, tensors = make_folder(tmp_path / "in", "llava", torch.float16)
     plan = plan_of(spec, "pp2 mbs2", precision="bf16", images=2, freeze=("tower",))

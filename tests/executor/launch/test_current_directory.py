@@ -25,7 +25,7 @@ NAMES = ("yaml", "numpy", "torch", "psutil", "executor", "cost_models", "json", 
 
 
 @pytest.fixture
-def marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def marker(tmp_path, monkeypatch) -> Path:
     """A file that the modules of the current directory write to when they are imported."""
     marker, here = tmp_path / "imported", tmp_path / "here"
     here.mkdir()
@@ -36,22 +36,20 @@ def marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @few(0)
-def test_ranks_and_torchrun_do_not_import_from_it(marker: Path, tmp_path: Path) -> None:
+def test_ranks_and_torchrun_do_not_import_from_it(marker, tmp_path) -> None:
     config = RunConfig(steps=1, warm_up=0, backend="gloo", out=tmp_path / "out")
     report = run_plan(plan_for("mbs4"), config)
     assert len(report.losses) == 1
     assert not marker.exists()
 
 
-def test_processes_that_measure_do_not_import_from_it(marker: Path, tmp_path: Path) -> None:
+def test_processes_that_measure_do_not_import_from_it(marker, tmp_path) -> None:
     """The module is no worker: it only has to be found."""
     run_workers("executor.run_config", 1, "cpu", task="nothing", longest_seconds=60)
     assert not marker.exists()
 
 
-def test_processes_of_the_explorer_do_not_import_from_it(
-    marker: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_of_the_explorer_do_not_import_from_it(marker, monkeypatch) -> None:
     monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])
     start: Any = None
     worker = Worker(start)
@@ -66,7 +64,7 @@ def test_processes_of_the_explorer_do_not_import_from_it(
     assert not marker.exists()
 
 
-def test_workers_import_the_packages_of_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_import_the_packages_of_this_process(tmp_path, monkeypatch) -> None:
     """Also those of a copy that is not installed and was found in the current directory; an empty entry of PYTHONPATH
     would be that directory."""
     home = Path(worker_environment.__code__.co_filename).parents[2]
@@ -80,7 +78,7 @@ def test_workers_import_the_packages_of_this_process(tmp_path: Path, monkeypatch
     assert told.stdout.split() == ["False", str(home / "executor/__init__.py")]
 
 
-def test_the_environment_of_this_process_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_of_this_process_is_as_before(monkeypatch) -> None:
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
     before = dict(os.environ)
     with imports_of_workers():

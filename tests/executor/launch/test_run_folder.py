@@ -11,51 +11,15 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from effort import few
-from processes import Processes
-from training import plan_for, reported
+from training import plan_for
 
 from cost_models.errors import HostError, InputError
 from executor.faults.failures import LAUNCH
 from executor.faults.stopping import StopRequest
 from executor.launch import launch
 from executor.launch.launch import exclusive_folders, run_plan
-from executor.launch.rank import read_progress
 from executor.launch.rendezvous import is_owned_by, owner, write_owners
-from executor.measure.any_report import save_report
-from executor.measure.report import RunReport, load_report
 from executor.run_config import STOP, RunConfig
-from planner.plan import Plan, save_plan
-
-FIRST_START_FAILS = """
-import os, sys
-from pathlib import Path
-import torch.distributed as dist
-from executor.launch.launch import run_plan
-from executor.run_config import RunConfig
-
-first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
-before, saved, *folder = sys.argv[1:]
-if first and before == "before":
-    sys.exit(1)
-if first:
-    dist.destroy_process_group = lambda: os._exit(1)
-saved = saved if before == "after" else None
-config = RunConfig(steps=4, warm_up=0, seed=7, backend="gloo", out=folder[0], checkpoint=saved, every=10)
-run_plan(Path(folder[0], "plan.yaml"), config)
-"""
-
-
-def _twice(folder: Path, when: str) -> RunReport:
-    """The report of a script that torchrun starts twice, as the first time it fails."""
-    save_plan(plan_for("mbs2"), folder / "plan.yaml")
-    script = folder / "script.py"
-    script.write_text(FIRST_START_FAILS, "utf-8")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts", "1"]
-    words = [*torchrun, str(script), when, str(folder / "saved"), str(folder)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=_environment())
-    assert done.returncode == 0, done.stderr
-    return load_report(folder / "run-report.json")
 
 
 def _environment() -> dict[str, str]:
@@ -63,34 +27,6 @@ def _environment() -> dict[str, str]:
 
     environment = worker_environment() | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     return environment | {"PYTHONPATH": str(Path(__file__).parents[3])}
-
-
-def _another_run(plan: Plan, folder: Path) -> RunReport:
-    return reported(plan, folder, steps=2, warm_up=0, seed=0)
-
-
-@few(0)
-def test_a_start_before_the_ranks_met_leaves_another_runs_report_behind(
-    processes: Processes, tmp_path: Path
-) -> None:
-    """And that is no answer to what this run was asked."""
-    (other,) = processes.run(1, _another_run, plan_for("mbs2"), tmp_path)
-    write_owners(tmp_path, frozenset({"who launched that run"}))
-    save_report(other.model_copy(update={"losses": (9.0, 9.0)}), tmp_path / "run-report.json")
-    report = _twice(tmp_path, "before")
-    assert (report.seed, len(report.losses), report.notes) == (7, 4, ())
-    assert len(read_progress(tmp_path / "progress.jsonl")) == 4
-
-
-@few(0)
-def test_a_report_that_was_written_is_the_answer_of_the_next_start(tmp_path: Path) -> None:
-    report = _twice(tmp_path, "after")
-    (rank,) = report.ranks
-    assert len(rank.wall_seconds) == 4
-    assert rank.parts
-    assert rank.memory
-    (note,) = report.notes
-    assert note.startswith("start 2: ")
 
 
 HOLDS = """
@@ -104,7 +40,7 @@ with exclusive_folders([Path(sys.argv[1])], ""):
 """
 
 
-def test_a_run_has_its_folders_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_has_its_folders_for_itself(tmp_path, monkeypatch) -> None:
     """Its files and its checkpoints, until its process is gone; nodes that meet at one place share them."""
     monkeypatch.setattr(launch, "_ENDING_SECONDS", 0.1)
     out, saved = tmp_path / "run", tmp_path / "saved"
@@ -139,7 +75,7 @@ def test_a_run_has_its_folders_for_itself(tmp_path: Path, monkeypatch: pytest.Mo
         enter("", out)
 
 
-def test_a_place_to_meet_where_others_listen_is_named(tmp_path: Path) -> None:
+def test_a_place_to_meet_where_others_listen_is_named(tmp_path) -> None:
     """Before any rank starts, unless a node of the run is there, which listens itself."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         place = f"127.0.0.1:{other.getsockname()[1]}"
@@ -168,11 +104,11 @@ def _stops(folder: Path) -> list[bool]:
     return found
 
 
-def test_a_stop_reaches_its_own_run(processes: Processes, tmp_path: Path) -> None:
+def test_a_stop_reaches_its_own_run(processes, tmp_path) -> None:
     assert processes.run(1, _stops, tmp_path) == [[False, False, False, True, False, True]]
 
 
-def test_a_folder_is_of_who_cleared_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_of_who_cleared_it(tmp_path, monkeypatch) -> None:
     """Of launchers by their tokens, of torchrun alone by the folder of its logs, which counts starts."""
 
     def who(seed: int = 0, calls: int = 0, **environment: str) -> frozenset[str]:

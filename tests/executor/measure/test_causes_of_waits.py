@@ -37,7 +37,7 @@ class Stream:
     ],
 )
 def test_waits_are_of_the_compute_stream_and_have_their_cause(
-    stream: object, kind: type, cause: str | None, monkeypatch: pytest.MonkeyPatch
+    stream: object, kind: type, cause: str | None, monkeypatch
 ) -> None:
     """A stream of copies that waits behind compute keeps nothing from computing."""
     monkeypatch.setattr(torch.cuda, "default_stream", lambda device: Stream(COMPUTE))

@@ -11,7 +11,6 @@ import pytest
 import torch
 from effort import few, first_of
 from flop_counter import FlopCounter
-from processes import Processes
 from test_measured_memory import peak
 from torch import Tensor
 from torch._inductor.utils import run_and_get_code
@@ -95,7 +94,7 @@ def test_a_compiled_chunk_has_no_logits_in_fp32() -> None:
 
 @pytest.mark.parametrize("layout", ["mbs4", "pp2 mbs2", "dp2 mbs2 zero3"])
 @few(1)
-def test_blocks_and_chunks_that_are_compiled_train_the_same(layout: str, processes: Processes) -> None:
+def test_blocks_and_chunks_that_are_compiled_train_the_same(layout: str, processes) -> None:
     plan = in_chunks(layout, GPT, CHUNK)
     expected, got = (processes.run(plan.layout.num_gpus, how, plan) for how in (as_it_is, compiled))
     for one, other in zip(expected, got, strict=True):
@@ -151,7 +150,7 @@ MODELS = {"tied": GPT, "untied": UNTIED}
 
 
 @pytest.fixture(scope="module")
-def references(processes: Processes) -> dict[str, Trained]:
+def references(processes) -> dict[str, Trained]:
     """One process, the whole batch in one microbatch, all logits at once."""
     return {
         name: processes.run(1, train_weights, plan_for("mbs8", model), STEPS, True)[0]
@@ -161,9 +160,7 @@ def references(processes: Processes) -> dict[str, Trained]:
 
 @few(1)
 @pytest.mark.parametrize(("name", "layout"), CHUNKED, ids=[" ".join(case) for case in CHUNKED])
-def test_same_curve_as_all_logits_at_once(
-    name: str, layout: str, processes: Processes, references: dict[str, Trained]
-) -> None:
+def test_same_curve_as_all_logits_at_once(name: str, layout: str, processes, references) -> None:
     """Loss, gradient norm and the way of every parameter."""
     plan = in_chunks(layout, MODELS[name], CHUNK)
     assert loss_chunk(plan.question, plan.layout) == CHUNK
@@ -209,7 +206,7 @@ MEMORY = first_of(
 
 
 @pytest.mark.parametrize(("shape", "layout"), MEMORY, ids=[" ".join(case) for case in MEMORY])
-def test_peak_is_what_the_plan_says(shape: str, layout: str, processes: Processes) -> None:
+def test_peak_is_what_the_plan_says(shape: str, layout: str, processes) -> None:
     """Within 2 % on every rank, and on the one with the loss below that of all logits."""
     job: dict[str, Any] = {"global_batch": 16, "sequence_length": 256}
     plan, whole = in_chunks(layout, SHAPES[shape], 128, **job), plan_for(layout, SHAPES[shape], **job)

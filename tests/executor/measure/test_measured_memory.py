@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from processes import Processes
 from torch.distributed._tools.mem_tracker import MemTracker
 from training import GPT, engine_and_batches, plan_for
 
@@ -71,7 +70,7 @@ STEP_COUNTER = 4
 
 
 @pytest.mark.parametrize("layout", ["mbs2", "dp2 mbs2 zero0", "dp2 mbs2 zero1", "tp2 mbs2", "pp2 mbs2"])
-def test_states_are_what_the_plan_says(layout: str, processes: Processes) -> None:
+def test_states_are_what_the_plan_says(layout: str, processes) -> None:
     """Weights, gradients and moments of ZeRO-0 and 1, to the byte."""
     plan = plan_for(layout, MEDIUM)
     ranks = processes.run(plan.layout.num_gpus, peak, plan)

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from covering import cases_of, in_every_run
 from effort import few, some_of
-from processes import Processes
 from test_measured_memory import STEP_COUNTER, peak
 from training import GPT, LLAMA, MOE, T5, plan_for
 
@@ -60,7 +59,7 @@ TURN_ERROR = 0.12
 
 @few(8)
 @pytest.mark.parametrize(("shape", "layout"), CASES)
-def test_peak_is_what_the_plan_says(layout: str, shape: str, processes: Processes) -> None:
+def test_peak_is_what_the_plan_says(layout: str, shape: str, processes) -> None:
     """The total within 2 % on every rank; weights, gradients and optimizer states within 1 %.
 
     Under ZeRO-3 only the total: the block gathered at the peak is measured as weights and predicted as working memory.
@@ -84,7 +83,7 @@ SCANS_ERROR = 0.03
     ("shape", "layout"),
     [("delta nets", "mbs2 recompute=selective"), ("states", "mbs2"), ("states", "tp2 mbs2")],
 )
-def test_peak_of_scans(shape: str, layout: str, processes: Processes) -> None:
+def test_peak_of_scans(shape: str, layout: str, processes) -> None:
     """Blocks that all have recurrences: where they are in turns, the widest is priced as if it came last."""
     plan = plan_for(layout, SHAPES[shape], **_JOB)
     predicted = sum(predicted_parts(plan.prediction.rank_memory[0]).values())
@@ -111,7 +110,7 @@ IN_16_BITS = some_of(
 
 @few(1)
 @pytest.mark.parametrize(("shape", "layout"), IN_16_BITS)
-def test_peak_in_16_bits(shape: str, layout: str, processes: Processes) -> None:
+def test_peak_in_16_bits(shape: str, layout: str, processes) -> None:
     """Weights in bf16 and the fp32 copies of them, wherever they are: the total within 2 %, the states within 1 %."""
     plan = plan_for(layout, SHAPES[shape], precision="bf16", **_JOB | {"global_batch": 4})
     predicted = predicted_parts(plan.prediction.rank_memory[0])
@@ -137,7 +136,7 @@ TUNED = some_of(
 
 @few(1)
 @pytest.mark.parametrize(("shape", "layout", "base"), TUNED)
-def test_peak_of_adapters(shape: str, layout: str, base: str | None, processes: Processes) -> None:
+def test_peak_of_adapters(shape: str, layout: str, base: str | None, processes) -> None:
     """Beside frozen weights, quantised or not: norms keep no normalised input for a frozen gain, gradients inside the
     MLP come twice, biases are kept as they are."""
     shapes = SHAPES | {"adapted llama": SHAPES["llama"] | {"ffn_hidden_size": 704}}
@@ -151,7 +150,7 @@ def test_peak_of_adapters(shape: str, layout: str, base: str | None, processes: 
 
 @few(1)
 @pytest.mark.parametrize("schedule", ["zbv", "dualpipev"])
-def test_the_peak_of_a_v_is_never_understated(schedule: str, processes: Processes) -> None:
+def test_the_peak_of_a_v_is_never_understated(schedule: str, processes) -> None:
     """Within 2 % where both ends are, above the measured peak at the turn."""
     plan = plan_for(f"pp2 mbs2 schedule={schedule}", SHAPES["gpt"], **_JOB)
     ends, turn = processes.run(2, peak, plan)

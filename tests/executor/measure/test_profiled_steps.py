@@ -60,9 +60,7 @@ def differences(plan: Plan, folder: Path, processes: Processes, steps: int = 2) 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @few(1)
-def test_parts_of_a_trace_are_those_of_the_recording(
-    layout: str, tmp_path: Path, processes: Processes
-) -> None:
+def test_parts_of_a_trace_are_those_of_the_recording(layout: str, tmp_path, processes) -> None:
     """Within 3 % of the step, on every rank; of two steps in one, as another process may have had the core between two
     marks of the other."""
     worst = [max(one.values()) for one in differences(plan_for(layout), tmp_path, processes)]

@@ -9,7 +9,6 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from processes import Processes
 from training import GPT, plan_for, reported
 
 from cost_models.arrays import Array
@@ -89,7 +88,7 @@ def notes(plan: Plan, slow: int | None) -> tuple[list[str], list[int]]:
     return [one for one in watcher.notes if " is slow: " in one], [one.rank for one in report.slow_ranks]
 
 
-def test_a_run_names_a_rank_while_it_trains(processes: Processes) -> None:
+def test_a_run_names_a_rank_while_it_trains(processes) -> None:
     plan = plan_for("dp2 mbs4 zero1", {**GPT, "hidden_size": 128}, sequence_length=64)
     told, found = processes.run(2, notes, plan, 1)[0]
     assert found == [1]
@@ -104,7 +103,7 @@ def listed(plan: Plan, folder: Path, most: int) -> RunReport:
         return reported(plan, folder, steps=8, warm_up=1, waiting_steps=0, measure_memory=False)
 
 
-def test_of_many_steps_ranks_list_the_slowest_and_some_others(processes: Processes, tmp_path: Path) -> None:
+def test_of_many_steps_ranks_list_the_slowest_and_some_others(processes, tmp_path) -> None:
     """The report knows the seconds of all; it does not grow with ranks times steps."""
     seconds = [1.0] * 10_000
     seconds[1234] = 9.0

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from effort import few
-from processes import Processes
 from training import plan_for
 
 from cost_models.pipeline.pricing import predicted_spans
@@ -105,7 +104,7 @@ def traced(plan: Plan, path: Path) -> tuple[RankReport, ...]:
 
 @pytest.mark.parametrize("layout", ["pp2 mbs2", "tp2 mbs4"])
 @few(1)
-def test_trace_of_a_run(layout: str, tmp_path: Path, processes: Processes) -> None:
+def test_trace_of_a_run(layout: str, tmp_path, processes) -> None:
     plan = plan_for(layout)
     path = tmp_path / "new" / "trace.json"
     ranks = processes.run(2, traced, plan, path)[0]
@@ -147,7 +146,7 @@ def passes(lane: list[dict[str, Any]]) -> list[tuple[str, int, int]]:
     return [tuple(event["args"].values()) for event in lane if "args" in event]
 
 
-def test_trace_of_blocks_in_host_memory(tmp_path: Path, processes: Processes) -> None:
+def test_trace_of_blocks_in_host_memory(tmp_path, processes) -> None:
     """What the window's list of moves predicts, and what the link and the host's thread did."""
     plan = plan_for("mbs4 offload=states:1/streamed:1")
     path = tmp_path / "trace.json"

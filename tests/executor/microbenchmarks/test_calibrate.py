@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,7 +53,7 @@ def rows() -> list[Measurement]:
         dist.destroy_process_group()
 
 
-def test_one_process_measures_every_family_and_they_fit(rows: list[Measurement]) -> None:
+def test_one_process_measures_every_family_and_they_fit(rows) -> None:
     assert all(row.seconds > 0 and row.quiet_seconds > 0 for row in rows)
     profile = fit_measurements(rows, catalog.local_cluster(1), "fp32")
     assert profile.tier == "measured"
@@ -100,7 +99,7 @@ class _Types(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return found
 
 
-def test_a_profile_reads_back_as_it_was_written(rows: list[Measurement], tmp_path: Path) -> None:
+def test_a_profile_reads_back_as_it_was_written(rows, tmp_path) -> None:
     profile = fit_measurements(rows, catalog.local_cluster(1), "fp32")
     first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
     save_spec(profile, first)
@@ -120,7 +119,7 @@ def test_the_norm_of_gradients_makes_no_copies_of_them() -> None:
     assert 16 * parameters <= sum(tracker.peak.values()) < 17 * parameters
 
 
-def test_measurements_survive_json(rows: list[Measurement]) -> None:
+def test_measurements_survive_json(rows) -> None:
     assert [Measurement.from_dict(asdict(row)) for row in rows] == rows
 
 

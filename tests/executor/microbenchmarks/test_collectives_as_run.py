@@ -6,7 +6,6 @@ import time
 from dataclasses import replace
 
 import torch
-from processes import Processes
 
 from cost_models.measured.calibration.microbenchmarks import collective_curves
 from executor.microbenchmarks.links import collectives
@@ -39,14 +38,14 @@ def measured() -> list[tuple[str, float]]:
     return [(row.name, row.seconds) for row in rows]
 
 
-def test_a_wait_for_the_last_is_no_part_of_a_collective(processes: Processes) -> None:
+def test_a_wait_for_the_last_is_no_part_of_a_collective(processes) -> None:
     first, second = processes.run(2, timed)
     assert first == second
     assert first[0] < LATE / 2
     assert first[1] == 3
 
 
-def test_processes_measure_one_time_of_each_collective(processes: Processes) -> None:
+def test_processes_measure_one_time_of_each_collective(processes) -> None:
     """That of the one that came last, behind products."""
     first, second = processes.run(2, measured)
     assert first == second

@@ -34,7 +34,7 @@ def run(*words: str | Path) -> str:
 
 
 @pytest.fixture
-def results(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+def results(monkeypatch) -> Iterator[ModuleType]:
     """Its own module, which is no part of a package."""
     monkeypatch.syspath_prepend(str(RUN.parent))
     yield importlib.import_module("results")
@@ -42,7 +42,7 @@ def results(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
         sys.modules.pop(name, None)
 
 
-def test_what_does_not_fit_is_left_out_and_said(tmp_path: Path) -> None:
+def test_what_does_not_fit_is_left_out_and_said(tmp_path) -> None:
     told = run(tmp_path, "--dry", "--seconds", "5").splitlines()
     assert len(told) == 13
     assert told[-1].startswith("no figure: no run told the parts")
@@ -53,7 +53,7 @@ def test_what_does_not_fit_is_left_out_and_said(tmp_path: Path) -> None:
 
 
 @few(0)
-def test_a_run_is_done_once_and_kept(tmp_path: Path) -> None:
+def test_a_run_is_done_once_and_kept(tmp_path) -> None:
     """And so is one that a killed command had not taken over yet."""
     (tmp_path / "running.json").write_text(
         json.dumps({"runs": {"no-such-model/s32/mbs1/none/fp32/adamw": {"failed": "x"}}, "sweeps": {}})
@@ -95,7 +95,7 @@ def test_every_job_has_a_name_of_its_own_and_fits_a_call() -> None:
     assert [name.split("/")[0] for name in dry[:9]] == [name.split("/")[0] for name in names[:9]]
 
 
-def test_what_was_measured_stays_until_it_is_measured_again(tmp_path: Path, results: ModuleType) -> None:
+def test_what_was_measured_stays_until_it_is_measured_again(tmp_path, results) -> None:
     """Asked for again or from before the calibration: only a measurement takes its place; a failure is told."""
     case = sys.modules["cases"].Case(model="m", sequence=8, mbs=1)
     old = {"step_seconds": 1.0, "mfu": 0.5, "predicted_peak_bytes": 1}
@@ -144,7 +144,7 @@ if began:
 
 
 def test_a_run_that_kills_its_process_is_not_met_again_but_one_for_which_time_ran_out_is(
-    tmp_path: Path, results: ModuleType, monkeypatch: pytest.MonkeyPatch
+    tmp_path, results, monkeypatch
 ) -> None:
     started, cases = importlib.import_module("run"), sys.modules["cases"]
     script = tmp_path / "job.py"

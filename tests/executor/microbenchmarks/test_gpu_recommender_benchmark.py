@@ -16,7 +16,7 @@ CASE = "256 rowwise-adagrad"
 
 
 @few(0)
-def test_steps_are_predicted_from_the_rates_of_the_same_file(tmp_path: Path) -> None:
+def test_steps_are_predicted_from_the_rates_of_the_same_file(tmp_path) -> None:
     """What is there is not run again; the dense network's Adagrad is in the peak."""
     out = tmp_path / "out.csv"
     done = ("64 sgd", "256 sgd")

@@ -34,7 +34,7 @@ def test_flops_of_a_step_are_torchs_and_the_models(fields: dict[str, object]) ->
     assert ours.products + ours.attention == torchs.get_total_flops()
 
 
-def test_two_stacks_run_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_stacks_run_what_is_counted(monkeypatch) -> None:
     """And scores inside a stack once more: the backward pass makes them again, as flash kernels do."""
     monkeypatch.setattr(attention, "kernel_for", lambda met: WrittenOut())
     spec = TransformerSpec.model_validate(T5)

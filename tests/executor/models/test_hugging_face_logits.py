@@ -46,7 +46,7 @@ def last_logits(kept: dict[str, Any], folder: Path, **changed: object) -> torch.
 
 
 @pytest.mark.parametrize("name", list(KEPT))
-def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+def test_logits_are_those_of_transformers(name: str, tmp_path) -> None:
     kept = KEPT[name]
     off = (last_logits(kept, tmp_path) - torch.tensor(kept["last_logits"])).abs().max()
     assert float(off) <= TOLERANCE * kept["largest"]

@@ -81,7 +81,7 @@ def test_the_balance_loss_evens_the_load() -> None:
 
 
 @pytest.mark.parametrize("biased", [False, True])
-def test_the_grouped_product_is_the_loop(biased: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_grouped_product_is_the_loop(biased: bool, monkeypatch) -> None:
     """Same values, gradients and FLOPs, with an expert that gets nothing."""
     spec = TransformerSpec.model_validate(MOE | {"mlp_bias": biased})
     module = RoutedExperts(spec, ExpertPlace())
@@ -105,7 +105,7 @@ def test_the_grouped_product_is_the_loop(biased: bool, monkeypatch: pytest.Monke
     assert products == other_products == 3 * 3 * 2 * 9 * 32 * 48
 
 
-def test_experts_that_are_all_here_wait_for_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_experts_that_are_all_here_wait_for_no_count(monkeypatch) -> None:
     """On a GPU a number read by the host would wait for all that was launched, once a mixture and microbatch."""
     module = MoE(TransformerSpec.model_validate(MOE), ExpertPlace())
     initialise(module, 3, tied=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from processes import Processes
 from training import plan_for
 
 from cost_models.errors import InputError
@@ -32,6 +31,6 @@ def objections(plans: list[Plan], steps: list[int]) -> str:
     ],
 )
 def test_all_ranks_say_so_where_one_differs(
-    layouts: tuple[str, str], steps: list[int], said: str, processes: Processes
+    layouts: tuple[str, str], steps: list[int], said: str, processes
 ) -> None:
     assert processes.run(2, objections, [plan_for(layout) for layout in layouts], steps) == [said, said]

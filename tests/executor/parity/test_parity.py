@@ -182,7 +182,7 @@ def training_of(name: str) -> partial[Trained]:
 
 
 @pytest.fixture(scope="session")
-def references(processes: Processes) -> dict[str, Trained]:
+def references(processes) -> dict[str, Trained]:
     """What each model does in one process, the whole batch in one microbatch."""
     return {
         name: processes.run(1, training_of(name), plan_for("mbs8", MODELS[name]), STEPS, True)[0]
@@ -200,9 +200,7 @@ def require_same(name: str, plan: Any, expected: Trained, processes: Processes) 
 
 
 @pytest.mark.parametrize(("name", "layout"), CASES, ids=IDS)
-def test_same_curve_as_one_process(
-    name: str, layout: str, processes: Processes, references: dict[str, Trained]
-) -> None:
+def test_same_curve_as_one_process(name: str, layout: str, processes, references) -> None:
     require_same(name, plan_for(layout, MODELS[name]), references[name], processes)
 
 
@@ -258,9 +256,7 @@ def is_trained(name: str, plan: Any) -> bool:
 
 @few(7)
 @pytest.mark.parametrize(("name", "layout", "job"), JOBS, ids=[f"{name} {text}" for name, text, _ in JOBS])
-def test_a_job_trains_as_in_one_process(
-    name: str, layout: str, job: dict[str, Any], processes: Processes
-) -> None:
+def test_a_job_trains_as_in_one_process(name: str, layout: str, job: dict[str, Any], processes) -> None:
     """What is frozen stays bit for bit, and the rest moves."""
     alone = plan_for(f"mbs{job.get('global_batch', 8)}", MODELS[name], **job)
     expected = processes.run(1, training_of(name), alone, STEPS, True)[0]
@@ -270,7 +266,7 @@ def test_a_job_trains_as_in_one_process(
         assert moved == {one for one in expected[1] if is_trained(one, alone)}
 
 
-def test_the_references_learn(references: dict[str, Trained]) -> None:
+def test_the_references_learn(references) -> None:
     """A curve that stands still would agree with anything, and so would parameters."""
     for name, (curve, way) in references.items():
         fell, noticed = curve[0][0] - curve[-1][0], 20 * TOLERANCE * curve[0][0]
@@ -286,7 +282,7 @@ def test_the_references_learn(references: dict[str, Trained]) -> None:
         ]
 
 
-def test_adamw_trains_the_same_under_sharding(processes: Processes) -> None:
+def test_adamw_trains_the_same_under_sharding(processes) -> None:
     """The plan's own optimizer, sharded over two ranks."""
     expected = processes.run(1, train, plan_for("mbs8"), STEPS, False)[0]
     for layout in ("dp2 mbs2 zero1", "dp2 mbs2 zero3", "tp2 mbs8"):
@@ -311,9 +307,7 @@ def test_adamw_trains_the_same_under_sharding(processes: Processes) -> None:
         "cp2 dp2 mbs2 zero3 context=all-to-all",
     ],
 )
-def test_sixteen_bits_follow_the_curve(
-    layout: str, processes: Processes, references: dict[str, Trained]
-) -> None:
+def test_sixteen_bits_follow_the_curve(layout: str, processes, references) -> None:
     """Weights in bf16 with an fp32 master stay within rounding of fp32."""
     plan = plan_for(layout, precision="bf16")
     curve = processes.run(plan.layout.num_gpus, train, plan, STEPS, True)[0]
@@ -345,7 +339,7 @@ def expert_norms(plan: Any) -> dict[str, tuple[float, ...]]:
 
 @few(2)
 @pytest.mark.parametrize("layout", ["dp4 ep2 mbs1 zero0", "dp4 ep4 mbs1 zero3", "dp4 ep2 mbs2 zero2"])
-def test_experts_have_the_gradient_of_the_mean(layout: str, processes: Processes) -> None:
+def test_experts_have_the_gradient_of_the_mean(layout: str, processes) -> None:
     """Matrix by matrix: experts are few of a model's parameters, and a wrong scale hardly shows in the whole norm."""
     plan = plan_for(layout, MOE)
     expected = processes.run(1, expert_norms, plan_for("mbs8", MOE))[0]
@@ -367,7 +361,7 @@ def shared_out(some: int) -> list[list[float]]:
 
 
 @pytest.mark.parametrize("some", [2, 0])
-def test_a_rank_without_copies_shares_experts_too(some: int, processes: Processes) -> None:
+def test_a_rank_without_copies_shares_experts_too(some: int, processes) -> None:
     """Each of two ranks adds its part to all rows."""
     assert processes.run(2, shared_out, some) == [[[2.0] * 4] * 3, [[2.0] * 4] * some]
 

@@ -48,7 +48,7 @@ def _expected(processes: Processes, shape: str) -> Trained:
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
-def test_a_drawn_layout_trains_as_one_process_does(processes: Processes, data: st.DataObject) -> None:
+def test_a_drawn_layout_trains_as_one_process_does(processes, data: st.DataObject) -> None:
     """Loss and gradient norm of every step, on every rank, and the way that every parameter went."""
     shape = data.draw(st.sampled_from(sorted(SHAPES)))
     space = legal_layouts(shape, RANKS)

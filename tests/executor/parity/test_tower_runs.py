@@ -9,7 +9,6 @@ import pytest
 import torch
 from effort import few
 from initialising import initialise
-from processes import Processes
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from training import LLAMA, LLAVA, TWO_IMAGES, plan_for, reported
@@ -86,7 +85,7 @@ def test_flops_are_torchs(freeze: tuple[str, ...]) -> None:
     ],
 )
 def test_bytes_are_those_of_the_plan(
-    processes: Processes, tmp_path: Path, layout: str, model: dict[str, Any], job: dict[str, Any]
+    processes, tmp_path, layout: str, model: dict[str, Any], job: dict[str, Any]
 ) -> None:
     """Of towers, frozen parts and adapters."""
     report = processes.run(2, _reported, plan_for(layout, model, **job), tmp_path)[0]

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from processes import Processes
 from recommending import BATCH, model
 
 from cost_models.files.catalog import load_recommender
@@ -20,7 +19,7 @@ from cost_models.specs.recommender.training import RecommenderTraining
 _LONGEST = 20.0
 
 
-def test_sums_arrive_while_the_tables_are_at_work(processes: Processes) -> None:
+def test_sums_arrive_while_the_tables_are_at_work(processes) -> None:
     """Rank 1 stays away from the tables' exchange, and from its rows, until the dense network's messages are here: so
     they travel while rank 0 is in that exchange, and while rows are updated."""
     assert processes.run(2, _held_back, model())[1] == ["shares", "sums"]

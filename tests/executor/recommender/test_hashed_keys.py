@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from effort import few
-from processes import Processes
 from recommending import model, save_and_resume, trained
 from test_recommender_parity import ALONE, TOLERANCE, stray
 
@@ -61,7 +58,7 @@ def test_keys_find_the_rows_that_they_got() -> None:
 @pytest.mark.parametrize(
     ("combiner", "optimizer"), [("sum", "sgd"), ("mean", "rowwise-adagrad"), ("concat", "adam")]
 )
-def test_keys_train_what_direct_rows_train(combiner: str, optimizer: str, processes: Processes) -> None:
+def test_keys_train_what_direct_rows_train(combiner: str, optimizer: str, processes) -> None:
     """Ids are row numbers here, so that every key has a direct row with which it begins."""
     (direct,) = processes.run(1, trained, model(combiner), [ALONE], optimizer, None, 2)[0]
     spec = model(combiner, hashed=True)
@@ -73,7 +70,7 @@ def test_keys_train_what_direct_rows_train(combiner: str, optimizer: str, proces
     assert max(strays.values()) <= TOLERANCE, strays
 
 
-def test_keys_go_on_in_any_sharding(processes: Processes, tmp_path: Path) -> None:
+def test_keys_go_on_in_any_sharding(processes, tmp_path) -> None:
     """One process → two → four → one, against direct rows in one process throughout."""
     spec, folder = model("mean", hashed=True), tmp_path / "saved"
     nodes = (
@@ -122,7 +119,7 @@ def test_bytes_of_keys_are_those_that_are_priced(layout: str) -> None:
         assert one.table_bytes + one.host_bytes == one.rows * 8 * 4 + keys
 
 
-def test_recorded_ids_of_any_size_are_keys(tmp_path: Path) -> None:
+def test_recorded_ids_of_any_size_are_keys(tmp_path) -> None:
     tables = TableSpec(name="c", rows=10, width=4, count=26, hashed=True)
     spec = RecommenderSpec(tables=(tables,), bottom_mlp=(4,), top_mlp=(8, 1))
     fields = ["1", *(str(number) for number in range(13)), *(f"{0xFFFFFF00 + at:x}" for at in range(26))]

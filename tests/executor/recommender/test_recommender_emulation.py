@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch.distributed as dist
 from effort import few
-from processes import Processes
 from recommending import peak_among_others
 from test_recommender_runs import MIXED, plan_of
 
@@ -18,7 +17,7 @@ LAYOUTS = ("table:0-7=row", "table:0-7=copy", MIXED)
 
 @few(1)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_alone_a_rank_holds_what_it_holds_among_others(layout: str, processes: Processes) -> None:
+def test_alone_a_rank_holds_what_it_holds_among_others(layout: str, processes) -> None:
     """Rows, optimizer states and host memory to the byte, the peak but for ids that differ from step to step."""
     plan = plan_of(layout, 2, optimizer="adagrad", global_batch=1024)
     real = processes.run(2, peak_among_others, plan)
@@ -33,7 +32,7 @@ def test_alone_a_rank_holds_what_it_holds_among_others(layout: str, processes: P
         assert alone.step_seconds is not None
 
 
-def test_what_cannot_be_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_emulated(monkeypatch) -> None:
     """A rank that is not there, too little memory, and a failure, after which no process group is left."""
     plan = plan_of("table:0-7=row", 2)
     with pytest.raises(InputError, match="the plan has no rank 2"):

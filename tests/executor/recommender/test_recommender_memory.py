@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from effort import few
-from processes import Processes
 
 from cost_models.files.catalog import load_recommender
 from cost_models.files.loading import resolve_cluster
@@ -50,7 +49,7 @@ def test_the_dense_network_holds_its_optimizers_states(optimizer: str, states: f
 
 @few(1)
 @pytest.mark.parametrize(("ranks", "precision", "layout"), CASES)
-def test_the_peak_is_the_plans(ranks: int, precision: str, layout: str, processes: Processes) -> None:
+def test_the_peak_is_the_plans(ranks: int, precision: str, layout: str, processes) -> None:
     training = RecommenderTraining(global_batch=1024, precision=precision)
     question = complete_recommender(load_recommender("dlrm-tiny"), resolve_cluster("local", ranks), training)
     said = estimate(question, parse_sharding(layout, 8)).device_bytes

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from processes import Processes
 
 from cost_models.files.catalog import load_recommender
 from cost_models.files.loading import resolve_cluster
@@ -29,7 +28,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_operations_are_those_of_the_stack(precision: str, processes: Processes) -> None:
+def test_operations_are_those_of_the_stack(precision: str, processes) -> None:
     for optimizer in ("sgd", "rowwise-adagrad"):
         training = RecommenderTraining(global_batch=64, precision=precision, optimizer=optimizer)
         question = complete_recommender(load_recommender("dlrm-tiny"), resolve_cluster("local", 2), training)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from effort import few
-from processes import Processes
 from recommending import BATCH, RATE, STEPS, model, trained
 
 from cost_models.arrays import Array
@@ -40,7 +39,7 @@ def stray(got: Run, wanted: Run) -> float:
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise-adagrad", "adagrad", "adam"])
 @pytest.mark.parametrize("combiner", ["sum", "mean", "concat"])
 @few(2)
-def test_two_processes_train_what_one_does(combiner: str, optimizer: str, processes: Processes) -> None:
+def test_two_processes_train_what_one_does(combiner: str, optimizer: str, processes) -> None:
     spec = model(combiner)
     shardings = [*EXACT.values(), *NEAR.values()]
     (alone,) = processes.run(1, trained, spec, [ALONE], optimizer, None, 2)[0]
@@ -51,7 +50,7 @@ def test_two_processes_train_what_one_does(combiner: str, optimizer: str, proces
     assert max(strays.values()) <= TOLERANCE, strays
 
 
-def test_four_processes_in_two_nodes_train_what_one_does(processes: Processes) -> None:
+def test_four_processes_in_two_nodes_train_what_one_does(processes) -> None:
     """Rows inside a node, ranks without a table, slices on some of the ranks; and products of pairs of vectors."""
     spec = model("mean", "dot")
     shardings = [
@@ -63,7 +62,7 @@ def test_four_processes_in_two_nodes_train_what_one_does(processes: Processes) -
         assert stray(run, alone) <= TOLERANCE
 
 
-def test_eight_processes_train_what_one_does(processes: Processes) -> None:
+def test_eight_processes_train_what_one_does(processes) -> None:
     """Cross layers; more ranks than tables, and than rows of one."""
     spec = model("sum", "dcn-v2")
     exact, near = (
@@ -76,7 +75,7 @@ def test_eight_processes_train_what_one_does(processes: Processes) -> None:
     assert stray(runs[1], alone) <= TOLERANCE
 
 
-def test_clipping_is_by_the_norm_over_all_ranks(processes: Processes) -> None:
+def test_clipping_is_by_the_norm_over_all_ranks(processes) -> None:
     """Two processes and one clip alike, to the bit; the dense network goes no farther than the norm lets it."""
     spec, clip = model("sum"), 0.01
     (alone,) = processes.run(1, trained, spec, [ALONE], "sgd", None, 2, BATCH, clip)[0]

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from effort import THOROUGH, few
-from processes import Processes
 
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_recommender
@@ -19,7 +14,6 @@ from cost_models.recommender.options import STAGES
 from cost_models.recommender.question import complete_recommender
 from cost_models.specs.recommender.sharding import parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
-from executor.faults.failures import read_signs
 from executor.launch.launch import run_plan
 from executor.measure.any_report import save_report
 from executor.recommender.training import RecommenderReport
@@ -46,7 +40,7 @@ def plan_of(layout: str, ranks: int = 2, nodes: int = 1, **training: Any) -> Rec
 
 
 @pytest.mark.parametrize(("ranks", "nodes"), [(2, 1), (4, 2)])
-def test_ranks_send_what_the_formula_says(ranks: int, nodes: int, processes: Processes) -> None:
+def test_ranks_send_what_the_formula_says(ranks: int, nodes: int, processes) -> None:
     """To the byte, in every stage of a sharding that has a table of every kind; and host memory as the plan has it."""
     plan = plan_of(MIXED, ranks, nodes, optimizer="adagrad")
     report = processes.run(ranks, _trained, plan)[0]
@@ -60,7 +54,7 @@ def test_ranks_send_what_the_formula_says(ranks: int, nodes: int, processes: Pro
     )
 
 
-def test_ranks_that_hold_keys_send_what_the_formula_says(processes: Processes) -> None:
+def test_ranks_that_hold_keys_send_what_the_formula_says(processes) -> None:
     """Copies send the keys that they met, whatever their size."""
     plan = plan_of("table:0=copy table:1=row table:2-3=column2@1,0,0,1 table:4-7=whole@0,1,0,1/host")
     tables = tuple(one.model_copy(update={"hashed": True}) for one in plan.model.tables)
@@ -82,7 +76,7 @@ def _trained(plan: RecommenderPlan, how: dict[str, Any] | None = None) -> Recomm
     return report
 
 
-def test_a_kept_report_is_read_and_told_again(processes: Processes, tmp_path: Path) -> None:
+def test_a_kept_report_is_read_and_told_again(processes, tmp_path) -> None:
     plan = plan_of("table:0-7=row")
     report, path = processes.run(2, _trained, plan)[0], tmp_path / "run-report.json"
     save_report(report, path)
@@ -98,45 +92,14 @@ def test_a_kept_report_is_read_and_told_again(processes: Processes, tmp_path: Pa
         read_any_report(tmp_path / "cut.json")
 
 
-def test_a_report_beyond_all_bounds_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_beyond_all_bounds_is_not_read(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("meshwright.records.runs.MAX_REPORT_BYTES", 1_000_000)
     (tmp_path / "large.json").write_text(" " * 1_000_001)
     with pytest.raises(InputError, match="larger than 1 MB"):
         read_any_report(tmp_path / "large.json")
 
 
-@few(0)
-def test_a_rank_that_torchrun_starts_trains_as_one_here(processes: Processes, tmp_path: Path) -> None:
-    plan = plan_of("table:0-7=row", 1)
-    how: dict[str, Any] = {"steps": 2, "warm_up": 0, "backend": "gloo"}
-    report = run_plan(plan, RunConfig(**how, out=tmp_path))
-    assert isinstance(report, RecommenderReport)
-    assert report.losses == processes.run(1, _trained, plan, how)[0].losses
-
-
-@pytest.mark.skipif(not THOROUGH, reason="starts two ranks twice, as `test_faults` does for a transformer")
-def test_a_killed_rank_is_replaced_and_the_curve_is_the_same(processes: Processes, tmp_path: Path) -> None:
-    """SIGKILL in the middle: torchrun starts both ranks again, and they go on from the last checkpoint."""
-    plan = plan_of(MIXED, optimizer="rowwise-adagrad")
-    how: dict[str, Any] = {"steps": 12, "warm_up": 0, "backend": "gloo", "learning_rate": 0.05}
-    expected = processes.run(2, _trained, plan, how)[0]
-    out, killed, notes = tmp_path / "out", [], []
-
-    def kill_once(step: dict[str, Any]) -> None:
-        if step["step"] >= 5 and not killed:
-            killed.append(step["step"])
-            os.kill(int(str(read_signs(out)[1]["pid"])), signal.SIGKILL)
-
-    saving: dict[str, Any] = {"checkpoint": tmp_path / "saved", "every": 2}
-    report = run_plan(plan, RunConfig(**how, **saving, out=out), on_step=kill_once, on_note=notes.append)
-    assert isinstance(report, RecommenderReport)
-    assert killed
-    assert notes[0].startswith("start 2: rank 1 was ended from outside in step")
-    assert report.losses == expected.losses
-    assert report.gradient_norms == expected.gradient_norms
-
-
-def test_what_cannot_be_trained_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_trained_is_refused(tmp_path) -> None:
     for plan, flags, what in (
         (plan_of("table:0-7=row", global_batch=63), {}, "63 is not a multiple of 2"),
         (plan_of("table:0-7=row"), {"compile": True}, "not compiled"),

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from effort import few
-from processes import Processes
 from recommending import model as trained_model
 from recommending import save_and_resume
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -139,7 +137,7 @@ def test_a_smaller_plan_has_the_same_shares_in_every_tier() -> None:
         scaled(plan.model_copy(update={"question": plan.question.model_copy(update={"model": changed})}), 0.1)
 
 
-def test_tables_of_a_checkpoint_are_served(processes: Processes, tmp_path: Path) -> None:
+def test_tables_of_a_checkpoint_are_served(processes, tmp_path) -> None:
     spec, job = trained_model(), partial(save_and_resume, resume=False, steps=2)
     _, trained, _ = processes.run(2, job, spec, "table:0-5=row", "sgd", tmp_path)[0]
     question = ServingQuestion(model=spec, cluster=resolve_cluster("local", 1), batches=(8,))
@@ -154,7 +152,7 @@ def test_tables_of_a_checkpoint_are_served(processes: Processes, tmp_path: Path)
     assert "it has no `weights.tables.items.0`" in str(wrong.value)
 
 
-def test_what_cannot_be_served_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_served_is_refused(tmp_path, monkeypatch) -> None:
     plan = plan_of()
     with pytest.raises(InputError, match="there is no checkpoint of a run"):
         ServedTables(plan, CPU, weights=tmp_path)

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 from effort import few
-from processes import Processes
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from training import LLAMA, plan_for, reported
+from training import LLAMA, plan_for
 
 from cost_models.errors import RunError
-from executor.faults.failures import read_signs
-from executor.launch.launch import run_plan
-from executor.measure.report import RunReport, load_report
+from executor.measure.report import RunReport
 from executor.models import positions as sequences
-from executor.run_config import RunConfig
 from executor.transformer import diagnosis as further
 from executor.transformer.diagnosis import KERNELS, LEFT_OUT, MEMORY_LEFT_OUT, AttentionKernels, in_words
 from planner.plan import Plan
@@ -65,7 +56,7 @@ def trained(
         Engine.forward_backward = plain  # type: ignore[method-assign]
 
 
-def test_a_rank_alone_leaves_out_what_it_could_not_measure(processes: Processes, tmp_path: Path) -> None:
+def test_a_rank_alone_leaves_out_what_it_could_not_measure(processes, tmp_path) -> None:
     ((report, _),) = processes.run(1, trained, plan_for("mbs2"), tmp_path, False, True)
     assert len(report.losses) == 1 + STEPS
     (rank,) = report.ranks
@@ -77,9 +68,7 @@ def test_a_rank_alone_leaves_out_what_it_could_not_measure(processes: Processes,
     )
 
 
-def test_of_several_ranks_the_report_of_the_measured_steps_is_kept(
-    processes: Processes, tmp_path: Path
-) -> None:
+def test_of_several_ranks_the_report_of_the_measured_steps_is_kept(processes, tmp_path) -> None:
     """And that is what the run has come to where its ranks are started again; nothing is trained then."""
     plan = plan_for("dp2 mbs2")
     (kept, why), (_, other) = processes.run(2, trained, plan, tmp_path, False, True)
@@ -95,81 +84,11 @@ def test_of_several_ranks_the_report_of_the_measured_steps_is_kept(
 
 
 @few(0)
-def test_of_several_ranks_parts_are_kept_before_memory_is_measured(
-    processes: Processes, tmp_path: Path
-) -> None:
+def test_of_several_ranks_parts_are_kept_before_memory_is_measured(processes, tmp_path) -> None:
     (kept, why), _ = processes.run(2, trained, plan_for("dp2 mbs2"), tmp_path, False, True, True)
     assert why.startswith("every step was measured, but one that tells memory failed on rank 0: OutOfMemory")
     assert kept.notes == (MEMORY_LEFT_OUT,)
     assert all(rank.parts and not rank.memory for rank in kept.ranks)
-
-
-@few(0)
-def test_a_run_whose_further_steps_fail_ends_with_its_report(tmp_path: Path) -> None:
-    """Rank 1 of two is gone as soon as the report is kept."""
-    kept = tmp_path / "run-report.json"
-
-    def end_rank_1() -> None:
-        while not kept.exists():
-            time.sleep(0.01)
-        os.kill(int(str(read_signs(tmp_path)[1]["pid"])), signal.SIGKILL)
-
-    threading.Thread(target=end_rank_1, daemon=True).start()
-    notes: list[str] = []
-    plan = plan_for("dp2 mbs2")
-    report = run_plan(
-        plan, RunConfig(steps=STEPS, warm_up=0, out=tmp_path, backend="gloo"), on_note=notes.append
-    )
-    assert len(report.losses) == STEPS
-    (note,) = notes
-    assert note.startswith("warning: rank 1 was ended from outside")
-    assert report.notes == (LEFT_OUT, note)
-    assert load_report(kept) == report
-
-
-def _traced(plan: Plan, folder: Path) -> RunReport:
-    return reported(plan, folder, steps=STEPS, warm_up=0, trace=folder)
-
-
-@few(0)
-def test_a_trace_that_cannot_be_written_costs_nothing_else(processes: Processes, tmp_path: Path) -> None:
-    """Rank 0 of two cannot write it, for a folder is in its place."""
-    report, _ = processes.run(2, _traced, plan_for("dp2 mbs2"), tmp_path)
-    assert len(report.losses) == STEPS
-    assert all(rank.parts and rank.memory for rank in report.ranks)
-    assert report.notes == (f"warning: the trace could not be written to {tmp_path}: Is a directory",)
-    assert load_report(tmp_path / "run-report.json") == report
-
-
-def asked_to_stop(plan: Plan) -> tuple[RunReport | None, bool]:
-    """Rank 1 is interrupted before the step that tells memory; and whether Ctrl-C is as before."""
-    from executor.faults.stopping import StopRequest
-    from executor.run_config import RunConfig
-    from executor.steps import Watcher
-    from executor.transformer.train import train
-
-    asked = 0
-    before = signal.getsignal(signal.SIGINT)
-    with StopRequest(None) as request:
-
-        def stop() -> bool:
-            nonlocal asked
-            asked += 1
-            if dist.get_rank() == 1 and asked == STEPS + 2:
-                signal.raise_signal(signal.SIGINT)
-            return request.is_made
-
-        config = RunConfig(steps=STEPS, warm_up=0)
-        report = train(plan, torch.device("cpu"), config, Watcher(), stop)
-    return report if isinstance(report, RunReport) else None, signal.getsignal(signal.SIGINT) == before
-
-
-@few(0)
-def test_who_is_asked_to_stop_meanwhile_leaves_out_the_rest(processes: Processes) -> None:
-    reports, restored = zip(*processes.run(2, asked_to_stop, plan_for("dp2 mbs2")), strict=True)
-    assert restored == (True, True)
-    assert reports[0].notes == ("asked to stop after the last step: memory not measured",)
-    assert all(rank.parts and not rank.memory for rank in reports[0].ranks)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +118,7 @@ def test_every_kernel_is_an_operator_of_this_torch(operator: str) -> None:
     ],
 )
 def test_where_nobody_follows_windows_take_another_kernel(
-    change: dict[str, Any], layout: str, taken: bool, monkeypatch: pytest.MonkeyPatch
+    change: dict[str, Any], layout: str, taken: bool, monkeypatch
 ) -> None:
     """As if this CPU had its kernels."""
     monkeypatch.setattr(sequences, "_DEVICES", ("cpu",))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import get_args
 
@@ -55,7 +54,7 @@ def test_what_is_offered(words: str, offered: list[str], monkeypatch, capsys) ->
 
 
 @pytest.mark.timeout(60)
-def test_plans_are_offered_and_no_other_file(plan_file: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_plans_are_offered_and_no_other_file(plan_file, tmp_path, monkeypatch, capsys) -> None:
     (tmp_path / "plan.yaml").write_bytes(plan_file.read_bytes())
     (tmp_path / "cluster.yaml").write_text("kind: cluster\n")
     (tmp_path / "plans").mkdir()

@@ -12,7 +12,6 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from calling import Answer
 from command_line import ASKED
 
 from cost_models.files import reading as pipes
@@ -20,7 +19,7 @@ from planner.plan import load_plan
 
 
 @pytest.fixture
-def pipe(plan_file: Path) -> Iterator[str]:
+def pipe(plan_file) -> Iterator[str]:
     reading, writing = os.pipe()
     os.write(writing, plan_file.read_bytes())
     os.close(writing)
@@ -43,11 +42,7 @@ def pipe(plan_file: Path) -> Iterator[str]:
     ids=" ".join,
 )
 def test_a_plan_from_a_pipe_is_read_once(
-    meshwright: Callable[..., Answer],
-    words: tuple[str, ...],
-    pipe: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    meshwright, words: tuple[str, ...], pipe, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     before = 2 if words[0] in ("plot", "plan") else 1
@@ -55,9 +50,7 @@ def test_a_plan_from_a_pipe_is_read_once(
     assert answer.code == 0, answer.err
 
 
-def test_a_run_reads_its_plan_once(
-    meshwright: Callable[..., Answer], pipe: str, plan_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_reads_its_plan_once(meshwright, pipe, plan_file, monkeypatch) -> None:
     asked: list[object] = []
 
     def run_plan(plan: object, config: object, **how: object) -> None:
@@ -73,7 +66,7 @@ SIZES = ASKED[2:]
 
 
 @pytest.fixture
-def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+def named(tmp_path, monkeypatch) -> Callable[[str], str]:
     """A pipe of this name in the working folder, that nobody writes to; who waits for a writer does not wait long."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pipes, "WRITER_SECONDS", 0.05)
@@ -106,9 +99,7 @@ def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], st
         "calibrate --from-runs runs.csv",
     ],
 )
-def test_a_pipe_that_nobody_writes_to_is_an_error(
-    meshwright: Callable[..., Answer], named: Callable[[str], str], words: str
-) -> None:
+def test_a_pipe_that_nobody_writes_to_is_an_error(meshwright, named, words: str) -> None:
     given = words.split()
     known = {"import", "plan", "gpt2-small", "dgx-h100", "plot", "accuracy", "validate", "calibrate", *ASKED}
     pipe = named(next(word for word in given[1:] if word not in known and not word.startswith("-")))
@@ -117,9 +108,7 @@ def test_a_pipe_that_nobody_writes_to_is_an_error(
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ["recipe.py", "ds.json"])
-def test_a_pipe_is_not_read_to_see_whose_file_it_is(
-    meshwright: Callable[..., Answer], named: Callable[[str], str], name: str
-) -> None:
+def test_a_pipe_is_not_read_to_see_whose_file_it_is(meshwright, named, name: str) -> None:
     answer = meshwright.refusal("import", named(name), "dgx-h100")
     assert f"`{name}` is a pipe, which is read once" in answer
     assert "hint: --from says it" in answer
@@ -128,7 +117,7 @@ def test_a_pipe_is_not_read_to_see_whose_file_it_is(
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("late", [0.0, 0.3], ids=["at once", "late"])
 def test_what_somebody_writes_to_a_named_pipe_is_read_whole(
-    meshwright: Callable[..., Answer], plan_file: Path, named: Callable[[str], str], late: float
+    meshwright, plan_file, named, late: float
 ) -> None:
     """However late the first bytes come: who has it open for writing is waited for."""
     pipe, text = named("plan.yaml"), plan_file.read_bytes()

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-
-from calling import Answer
 
 import meshwright as mw
 from meshwright.terminal.output import as_json
@@ -23,14 +19,14 @@ def without_seconds(record: Any) -> Any:
     return document
 
 
-def test_plan_chooses_a_precision_alike(meshwright: Callable[..., Answer]) -> None:
+def test_plan_chooses_a_precision_alike(meshwright) -> None:
     printed = meshwright.json("plan", *QUESTION, *GIVEN, "--precision", "bf16,fp8")
     answer = mw.plan(*QUESTION, gpus=4, global_batch=8, sequence=128, precision=("bf16", "fp8"))
     assert without_seconds(answer.record()) == without_seconds(printed)
     assert len(answer.optimum.other_precisions) == 1
 
 
-def test_estimate_explain_and_compare_say_the_same(meshwright: Callable[..., Answer], tmp_path: Path) -> None:
+def test_estimate_explain_and_compare_say_the_same(meshwright, tmp_path) -> None:
     file = tmp_path / "plan.yaml"
     answer = mw.estimate(*QUESTION, None, "tp2 dp2 mbs1 zero0", gpus=4, global_batch=8, sequence=128)
     printed = meshwright(

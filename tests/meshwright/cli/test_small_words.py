@@ -14,7 +14,6 @@ from meshwright.render.words import change_words, percent
 from meshwright.verbs.forecast import ForecastOptions
 from meshwright.verbs.plot import PlotOptions
 from meshwright.verbs.report import ReportOptions
-from planner.objectives import Certificate
 
 
 @pytest.mark.parametrize("name", ["llama3-405b", "Llama-3-405B", "llama3.1-405b"])
@@ -22,7 +21,7 @@ def test_a_size_names_its_release(name: str) -> None:
     assert known_name(name, "models") == "llama3.1-405b"
 
 
-def test_an_odd_number_of_gpus_gets_a_hint(certificate: Certificate) -> None:
+def test_an_odd_number_of_gpus_gets_a_hint(certificate) -> None:
     assert odd_count_note(72, certificate) == ""
     assert odd_count_note(70, certificate).endswith("--gpus 64 or 72 has more")
 

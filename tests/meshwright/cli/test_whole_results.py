@@ -53,7 +53,7 @@ def full_disk() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", RESULTS)
-def test_a_write_that_fails_leaves_the_old_file(name: str, tmp_path: Path) -> None:
+def test_a_write_that_fails_leaves_the_old_file(name: str, tmp_path) -> None:
     path = tmp_path / name
     path.write_text(OLD)
     with full_disk(), pytest.raises((OSError, InputError), match=re.escape(name)):

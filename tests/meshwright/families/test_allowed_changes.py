@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ def words_of(answer: mw.Planned) -> str:
     return " ".join(" ".join(str(part) for part in answer.text).split())
 
 
-def test_what_is_allowed_is_planned_and_said(tmp_path: Path) -> None:
+def test_what_is_allowed_is_planned_and_said(tmp_path) -> None:
     answer = planned(allow=ALL)
     answer.save(tmp_path / "plan.yaml")
     kept = load_plan(tmp_path / "plan.yaml")

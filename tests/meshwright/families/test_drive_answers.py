@@ -25,12 +25,12 @@ DRIVE = "drive: {capacity: %s, read: 8 GB/s, write: 4 GB/s}\n"
 
 
 @pytest.fixture
-def box(tmp_path: Path) -> Path:
+def box(tmp_path) -> Path:
     (file := tmp_path / "box.yaml").write_text(BOX + DRIVE % "4 TB")
     return file
 
 
-def test_an_estimate_says_what_lies_on_the_drive(box: Path) -> None:
+def test_an_estimate_says_what_lies_on_the_drive(box) -> None:
     answer = estimate("llama2-13b", str(box), None, LAYOUT, **JOB)
     record = answer.record()["estimate"]
     assert record["drive_limit"] == pytest.approx(3.6e12)
@@ -40,13 +40,13 @@ def test_an_estimate_says_what_lies_on_the_drive(box: Path) -> None:
     assert plan_text(answer.plan).count("drive_bytes: ") == 1
 
 
-def test_a_cluster_that_says_no_drive_is_asked_for_one(box: Path) -> None:
+def test_a_cluster_that_says_no_drive_is_asked_for_one(box) -> None:
     box.write_text(BOX)
     with pytest.raises(InputError, match="does not say that one has any"):
         estimate("llama2-13b", str(box), None, LAYOUT, **JOB)
 
 
-def test_a_plan_on_a_drive_is_found_kept_and_read_again(box: Path, tmp_path: Path) -> None:
+def test_a_plan_on_a_drive_is_found_kept_and_read_again(box, tmp_path) -> None:
     """Where host memory does not do."""
     tight = {"host_memory": "16GiB", "max_memory": "110GiB"}
     answer = plan("llama2-13b", str(box), None, allow=["offload"], top=1, **tight, **JOB)
@@ -57,7 +57,7 @@ def test_a_plan_on_a_drive_is_found_kept_and_read_again(box: Path, tmp_path: Pat
     assert again.prediction.drive_bytes == answer.plan.prediction.drive_bytes
 
 
-def test_a_folder_is_for_plans_that_use_it(tmp_path: Path) -> None:
+def test_a_folder_is_for_plans_that_use_it(tmp_path) -> None:
     layout = {"global_batch": 8, "sequence": 128, "stack": "meshwright", "precision": "fp32"}
     plain = estimate("gpt2-tiny", "local", None, "mbs8 zero0", gpus=1, **layout)
     with pytest.raises(InputError, match="--drive: the plan keeps nothing on a drive"):

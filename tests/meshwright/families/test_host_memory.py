@@ -86,8 +86,3 @@ def test_words_that_open_and_shut_contradict_one_another() -> None:
 def test_a_host_memory_that_is_none_is_refused(said: str, why: str) -> None:
     with pytest.raises(InputError, match=why):
         priced(said)
-
-
-def test_what_cannot_be_opened_is_said() -> None:
-    answer = plan("llama2-7b", "hgx-h200", allow=["offload"], stack="jax", top=1, **JOB)
-    assert answer.notes[-1].startswith("--allow offload opens nothing: software stack `jax` keeps nothing")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -39,13 +38,13 @@ def test_every_option_of_a_family_is_one_of_its_verb(family: Family) -> None:
         assert options - {"clusters"} <= set(verbs.get(verb, verbs["plan"])), verb
 
 
-def test_what_states_no_kind_is_a_transformer(tmp_path: Path) -> None:
+def test_what_states_no_kind_is_a_transformer(tmp_path) -> None:
     assert family_of_model("gpt3-175b") is family_of_model("no such model") is FAMILIES["transformer"]
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     assert family_of_model(str(tmp_path / "config.json")) is FAMILIES["transformer"]
 
 
-def test_what_means_nothing_to_a_family_is_refused(plan_file: Path) -> None:
+def test_what_means_nothing_to_a_family_is_refused(plan_file) -> None:
     verbs = verbs_of_plan(load_any_plan(plan_file))
     require_options(verbs, "plan", ("fix", "trainer"))
     with pytest.raises(ValueError, match="`meshwright chop` does not take a transformer"):

@@ -19,14 +19,14 @@ ASKED = ("gpt2-xl", "dgx-a100-80gb:8+dgx-h100:8", "--global-batch", "256", "--se
 
 
 @pytest.fixture(scope="module")
-def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plan_file(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("plans") / "mixed.yaml"
     with pytest.raises(SystemExit, match="0"):
         main(["plan", *ASKED, "--top", "2", "--quiet", "-o", str(path)])
     return path
 
 
-def test_json_has_the_pools(meshwright, plan_file: Path) -> None:
+def test_json_has_the_pools(meshwright, plan_file) -> None:
     code, out, _ = meshwright("plan", *ASKED, "--top", "1", "--json")
     answer = json.loads(out)
     assert code == 0
@@ -39,7 +39,7 @@ def test_json_has_the_pools(meshwright, plan_file: Path) -> None:
     assert best["layout"] == str(load_plan(plan_file).layout)
 
 
-def test_a_plan_with_too_few_profiles_is_refused(meshwright, plan_file: Path, tmp_path: Path) -> None:
+def test_a_plan_with_too_few_profiles_is_refused(meshwright, plan_file, tmp_path) -> None:
     broken = yaml.safe_load(plan_file.read_text("utf-8"))
     broken["hardware"] = broken["hardware"][:1]
     path = tmp_path / "broken.yaml"
@@ -50,7 +50,7 @@ def test_a_plan_with_too_few_profiles_is_refused(meshwright, plan_file: Path, tm
 
 
 @pytest.fixture(scope="module")
-def replicas_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def replicas_file(tmp_path_factory) -> Path:
     """Few layouts, since an explanation searches them again for each change of hardware."""
     path = tmp_path_factory.mktemp("plans") / "replicas.yaml"
     fixed = (f"--fix={axis}" for axis in ("pp=1", "tp=1", "zero=1", "mbs=8,16", "recompute=none"))
@@ -60,7 +60,7 @@ def replicas_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_replicas_are_planned_told_and_verified(meshwright, replicas_file: Path) -> None:
+def test_replicas_are_planned_told_and_verified(meshwright, replicas_file) -> None:
     layout = load_plan(replicas_file).layout
     assert layout.replicas == ("dgx-a100-80gb",) * (layout.dp // 2) + ("dgx-h100",) * (layout.dp // 2)
     code, out, _ = meshwright("explain", str(replicas_file), "--quiet")
@@ -78,18 +78,8 @@ def test_replicas_are_planned_told_and_verified(meshwright, replicas_file: Path)
     assert pools[0]["microbatches"] < pools[1]["microbatches"]
 
 
-@pytest.mark.parametrize("kind", ["memory", "timeline", "time"])
-def test_pictures_of_replicas_say_whose_they_are(
-    meshwright, replicas_file: Path, kind: str, tmp_path: Path
-) -> None:
-    code, _, _ = meshwright("plot", kind, str(replicas_file), "-o", str(tmp_path / "picture.svg"))
-    assert code == 0
-    told = {"memory": "fullest", "timeline": "ends last", "time": "replicas="}
-    assert told[kind] in (tmp_path / "picture.svg").read_text("utf-8")
-
-
 def test_a_page_about_pools_has_the_pictures_that_there_are(
-    meshwright, plan_file: Path, replicas_file: Path, tmp_path: Path
+    meshwright, plan_file, replicas_file, tmp_path
 ) -> None:
     for plan in some_of((plan_file, replicas_file), replicas_file):
         code, _out, err = meshwright("report", str(plan), "-o", str(tmp_path / "page.html"), "--quiet")

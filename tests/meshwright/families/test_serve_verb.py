@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,14 +21,14 @@ top_mlp: [8, 1]
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> str:
+def plan(tmp_path) -> str:
     (tmp_path / "shop.yaml").write_text(MODEL)
     path = tmp_path / "serving.yaml"
     mw.plan_cache(tmp_path / "shop.yaml", "dgx-h100", gpus=1, cache="500KiB", batch="16,256").save(path)
     return str(path)
 
 
-def test_hits_and_latency_stand_beside_the_plan(meshwright, plan: str) -> None:
+def test_hits_and_latency_stand_beside_the_plan(meshwright, plan) -> None:
     asked = ("serve", plan, "--synthetic", "20000", "--scale", "0.1")
     code, out, err = meshwright(*asked, "--json")
     assert (code, err) == (0, "")
@@ -47,7 +46,7 @@ def test_hits_and_latency_stand_beside_the_plan(meshwright, plan: str) -> None:
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
-def test_requests_of_a_file_get_their_vectors(meshwright, plan: str, tmp_path: Path) -> None:
+def test_requests_of_a_file_get_their_vectors(meshwright, plan, tmp_path) -> None:
     lines = ['{"users": 0, "items.0": [3, 3, 79999]}', "", '{"users": [399999], "items.1": 2}', "{}"]
     (tmp_path / "asked.jsonl").write_text("\n".join(lines))
     asked = ("serve", plan, "--requests", str(tmp_path / "asked.jsonl"), "-o", str(tmp_path / "found.npz"))
@@ -66,7 +65,7 @@ def test_requests_of_a_file_get_their_vectors(meshwright, plan: str, tmp_path: P
     np.testing.assert_allclose(found["items.0"][0], 2 * each[0] + each[1], rtol=1e-5)
 
 
-def test_what_is_wrong_is_said_with_its_place(meshwright, plan: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_said_with_its_place(meshwright, plan, tmp_path) -> None:
     path = tmp_path / "asked.jsonl"
     path.write_text('{"users": 400000}\n{"user": 1}\n[1]\n{"users": 1.5}\n{"users": "x\n' + "[" * 5000)
     code, out, err = meshwright("serve", plan, "--requests", str(path))

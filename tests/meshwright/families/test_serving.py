@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,13 +29,13 @@ TABLE = {"row_bytes": 64.0, "efficiency": 0.5}
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> str:
+def model(tmp_path) -> str:
     path = tmp_path / "ads.yaml"
     path.write_text(MODEL)
     return str(path)
 
 
-def test_the_smallest_cache_with_a_share_of_hits_has_it(model: str) -> None:
+def test_the_smallest_cache_with_a_share_of_hits_has_it(model) -> None:
     asked = mw.plan_cache(model, "dgx-h100", gpus=1, hits="95%").plan
     assert asked.hits == pytest.approx(0.95, abs=1e-6)
     again = mw.plan_cache(model, "dgx-h100", gpus=1, cache=asked.cache_bytes).plan
@@ -44,7 +43,7 @@ def test_the_smallest_cache_with_a_share_of_hits_has_it(model: str) -> None:
     assert mw.plan_cache(model, "dgx-h100", gpus=1, cache=0.98 * asked.cache_bytes).plan.hits < 0.95
 
 
-def test_latency_is_of_its_parts_and_falls_with_the_cache(model: str) -> None:
+def test_latency_is_of_its_parts_and_falls_with_the_cache(model) -> None:
     small, large = (mw.plan_cache(model, "dgx-h100", gpus=1, cache=size) for size in ("100MiB", "10GiB"))
     for answer in (small, large):
         for one in answer.batches:
@@ -58,7 +57,7 @@ def test_latency_is_of_its_parts_and_falls_with_the_cache(model: str) -> None:
     assert lru.plan.hits < small.plan.hits
 
 
-def test_rates_are_those_of_the_cluster_and_launches_those_of_our_lookups(model: str) -> None:
+def test_rates_are_those_of_the_cluster_and_launches_those_of_our_lookups(model) -> None:
     """The catalogue's for an H100, whose lookups are launched together; those of a CPU's profile, or as measured."""
     far = mw.plan_cache(model, "dgx-h100", gpus=1, cache="1GiB")
     assert far.record()["serving"]["embedding_profile"] == "h100"
@@ -82,7 +81,7 @@ def test_rates_are_those_of_the_cluster_and_launches_those_of_our_lookups(model:
     assert one["cache_seconds"] == pytest.approx(1e-8 * (ids - one["host_rows"]))
 
 
-def test_tables_beyond_host_memory_come_from_drives(model: str) -> None:
+def test_tables_beyond_host_memory_come_from_drives(model) -> None:
     small: dict[str, Any] = {"gpus": 1, "cache": "1GiB", "host_memory": "20GiB"}
     with pytest.raises(InfeasibleError, match="do not fit host memory"):
         mw.plan_cache(model, "dgx-h100", **small)
@@ -94,7 +93,7 @@ def test_tables_beyond_host_memory_come_from_drives(model: str) -> None:
     assert (held >= answer.plan.rows).all()
 
 
-def test_a_recorded_histogram_is_read_beside_the_model(tmp_path: Path) -> None:
+def test_a_recorded_histogram_is_read_beside_the_model(tmp_path) -> None:
     np.save(tmp_path / "clicks.npy", np.array([1, 0, 7, 2]))
     (tmp_path / "small.yaml").write_text(
         "kind: recommender\ntables: [{name: a, rows: 4, width: 4, histogram: clicks.npy}]\n"
@@ -104,7 +103,7 @@ def test_a_recorded_histogram_is_read_beside_the_model(tmp_path: Path) -> None:
     assert answer.plan.hits == pytest.approx(0.9)
 
 
-def test_a_cut_or_wrong_plan_is_refused(model: str, tmp_path: Path) -> None:
+def test_a_cut_or_wrong_plan_is_refused(model, tmp_path) -> None:
     path = tmp_path / "serving.yaml"
     mw.plan_cache(model, "dgx-h100", gpus=1, cache="1GiB").save(path)
     whole = path.read_text()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -158,7 +157,7 @@ class ToyVerbs(Verbs[MatrixPlan]):
 
 
 @pytest.fixture
-def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def matrix(tmp_path, monkeypatch) -> str:
     toy = Family(plan_kind="toy-plan", plan=f"{__name__}:MatrixPlan", verbs=f"{__name__}:ToyVerbs")
     monkeypatch.setitem(FAMILIES, "toy", toy)
     file = tmp_path / "matrix.yaml"
@@ -166,7 +165,7 @@ def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(file)
 
 
-def test_a_family_passes_through_the_verbs(meshwright, matrix: str, tmp_path: Path) -> None:
+def test_a_family_passes_through_the_verbs(meshwright, matrix, tmp_path) -> None:
     plan, estimated = str(tmp_path / "plan.yaml"), str(tmp_path / "split2.yaml")
     answer = meshwright("plan", matrix, "dgx-h100", "--gpus", "8", "--top", "2", "-o", plan)
     assert answer.out.startswith("split8: ")

@@ -21,7 +21,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(tmp_path_factory) -> Iterator[Path]:
     """A working folder that all inputs of a test share; what one leaves, the next overwrites."""
     place = tmp_path_factory.mktemp("fuzz")
     before = Path.cwd()

@@ -66,7 +66,7 @@ def _shown(text: Answer, record: dict[str, Any]) -> None:
 
 @inputs(0.02)
 @given(question=questions(), layout=st.sampled_from(LAYOUTS))
-def test_estimates(question: tuple[str, ...], layout: str) -> None:
+def test_estimates(question, layout: str) -> None:
     asked = ("estimate", *question, "--layout", layout)
     found = call(*asked, "--json", "--csv", "rows.csv", "--quiet")
     assume(found.code != 2)
@@ -80,7 +80,7 @@ def test_estimates(question: tuple[str, ...], layout: str) -> None:
 
 @inputs(0.01)
 @given(question=questions(), seconds=st.sampled_from(["20", "20", "0.01"]))
-def test_plans(question: tuple[str, ...], seconds: str) -> None:
+def test_plans(question, seconds: str) -> None:
     asked = ("plan", *question, "--time-limit", seconds)
     found = call(*asked, "--json", "--csv", "rows.csv", "-o", "plan.yaml", "--quiet")
     if seconds != "20" and found.code == 1:

@@ -149,7 +149,7 @@ def report(folder: Path) -> dict[str, Any]:
 
 @inputs(0.025)
 @given(data=st.data())
-def test_reports_of_runs(report: dict[str, Any], data: st.DataObject) -> None:
+def test_reports_of_runs(report, data: st.DataObject) -> None:
     content: Any = json.loads(json.dumps(report))
     for _ in range(data.draw(st.integers(0, 3))):
         content = data.draw(changed_once(content))

@@ -26,7 +26,7 @@ build_meta.build_sdist(out)
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory) -> Path:
     """A folder with wheel and sdist, built from a copy so that the tree stays as it is."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("built")
     for package in PACKAGES:
@@ -37,7 +37,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_the_wheel_holds_every_file_of_the_packages_and_no_other(built: Path) -> None:
+def test_the_wheel_holds_every_file_of_the_packages_and_no_other(built) -> None:
     with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
         packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
         metadata = next(name for name in wheel.namelist() if name.endswith("/METADATA"))
@@ -61,7 +61,7 @@ def test_the_wheel_holds_every_file_of_the_packages_and_no_other(built: Path) ->
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["*.whl", "*.tar.gz"])
 @pytest.mark.parametrize("version", PYTHONS)
-def test_it_installs_without_torch_and_plans(built: Path, tmp_path: Path, version: str, kind: str) -> None:
+def test_it_installs_without_torch_and_plans(built, tmp_path, version: str, kind: str) -> None:
     python = shutil.which(f"python{version}")
     if python is None or subprocess.run([python, "--version"], capture_output=True).returncode != 0:
         pytest.skip(f"no Python {version} on this machine")

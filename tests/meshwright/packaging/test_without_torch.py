@@ -58,7 +58,7 @@ WITH = [
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
+def found(tmp_path_factory) -> dict[str, tuple[int, str]]:
     """Exit code and stderr of every command, run one after another in one process without torch."""
     folder = tmp_path_factory.mktemp("without-torch")
     (folder / "commands.json").write_text(json.dumps(WITHOUT + WITH), "utf-8")
@@ -70,7 +70,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]
     }
 
 
-def test_planning_works_and_running_says_what_to_install(found: dict[str, tuple[int, str]]) -> None:
+def test_planning_works_and_running_says_what_to_install(found) -> None:
     assert [(command, found[command]) for command in WITHOUT if found[command][0]] == []
     for command in WITH:
         code, told = found[command]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from chromium import CHROMIUM, opened
 from test_page import told
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
-def test_a_page_in_a_browser(tmp_path: Path) -> None:
+def test_a_page_in_a_browser(tmp_path) -> None:
     path = tmp_path / "plan.html"
     told().save(path)
     with opened(tmp_path / "profile") as page:

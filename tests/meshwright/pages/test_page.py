@@ -83,7 +83,7 @@ def test_a_page_needs_no_script_and_no_other_file() -> None:
     assert len(told().html.encode()) <= LARGEST
 
 
-def test_names_of_users_are_text(tmp_path: Path) -> None:
+def test_names_of_users_are_text(tmp_path) -> None:
     plan = planned().plan
     named = plan.model_copy(update={"model": plan.model.model_copy(update={"name": HOSTILE})})
     html = report(named).html
@@ -128,7 +128,7 @@ def _luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_errors(tmp_path: Path) -> None:
+def test_errors(tmp_path) -> None:
     (tmp_path / "no.json").write_text("{}")
     with pytest.raises(InputError, match="is no run report"):
         report(planned(), tmp_path / "no.json")

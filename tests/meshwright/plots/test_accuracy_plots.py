@@ -45,7 +45,7 @@ def test_errors_are_whole_and_shares_differ_in_points() -> None:
     assert "points" in figure.axes[1].get_xlabel()
 
 
-def test_runs_of_one_layout_keep_apart_and_one_that_diverged_is_drawn(tmp_path: Path) -> None:
+def test_runs_of_one_layout_keep_apart_and_one_that_diverged_is_drawn(tmp_path) -> None:
     paths = [tmp_path / "a.json", tmp_path / "b.json"]
     for path in paths:
         path.write_text("\ufeff" + damaged(lambda one: one.update(losses=[None] * 5)), encoding="utf-8")
@@ -59,7 +59,7 @@ def test_runs_of_one_layout_keep_apart_and_one_that_diverged_is_drawn(tmp_path: 
     [b"\xef\xbb\xbf" + ONE.encode(), ONE.encode("utf-16"), ONE.replace(",", ";").encode()],
     ids=["bom", "utf-16", "semicolons"],
 )
-def test_tables_are_read_as_spreadsheets_write_them(tmp_path: Path, text: bytes) -> None:
+def test_tables_are_read_as_spreadsheets_write_them(tmp_path, text: bytes) -> None:
     path = tmp_path / "table.csv"
     path.write_bytes(text)
     (row,) = accuracy_frame([path]).to_dict(orient="records")
@@ -102,7 +102,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("said", UNREADABLE)
-def test_what_cannot_be_drawn(meshwright: Callable[..., Any], tmp_path: Path, said: str) -> None:
+def test_what_cannot_be_drawn(meshwright, tmp_path, said: str) -> None:
     text = UNREADABLE[said]
     path = tmp_path / ("report.json" if text[:1] in ("{", "[") else "table.csv")
     path.write_bytes(text.encode("latin-1"))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from itertools import combinations, product
-from math import prod
 
 import numpy as np
 import pandas as pd
-import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
@@ -63,34 +61,11 @@ def test_ticks_are_numbers_as_written() -> None:
     assert {"10", "20", "50"} <= set(ticks(drawn("gpu-hours", "time").axes[0], "x"))
 
 
-def test_labels_multiply_to_the_gpus() -> None:
-    found = [label.get_text().replace("\n", " ").split() for label in labels(drawn("time", "cost").axes[0])]
-    assert len(found) == len(LAYOUTS)
-    for size, _, *words in found:
-        degrees = [int(word[2:]) for word in words if word[:2] in ("tp", "pp", "cp", "dp")]
-        assert prod(degrees) == int(size)
-        assert set(words) <= set(LAYOUTS[int(size)].split())
-
-
 def test_steps_are_drawn_where_no_point_is_missing() -> None:
     assert len(drawn("time", "cost").axes[0].lines) == 1
     missing = drawn("time", "cost", complete=False)
     assert not missing.axes[0].lines
     assert "others lie between them" in missing.texts[1].get_text()
-
-
-def test_steps_keep_to_what_is_reached() -> None:
-    """Less money than a point's: the point before; a higher MFU than a point's: the point behind."""
-    for second in ("cost", "mfu"):
-        axes = drawn("time", second).axes[0]
-        x, y = axes.lines[0].get_data()
-        order = np.argsort(x, kind="stable")
-        frame = points("time", second).sort_values(second)
-        scale = 0.01 if second == "mfu" else 1.0
-        middles = (frame[second].to_numpy()[1:] + frame[second].to_numpy()[:-1]) / 2 / scale
-        shown = [float(np.interp(middle, np.asarray(x)[order], np.asarray(y)[order])) for middle in middles]
-        kept = frame["time"].to_numpy()[1:] if second == "mfu" else frame["time"].to_numpy()[:-1]
-        assert shown == pytest.approx(kept)
 
 
 def cloud(limit: float = 74.0) -> pd.DataFrame:
@@ -127,12 +102,6 @@ def test_labels_of_the_frontier_touch_nothing() -> None:
     told = {word for label in named for word in label.get_text().replace(",", "").split()}
     assert {word for word in told - words if word[:2] in ("tp", "pp", "dp") or "=" in word} == set()
     assert named[0].get_text().startswith("chosen, ")
-
-
-def test_a_limit_far_away_leaves_the_chart_to_the_plans() -> None:
-    (axes,) = frontier(cloud(4000.0), 4000 * GIB, "subject").axes
-    assert axes.get_xlim()[1] < 400
-    assert any("limit 3.9 TiB, far to the right" in text.get_text() for text in axes.texts)
 
 
 def test_clusters_are_named_at_their_lines() -> None:

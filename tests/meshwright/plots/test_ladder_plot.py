@@ -20,7 +20,7 @@ def saved(tmp_path: Path, stack: str) -> Path:
     return path
 
 
-def test_rungs_go_up_in_the_order_that_saves_most(tmp_path: Path) -> None:
+def test_rungs_go_up_in_the_order_that_saves_most(tmp_path) -> None:
     options = PlotOptions(allow=("parallel-block", "window=1024,batch=256"))
     drawn = plot("ladder", saved(tmp_path, "megatron-2023"), options=options).drawing
     frame = drawn.frame
@@ -41,7 +41,7 @@ def test_rungs_go_up_in_the_order_that_saves_most(tmp_path: Path) -> None:
     drawn.save(tmp_path / "ladder.png")
 
 
-def test_a_plan_that_has_all_of_it_stands_on_the_last_rung(tmp_path: Path) -> None:
+def test_a_plan_that_has_all_of_it_stands_on_the_last_rung(tmp_path) -> None:
     path = saved(tmp_path, "megascale")
     frame = plot("ladder", path).drawing.frame
     assert frame["has"].all()
@@ -58,13 +58,13 @@ UNKNOWN = {
 }
 
 
-def test_what_cannot_be_allowed_is_told(tmp_path: Path) -> None:
+def test_what_cannot_be_allowed_is_told(tmp_path) -> None:
     with pytest.raises(InputError) as raised:
         plot("ladder", saved(tmp_path, "megascale"), options=PlotOptions(allow=tuple(UNKNOWN)))
     problems = "".join(map(str, raised.value.problems))
     assert all(words in problems for words in UNKNOWN.values())
 
 
-def test_only_a_ladder_takes_allow(tmp_path: Path) -> None:
+def test_only_a_ladder_takes_allow(tmp_path) -> None:
     with pytest.raises(InputError, match="takes fewer flags"):
         plot("memory", saved(tmp_path, "megascale"), options=PlotOptions(allow=("parallel-block",)))

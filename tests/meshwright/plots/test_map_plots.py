@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -13,7 +12,6 @@ from matplotlib.patches import Rectangle
 import meshwright as mw
 from meshwright.plots.drawing import Drawing, PictureRequest, PlotOptions
 from meshwright.plots.pictures import pictures_of
-from meshwright.plots.sensitivity import heatmap, heatmap_finding
 from meshwright.plots.style import TIME_COLOURS
 from planner.answers.frontier import heatmap_frame
 from planner.search.search import Budget, search
@@ -66,7 +64,7 @@ def test_holes_say_why() -> None:
     assert cells["chosen"].sum() == 1
 
 
-def test_pairs_near_the_plan_are_searched_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_near_the_plan_are_searched_first(monkeypatch) -> None:
     order: list[tuple[int, int]] = []
 
     def cell(_question: object, tp: int, pp: int, *_: object) -> dict[str, object]:
@@ -80,7 +78,7 @@ def test_pairs_near_the_plan_are_searched_first(monkeypatch: pytest.MonkeyPatch)
     assert list(zip(frame["tp"], frame["pp"], strict=True)) == sorted(order)
 
 
-def test_a_drawn_map_has_a_cell_for_each_row(tmp_path: Path) -> None:
+def test_a_drawn_map_has_a_cell_for_each_row(tmp_path) -> None:
     picture = drawn("heatmap")
     (axes,) = picture.figure.axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "2", "4", "8", "16"]
@@ -91,30 +89,6 @@ def test_a_drawn_map_has_a_cell_for_each_row(tmp_path: Path) -> None:
     for suffix in ("png", "svg", "pdf"):
         picture.save(tmp_path / f"map.{suffix}")
         assert (tmp_path / f"map.{suffix}").stat().st_size > 1000
-
-
-def test_findings_of_maps() -> None:
-    cells = [
-        (1, 1, float("nan"), "memory", "needs: 9 GiB"),
-        (1, 2, 0.5, "", ""),
-        (2, 1, 0.49, "", ""),
-        (2, 2, float("nan"), "rule", "`tp2 pp2` do not divide 3 GPUs / more"),
-    ]
-    frame = pd.DataFrame(cells, columns=["tp", "pp", "mfu", "reason", "why"])
-    frame = frame.assign(chosen=False, peak_bytes=1e9, gap=0.0)
-    assert heatmap_finding(frame) == (
-        "tp1 pp2 is best, 50.0 % MFU; 1 more comes within 5 % of it, 1 does not fit and 1 breaks a rule"
-    )
-    said = [text.get_text() for text in heatmap(frame, "s").texts]
-    assert any("a: tp2 pp2 do not divide 3 GPUs" in one for one in said)
-    assert heatmap_finding(frame[frame["reason"] != ""]).startswith("No pair of degrees has a layout")
-    late = frame.assign(reason=["time", "", "", "rule"])
-    assert heatmap_finding(late).startswith("Of 3 pairs searched tp1 pp2 is best, 50.0 % MFU; ")
-    none = frame.assign(reason=["time", "time", "memory", "rule"])
-    assert heatmap_finding(none) == (
-        "Of 2 pairs searched none has a layout: 1 does not fit, 1 breaks a rule and 2 were not searched"
-    )
-    assert heatmap_finding(frame.assign(reason="time")) == "None of 4 pairs of degrees was searched in time"
 
 
 def test_stacked_bars_are_the_gpu_time_of_a_step() -> None:

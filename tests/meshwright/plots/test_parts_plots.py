@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 from plot_data import GIB, timeline_points
 
-from cost_models.estimate import Estimate
 from meshwright.plots import style
 from meshwright.plots.layouts import memory_by_rank, pool_spans, time_breakdown
 from meshwright.plots.timelines import timeline
@@ -48,30 +45,6 @@ def test_moves_lie_in_lanes_below_their_rank() -> None:
     assert "busy for" in figure.get_suptitle()
 
 
-def test_a_steady_state_shows_forwards_and_backwards_in_turns() -> None:
-    frame = timeline_points("1f1b", 8, 1, 96)
-    steady = timeline(frame, 8, "subject").axes[2]
-    low, high = steady.get_xlim()
-    shown = frame[(frame["rank"] == 0) & (frame["start_seconds"] >= low) & (frame["end_seconds"] <= high)]
-    assert "".join(shown.sort_values("start_seconds")["kind"]) in ("FB" * 6, "BF" * 6)
-    numbers = {text.get_text() for text in steady.texts}
-    assert {str(one) for one in shown["microbatch"]} <= numbers
-
-
-def test_what_follows_the_passes_is_drawn_and_not_idle() -> None:
-    passes = timeline_points("1f1b", 4, 1, 16)
-    end = float(passes["end_seconds"].max())
-    once = (
-        passes.groupby("rank").head(1).assign(kind="sync", chunk=-1, start_seconds=end, end_seconds=2 * end)
-    )
-    whole = pd.concat([passes, once], ignore_index=True)
-    with_tail, without = timeline(whole, 4, "subject"), timeline(passes, 4, "subject")
-    assert with_tail.get_suptitle() == without.get_suptitle()
-    assert with_tail.axes[0].get_xlim()[1] == pytest.approx(2 * without.axes[0].get_xlim()[1])
-    (legend,) = with_tail.legends
-    assert "dp comm" in [text.get_text() for text in legend.get_texts()]
-
-
 @pytest.mark.parametrize(
     ("schedule", "vpp", "halves"),
     [("1f1b", 1, set()), ("zbv", 2, {"input", "weights"}), ("dualpipev", 2, {"input", "weights"})],
@@ -87,7 +60,7 @@ def test_halves_of_a_backward_pass_have_colours_of_their_own(
     assert len(set(colours)) == len(colours)
 
 
-def test_ranks_of_pools_are_marked(make_estimate: Callable[..., Estimate]) -> None:
+def test_ranks_of_pools_are_marked(make_estimate) -> None:
     pools = pool_spans(["fast", "fast", "slow", "slow"])
     assert pools == [("fast", 0, 1), ("slow", 2, 3)]
     assert pool_spans(["fast"] * 4) == pool_spans([]) == []
@@ -101,7 +74,7 @@ def test_ranks_of_pools_are_marked(make_estimate: Callable[..., Estimate]) -> No
     assert list(chart.lines[0].get_ydata()) == [70, 70, 70, 70, 40, 40, 40, 40]  # type: ignore[arg-type]
 
 
-def test_hidden_communication_is_hatched_under_its_bar(make_estimate: Callable[..., Estimate]) -> None:
+def test_hidden_communication_is_hatched_under_its_bar(make_estimate) -> None:
     figure = time_breakdown(time_frame([make_estimate()]).assign(optimizer=1e-4), "subject")
     hatched = [bar for bar in figure.axes[0].patches if isinstance(bar, Rectangle) and bar.get_hatch()]
     assert [round(bar.get_width(), 6) for bar in hatched] == [2.0, 1.1]
@@ -115,7 +88,7 @@ def test_hidden_communication_is_hatched_under_its_bar(make_estimate: Callable[.
     assert "optimizer" not in named  # too short to be seen
 
 
-def test_a_limit_far_above_leaves_the_chart_to_the_bars(make_estimate: Callable[..., Estimate]) -> None:
+def test_a_limit_far_above_leaves_the_chart_to_the_bars(make_estimate) -> None:
     frame = memory_frame(make_estimate("tp1 pp1 dp1 mbs1")) / 2**20
     (axes,) = memory_by_rank(frame, [10 * GIB], "subject").axes
     assert axes.get_ylim()[1] < 100
@@ -124,7 +97,7 @@ def test_a_limit_far_above_leaves_the_chart_to_the_bars(make_estimate: Callable[
     assert {"limit 10.0 GiB, far above ↑", "weights", "activations"} <= said
 
 
-def test_no_number_lies_on_the_limit(make_estimate: Callable[..., Estimate]) -> None:
+def test_no_number_lies_on_the_limit(make_estimate) -> None:
     frame = memory_frame(make_estimate("tp8 pp4 dp32 mbs1"))
     highest = float(frame.sum(axis=1).max())
     figure = memory_by_rank(frame, [highest + GIB] * 4, "subject")

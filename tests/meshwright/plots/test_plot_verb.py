@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from command_line import QUICK
 
 
-def test_unconnected_nodes_do_not_scale(meshwright, tmp_path: Path) -> None:
+def test_unconnected_nodes_do_not_scale(meshwright, tmp_path) -> None:
     path = tmp_path / "small.yaml"
     small = ("gpt2-tiny", "local", "--gpus", "2", "--global-batch", "8", "--sequence", "128")
     assert meshwright("plan", *small, *QUICK, "-o", str(path)).code == 0
@@ -21,7 +20,7 @@ def test_unconnected_nodes_do_not_scale(meshwright, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("between", ["time,gpu-hours", "cost,mfu"])
-def test_frontier_of_any_two_objectives(meshwright, plan_file: Path, tmp_path: Path, between: str) -> None:
+def test_frontier_of_any_two_objectives(meshwright, plan_file, tmp_path, between: str) -> None:
     path = tmp_path / "frontier.svg"
     money = ("--price", "2.5") if "cost" in between else ()
     words = ("--gpus", "4,8", "--between", between, "--tokens", "1B", *money, "-o", str(path), "--json")
@@ -34,9 +33,7 @@ def test_frontier_of_any_two_objectives(meshwright, plan_file: Path, tmp_path: P
     assert path.read_text().startswith("<?xml")
 
 
-def test_a_curve_that_is_interrupted_keeps_its_points(
-    meshwright, plan_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_curve_that_is_interrupted_keeps_its_points(meshwright, plan_file, tmp_path, monkeypatch) -> None:
     from planner.search import search as search_module
 
     left, search = [2], search_module.search_on

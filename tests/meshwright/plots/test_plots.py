@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import prod
-from pathlib import Path
-
 import pytest
 from matplotlib.figure import Figure
-from matplotlib.text import Annotation
 from plot_data import GIB, accuracy_points, frontier_points, scaling_points, timeline_points
 
 from cost_models.estimate import Estimate
@@ -35,7 +30,7 @@ def draw_all(estimates: list[Estimate], subject: str = "subject") -> dict[str, F
 
 
 @pytest.fixture
-def figures(make_estimate: Callable[..., Estimate]) -> dict[str, Figure]:
+def figures(make_estimate) -> dict[str, Figure]:
     return draw_all([make_estimate(), make_estimate(scale=1.2)])
 
 
@@ -50,21 +45,21 @@ TITLES = {
 }
 
 
-def test_titles_state_the_finding(figures: dict[str, Figure]) -> None:
+def test_titles_state_the_finding(figures) -> None:
     assert {name: " ".join(figure.get_suptitle().split()) for name, figure in figures.items()} == TITLES
     for figure in figures.values():
         assert all(axes.get_xlabel() and axes.has_data() for axes in figure.axes)
 
 
 @pytest.mark.parametrize("suffix", style.FORMATS)
-def test_every_format_is_written(figures: dict[str, Figure], tmp_path: Path, suffix: str) -> None:
+def test_every_format_is_written(figures, tmp_path, suffix: str) -> None:
     for name, figure in figures.items():
         path = tmp_path / f"{name}.{suffix}"
         style.save(figure, path)
         assert path.stat().st_size > 1000
 
 
-def test_what_users_name_is_no_formula(make_estimate: Callable[..., Estimate], tmp_path: Path) -> None:
+def test_what_users_name_is_no_formula(make_estimate, tmp_path) -> None:
     """Dollars and backslashes of names stay what they are; what a font lacks is no warning."""
     for name, figure in draw_all([make_estimate()], r"$\bad{x}$ of \N{GRINNING FACE}").items():
         style.save(figure, tmp_path / f"{name}.svg")
@@ -89,17 +84,3 @@ def test_every_part_has_a_colour_of_its_own() -> None:
     assert set(style.MEMORY_COLOURS) >= set(MEMORY_PARTS)
     for colours in (style.TIME_COLOURS, style.MEMORY_COLOURS):
         assert len(set(colours.values())) == len(colours)
-
-
-def test_every_layout_of_a_curve_multiplies_to_its_gpus() -> None:
-    points = scaling_points()
-    strong = [f"tp8 pp1 cp{gpus // 8} dp1 mbs1 zero1" for gpus in (8, 16, 32)]
-    points["layout"] = [*strong, "tp4 pp2 dp1 mbs1 zero1", *strong[1:]]
-    speed = scaling(points, "subject").axes[0]
-    notes = [text for text in speed.texts if isinstance(text, Annotation)]
-    below = [text for text in notes if text.get_text().startswith("tp")]
-    assert [text.xy[0] for text in below] == [8, 16, 32, 8]
-    for text in below:
-        degrees = [int(word[2:]) for word in text.get_text().split() if word[:2] in ("tp", "pp", "cp", "dp")]
-        assert prod(degrees) == text.xy[0]
-    assert [text.get_text() for text in speed.texts].count("same") == 2

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from meshwright import Estimated, InputError, estimate
@@ -15,7 +13,7 @@ def priced(layout: str, stack: str = "meshwright") -> Estimated:
     return estimate("llama2-7b", "hgx-h200", None, layout, **asked)  # type: ignore[arg-type]
 
 
-def test_every_point_is_a_priced_layout(tmp_path: Path) -> None:
+def test_every_point_is_a_priced_layout(tmp_path) -> None:
     answer = priced("mbs1 zero0 offload=streamed:7 ring=3")
     answer.save(tmp_path / "plan.yaml")
     drawn = plot("window", tmp_path / "plan.yaml").drawing

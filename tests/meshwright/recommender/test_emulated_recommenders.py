@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import meshwright as mw
 
 LAYOUT = "table:0=row table:1=column4@3,8,17,37 table:2=node-row@4 table:3=node-row@4 table:4=whole@37 table:5-7=copy"
 
 
-def test_one_of_sixty_four_gpus(tmp_path: Path, meshwright) -> None:
+def test_one_of_sixty_four_gpus(tmp_path, meshwright) -> None:
     """Its rows to the byte, text, JSON and file alike; its compute is left out, as this is no H100."""
     path, out = tmp_path / "plan.yaml", tmp_path / "rank.json"
     words = ("dgx-h100", "--gpus", "64", "--global-batch", "4096")
@@ -30,7 +29,7 @@ def test_one_of_sixty_four_gpus(tmp_path: Path, meshwright) -> None:
     assert abs(tables["predicted"] / (4 * rows) - 1) < 0.01
 
 
-def test_sizes_alone_are_for_transformers(tmp_path: Path, meshwright) -> None:
+def test_sizes_alone_are_for_transformers(tmp_path, meshwright) -> None:
     path = tmp_path / "plan.yaml"
     words = ("local", "--gpus", "2", "--global-batch", "64", "--precision", "fp32")
     assert meshwright("estimate", "dlrm-tiny", *words, "--layout", "table:0-7=row", "-o", str(path)).code == 0

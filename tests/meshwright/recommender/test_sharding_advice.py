@@ -20,7 +20,7 @@ TODAY = "table:0-1=whole@0,0 table:2-3=row"
 
 
 @pytest.fixture
-def today(meshwright, tmp_path: Path) -> Path:
+def today(meshwright, tmp_path) -> Path:
     """All large tables on one of sixteen GPUs."""
     (tmp_path / "shop.yaml").write_text(MODEL)
     asked = ("dgx-h100", "--gpus", "16", "--global-batch", "64K", "--layout", TODAY)
@@ -29,7 +29,7 @@ def today(meshwright, tmp_path: Path) -> Path:
     return tmp_path / "today.yaml"
 
 
-def test_each_change_fits_and_gains_alone_and_with_those_before_it(today: Path) -> None:
+def test_each_change_fits_and_gains_alone_and_with_those_before_it(today) -> None:
     advised = mw.advise(today)
     assert isinstance(advised, mw.ShardingAdvised)
     advice, before = advised.advice, advised.advice.today
@@ -45,7 +45,7 @@ def test_each_change_fits_and_gains_alone_and_with_those_before_it(today: Path) 
     assert advice.best.step_seconds == pytest.approx(advice.answer.certificate.value)
 
 
-def test_advice_in_words_and_as_a_document(meshwright, today: Path, tmp_path: Path) -> None:
+def test_advice_in_words_and_as_a_document(meshwright, today, tmp_path) -> None:
     answer = meshwright("advise", str(today), "-o", str(tmp_path / "best.yaml"))
     assert answer.code == 0, answer.err
     assert max(map(len, answer.out.splitlines())) <= 80
@@ -69,7 +69,7 @@ def test_advice_in_words_and_as_a_document(meshwright, today: Path, tmp_path: Pa
     assert "Nothing to change: no sharding is faster." in again.out
 
 
-def test_from_what_does_not_fit_the_first_change_makes_room(meshwright, today: Path, tmp_path: Path) -> None:
+def test_from_what_does_not_fit_the_first_change_makes_room(meshwright, today, tmp_path) -> None:
     (tmp_path / "shop.yaml").write_text(MODEL.replace("rows: 4000000", "rows: 400000000"))
     asked = ("dgx-h100", "--gpus", "16", "--global-batch", "64K", "--layout", TODAY)
     done = meshwright("estimate", str(tmp_path / "shop.yaml"), *asked, "-o", str(today))

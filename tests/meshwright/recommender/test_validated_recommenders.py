@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from cost_models.errors import InputError
@@ -20,7 +18,7 @@ def test_every_run_is_predicted_and_scored() -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_a_table_of_others_runs_is_refused(tmp_path: Path) -> None:
+def test_a_table_of_others_runs_is_refused(tmp_path) -> None:
     path = tmp_path / "runs.csv"
     path.write_text("row_id,gpu\n1,H100\n")
     with pytest.raises(InputError, match="has no column"):

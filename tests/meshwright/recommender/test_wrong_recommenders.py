@@ -75,7 +75,7 @@ def written(folder: Path, *changes: tuple[str, str]) -> str:
     ],
 )
 def test_every_wrong_table_is_named_with_its_line(
-    meshwright, tmp_path: Path, words: tuple[str, ...], changes: list[tuple[str, str]], said: list[str]
+    meshwright, tmp_path, words: tuple[str, ...], changes: list[tuple[str, str]], said: list[str]
 ) -> None:
     np.save(tmp_path / "short.npy", np.ones(3))
     answer = meshwright("plan", written(tmp_path, *changes), *words)
@@ -85,7 +85,7 @@ def test_every_wrong_table_is_named_with_its_line(
         assert " ".join(one.split()) in told, answer.err
 
 
-def test_a_width_that_nothing_divides_says_so(meshwright, tmp_path: Path) -> None:
+def test_a_width_that_nothing_divides_says_so(meshwright, tmp_path) -> None:
     model = written(tmp_path, ("width: 64, pooling: 2.0", "width: 7, pooling: 2.0"))
     answer = meshwright("plan", model, *ASKED, "--fix", "table:0=column2")
     assert answer.code == 2
@@ -111,7 +111,7 @@ def test_a_width_that_nothing_divides_says_so(meshwright, tmp_path: Path) -> Non
     ],
 )
 def test_a_table_that_fits_nowhere_says_what_would_hold_it(
-    meshwright, tmp_path: Path, words: tuple[str, ...], said: list[str]
+    meshwright, tmp_path, words: tuple[str, ...], said: list[str]
 ) -> None:
     """Two slices in one node fill that node's host with the whole table, however they are cut."""
     answer = meshwright("plan", written(tmp_path, ("rows: 4000000", "rows: 40000000000")), *ASKED, *words)
@@ -120,7 +120,7 @@ def test_a_table_that_fits_nowhere_says_what_would_hold_it(
         assert one in " ".join(answer.err.split())
 
 
-def test_tables_that_do_not_fit_together_say_so_of_both_memories(meshwright, tmp_path: Path) -> None:
+def test_tables_that_do_not_fit_together_say_so_of_both_memories(meshwright, tmp_path) -> None:
     model = written(tmp_path, ("rows: 20000, width: 64, count: 2", "rows: 20000000, width: 64, count: 2000"))
     told = " ".join(meshwright("plan", model, *ASKED).err.split())
     assert "needs: 9.3 TiB or more; GPUs have 147.7 GiB, and hosts 2.0 TiB" in told

@@ -44,7 +44,7 @@ def asked() -> Question:
 
 
 @pytest.fixture(scope="module")
-def ranked(asked: Question) -> tuple[Estimate, ...]:
+def ranked(asked) -> tuple[Estimate, ...]:
     return search(asked, top=4, time_limit=SECONDS).estimates
 
 
@@ -55,7 +55,7 @@ def test_difference_sums_to_the_change_of_the_totals() -> None:
     assert list(change) == ["tp_comm", "compute", "bubble"]
 
 
-def test_compared_parts_sum_to_their_totals(asked: Question, ranked: tuple[Estimate, ...]) -> None:
+def test_compared_parts_sum_to_their_totals(asked, ranked) -> None:
     lines = compare(ranked, [asked] * len(ranked))
     by_name = {line.name: line.values for line in lines}
     for column in range(len(ranked)):
@@ -65,7 +65,7 @@ def test_compared_parts_sum_to_their_totals(asked: Question, ranked: tuple[Estim
         assert sum(line.values[column] for line in parts) == pytest.approx(by_name["peak memory"][column])
 
 
-def test_rivals_are_ties_or_slower(ranked: tuple[Estimate, ...]) -> None:
+def test_rivals_are_ties_or_slower(ranked) -> None:
     best = ranked[0]
     equal, rival = ties_and_rival(best, ranked)
     assert all(tie.step_seconds == pytest.approx(best.step_seconds, rel=1e-3) for tie in equal)
@@ -75,7 +75,7 @@ def test_rivals_are_ties_or_slower(ranked: tuple[Estimate, ...]) -> None:
     assert rival not in equal
 
 
-def test_what_binds_is_faster_and_too_large(asked: Question, ranked: tuple[Estimate, ...]) -> None:
+def test_what_binds_is_faster_and_too_large(asked, ranked) -> None:
     bound = binding_constraint(asked, ranked[0], Restrictions())
     assert bound.resource == "memory"
     assert bound.faster is not None
@@ -84,7 +84,7 @@ def test_what_binds_is_faster_and_too_large(asked: Question, ranked: tuple[Estim
     assert bound.change
 
 
-def test_why_not(asked: Question, ranked: tuple[Estimate, ...]) -> None:
+def test_why_not(asked, ranked) -> None:
     _, rival = ties_and_rival(ranked[0], ranked)
     assert rival is not None
     illegal, large, second = (
@@ -100,7 +100,7 @@ def test_why_not(asked: Question, ranked: tuple[Estimate, ...]) -> None:
         why_not(asked, ranked[0], "tp8 qq4")
 
 
-def test_sensitivities_go_the_right_way(asked: Question, ranked: tuple[Estimate, ...]) -> None:
+def test_sensitivities_go_the_right_way(asked, ranked) -> None:
     cache = PlanCache(make_plan(asked, ranked[0]))
     answers = {one.change: one for one in sensitivities(asked, ranked[0], Restrictions(), cache)}
     assert set(answers) == {
@@ -118,14 +118,14 @@ def test_sensitivities_go_the_right_way(asked: Question, ranked: tuple[Estimate,
         assert answer.best.step_seconds <= answer.repriced.step_seconds
 
 
-def test_a_layout_that_was_asked_for_is_held(asked: Question) -> None:
+def test_a_layout_that_was_asked_for_is_held(asked) -> None:
     asked_for = price(asked, place_layout(asked, parse_layout("tp8 pp2 mbs1 sp")))
     for one in sensitivities(asked, asked_for, Restrictions(), None):
         assert one.best.layout == asked_for.layout
         assert one.replanned is None
 
 
-def test_what_is_not_said_is_free_and_proved(asked: Question) -> None:
+def test_what_is_not_said_is_free_and_proved(asked) -> None:
     plan = price(asked, place_layout(asked, parse_layout("tp4 pp2 dp2 mbs2 zero1 sp")))
     fixed = parse_restrictions(["tp=8", "pp=2"]).with_confidence(asked, FITTING)
     best = search(asked, top=1, restrictions=fixed).best.layout
@@ -142,7 +142,7 @@ def test_what_is_not_said_is_free_and_proved(asked: Question) -> None:
     assert str(whole.estimate.layout).startswith("tp8 pp2 dp1 mbs1 zero0 sp recompute=full")
 
 
-def test_restrictions_hold_but_for_what_the_words_say(asked: Question) -> None:
+def test_restrictions_hold_but_for_what_the_words_say(asked) -> None:
     limits = parse_restrictions(["tp=4"], ["zero1", "cp"])
     found = complete_layout(asked, "tp8 pp2", limits).estimate.layout
     assert (found.tp, found.pp, found.cp) == (8, 2, 1)
@@ -150,7 +150,7 @@ def test_restrictions_hold_but_for_what_the_words_say(asked: Question) -> None:
     assert why_not(asked, price(asked, found), "tp8 cp2", limits).excluded
 
 
-def test_a_layout_that_the_search_does_not_cover_is_priced_where_it_fits(asked: Question) -> None:
+def test_a_layout_that_the_search_does_not_cover_is_priced_where_it_fits(asked) -> None:
     best = price(asked, place_layout(asked, parse_layout("tp8 pp2 mbs1 sp")))
     answer = why_not(asked, best, "tp2 pp8 vpp3 mbs1 sp")  # 24 stages of 40 blocks
     assert answer.estimate is not None
@@ -163,7 +163,7 @@ LAYOUTS += ("tp2 pp8 dp1 mbs1 schedule=gpipe", "tp1 pp4 dp4 mbs1 zero1")
 
 
 @pytest.mark.parametrize("text", LAYOUTS)
-def test_balanced_prices_are_close_to_exact_ones(asked: Question, text: str) -> None:
+def test_balanced_prices_are_close_to_exact_ones(asked, text: str) -> None:
     layout = parse_layout(text)
     prices = balanced_prices(asked, LayoutColumns.of([layout]))
     for index, policy in enumerate(RECOMPUTE_POLICIES):
@@ -173,7 +173,7 @@ def test_balanced_prices_are_close_to_exact_ones(asked: Question, text: str) -> 
         assert prices.peak_bytes[0, index] == pytest.approx(exact.peak_bytes, rel=0.03)
 
 
-def test_by_hand(asked: Question) -> None:
+def test_by_hand(asked) -> None:
     assert even_layers(10, 4) == (2, 3, 3, 2)
     assert even_layers(96, 8) == (12,) * 8
     size, seconds = np.array([1.0, 2.0, 2.0, 3.0, 9.0]), np.array([5.0, 4.0, 6.0, 4.5, 1.0])
@@ -183,7 +183,7 @@ def test_by_hand(asked: Question) -> None:
     assert place_layout(asked, layout) == layout
 
 
-def test_frontier_holds_the_plan(asked: Question, ranked: tuple[Estimate, ...]) -> None:
+def test_frontier_holds_the_plan(asked, ranked) -> None:
     frame = frontier_frame(asked, ranked[0], Restrictions(), Budget())
     assert frame["chosen"].sum() == 1
     line = frame[frame["pareto"]].sort_values("peak_bytes")
@@ -194,7 +194,7 @@ def test_frontier_holds_the_plan(asked: Question, ranked: tuple[Estimate, ...]) 
     assert line["tokens_per_second"].max() == pytest.approx(best["tokens_per_second"])
 
 
-def test_scaling_keeps_or_grows_the_batch(asked: Question) -> None:
+def test_scaling_keeps_or_grows_the_batch(asked) -> None:
     frame = scaling_frame(asked, [8, 16], KINDS, Budget())
     strong, weak = (frame[frame["kind"] == kind] for kind in ("strong", "weak"))
     assert set(strong["global_batch"]) == {64}

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from cost_models.estimate import Breakdown, Estimate
+from cost_models.estimate import Breakdown
 from cost_models.pipeline.pricing import trust_of
-from cost_models.question import Question
 from cost_models.units import counted, format_days, grouped
 from meshwright.records.estimates import estimate_record
 from meshwright.render.estimates import estimate_text, memory_sentence
 from meshwright.render.goals import sizes_text
-from meshwright.render.measured import on_other_devices
 from meshwright.render.ranked import certificate_sentence, question_header
 from meshwright.render.words import (
     change,
@@ -28,13 +25,11 @@ from meshwright.render.words import (
     wrapped,
 )
 from meshwright.terminal.output import as_csv, as_json
-from planner.objectives import Certificate
-from planner.plan import make_plan
 
 GIB = 2.0**30
 
 
-def test_a_peak_near_the_limit_is_tight(make_estimate: Callable[..., Estimate]) -> None:
+def test_a_peak_near_the_limit_is_tight(make_estimate) -> None:
     said = {20: ("fits", 99), 45: ("tight", 93), 55: ("does not fit", 18), 70: ("does not fit", 9)}
     for activations, (verdict, chance) in said.items():
         estimate = make_estimate(activations=activations * GIB)
@@ -46,7 +41,7 @@ def test_a_peak_near_the_limit_is_tight(make_estimate: Callable[..., Estimate]) 
 
 @pytest.mark.parametrize(("scale", "said"), [(0.44, "MFU 125.0 %"), (0.56, "HFU 101.8 %"), (0.6, "")])
 def test_more_than_the_hardware_can_do_is_said_aloud(
-    make_estimate: Callable[..., Estimate], question: Question, scale: float, said: str
+    make_estimate, question, scale: float, said: str
 ) -> None:
     estimate = make_estimate(scale=scale)
     warned = " ".join(estimate_text(estimate).split()).partition("warning: ")[2]
@@ -55,7 +50,7 @@ def test_more_than_the_hardware_can_do_is_said_aloud(
     assert bool(warned) == bool(said)
 
 
-def test_trust_says_what_unseen_sources_showed(question: Question) -> None:
+def test_trust_says_what_unseen_sources_showed(question) -> None:
     names = {
         "gpu": question.cluster.gpu.name,
         "stack": question.stack.name,
@@ -80,7 +75,7 @@ def test_trust_says_what_unseen_sources_showed(question: Question) -> None:
     assert str(trust_of(replace(question, hardware=untried))) == f"{said})"
 
 
-def test_optimal_is_said_only_when_proved(certificate: Certificate) -> None:
+def test_optimal_is_said_only_when_proved(certificate) -> None:
     assert certificate_sentence(certificate, 25.2).startswith(
         "Proved optimal under the cost model in 1.40 s; 3,911 layouts"
     )
@@ -102,14 +97,6 @@ def test_a_number_keeps_its_unit_beside_it(width: int) -> None:
     lines = lines_of("saves 7.0 s, of 48.9 % and 1.2 GiB; $1.168 M at 450 GB/s. 12 steps", width)
     units = ("s,", "%", "GiB;", "M", "GB/s.")
     assert not [line for line in lines if line.split()[0] in units]
-
-
-def test_a_run_on_other_devices_says_that_its_errors_mean_nothing(
-    question: Question, make_estimate: Callable[..., Estimate]
-) -> None:
-    plan = make_plan(question, make_estimate(), None)
-    assert "for a100-80gb-sxm but ran on cpu: its times" in on_other_devices(plan, "cpu")
-    assert on_other_devices(plan, "NVIDIA A100-SXM4-80GB") == ""
 
 
 WORDS = {

@@ -6,11 +6,9 @@ import csv
 import errno
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from calling import Answer
 from command_line import ASKED
 
 from cost_models.errors import InputError
@@ -42,9 +40,7 @@ RED = "\x1b[31mred\x1b]0;title\x07\u202e\udcff"
     ),
 )
 @pytest.mark.parametrize("json_too", [False, True])
-def test_no_word_writes_to_the_terminal(
-    meshwright: Callable[..., Answer], words: tuple[str, ...], json_too: bool
-) -> None:
+def test_no_word_writes_to_the_terminal(meshwright, words: tuple[str, ...], json_too: bool) -> None:
     answer = meshwright(*words, *["--json"] * json_too)
     assert answer.code == 2
     said = answer.out + answer.err
@@ -52,9 +48,7 @@ def test_no_word_writes_to_the_terminal(
     assert all(char.isprintable() or char == "\n" for char in said)
 
 
-def test_no_file_writes_to_the_terminal(
-    meshwright: Callable[..., Answer], plan_file: Path, tmp_path: Path
-) -> None:
+def test_no_file_writes_to_the_terminal(meshwright, plan_file, tmp_path) -> None:
     """What a plan says of itself is told by `verify`, in a table."""
     changed = tmp_path / "changed.yaml"
     text = plan_file.read_text("utf-8")
@@ -82,9 +76,7 @@ def test_no_cell_is_a_formula() -> None:
     assert {row["seconds"] for row in found} == {"-1.5"}
 
 
-def test_what_cannot_be_written_keeps_nothing_else_back(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_written_keeps_nothing_else_back(tmp_path, capsys) -> None:
     def full() -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "plan.yaml")
 
@@ -103,7 +95,7 @@ def test_what_cannot_be_written_keeps_nothing_else_back(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no such device")
-def test_a_full_disk_behind_stdout_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_behind_stdout_is_told(tmp_path, monkeypatch) -> None:
     rows = tmp_path / "rows.csv"
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stdout", full)
@@ -112,7 +104,7 @@ def test_a_full_disk_behind_stdout_is_told(tmp_path: Path, monkeypatch: pytest.M
     assert rows.read_text() == "a\n1\n"
 
 
-def test_a_closed_stdout_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_stdout_is_told(tmp_path, monkeypatch) -> None:
     rows = tmp_path / "rows.csv"
     monkeypatch.setattr(sys, "stdout", None)
     with pytest.raises(InputError, match="`stdout`: it is closed"):

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from meshwright.terminal import progress
 
 
-def test_a_long_wait_ends_with_how_long_all_of_it_was(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_wait_ends_with_how_long_all_of_it_was(capsys, monkeypatch) -> None:
     """A certificate has the seconds of the search; who waits also waits for imports, reading and prices."""
     monkeypatch.setattr(progress, "PATIENCE_SECONDS", 3600.0)
     reporter = progress.Reporter(visible=False)
@@ -22,6 +18,6 @@ def test_a_long_wait_ends_with_how_long_all_of_it_was(
     assert progress.seconds_in_all() > 0
 
 
-def test_a_short_one_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_short_one_says_nothing(capsys) -> None:
     progress.Reporter(visible=False).close()
     assert capsys.readouterr().err == ""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from calling import Answer
 from command_line import ASKED
 from effort import few
 
@@ -18,14 +16,14 @@ LAYOUT = "tp2 dp4 mbs1 zero1 sp recompute=full"
 
 
 @pytest.fixture
-def today(meshwright: Callable[..., Answer], tmp_path: Path) -> Path:
+def today(meshwright, tmp_path) -> Path:
     """What is run today, as `estimate -o` writes it."""
     path = tmp_path / "today.yaml"
     assert meshwright("estimate", *ASKED, "--layout", LAYOUT, "-o", str(path)).code == 0
     return path
 
 
-def test_the_document_and_python_say_the_same(meshwright, today: Path, tmp_path: Path) -> None:
+def test_the_document_and_python_say_the_same(meshwright, today, tmp_path) -> None:
     told = json.loads(meshwright("advise", str(today), "--json", "--csv", str(tmp_path / "a.csv")).out)
     advised = mw.advise(today)
     assert [one["change"] for one in told["changes"]] == [one.words for one in advised.advice.changes]
@@ -40,7 +38,7 @@ def test_the_document_and_python_say_the_same(meshwright, today: Path, tmp_path:
     assert "<table" in advised._repr_html_()
 
 
-def test_the_best_plan_is_written_and_true(meshwright, today: Path, tmp_path: Path) -> None:
+def test_the_best_plan_is_written_and_true(meshwright, today, tmp_path) -> None:
     best = tmp_path / "best.yaml"
     assert meshwright("advise", str(today), "-q", "-o", str(best)).code == 0
     assert load_plan(best).prediction.step_seconds < load_plan(today).prediction.step_seconds
@@ -50,7 +48,7 @@ def test_the_best_plan_is_written_and_true(meshwright, today: Path, tmp_path: Pa
     assert "+ " not in again.out
 
 
-def test_a_layout_that_does_not_fit_is_told_what_does(meshwright, tmp_path: Path) -> None:
+def test_a_layout_that_does_not_fit_is_told_what_does(meshwright, tmp_path) -> None:
     path = tmp_path / "large.yaml"
     asked = ("gpt2-xl", "gce-g2", *ASKED[2:], "--layout", "dp8 mbs2 zero0")
     assert meshwright("estimate", *asked, "-o", str(path)).code == 1

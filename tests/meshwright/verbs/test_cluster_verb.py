@@ -23,7 +23,7 @@ esac
 
 
 @pytest.fixture
-def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def driver(tmp_path, monkeypatch) -> Path:
     """A machine whose driver has two L40S."""
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -38,12 +38,12 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_network(monkeypatch) -> None:
     """Whatever adapters this machine has."""
     monkeypatch.setattr(Machine, "names", lambda self, path: ())
 
 
-def test_a_file_is_written_that_plans_take(meshwright, driver: Path) -> None:
+def test_a_file_is_written_that_plans_take(meshwright, driver) -> None:
     link = ("--link", "inter_node=infiniband,100Gb/s", "--nodes", "2")
     answer = meshwright("cluster", "--discover", *link, "-o", "here.yaml")
     assert answer.code == 0, answer.err
@@ -53,7 +53,7 @@ def test_a_file_is_written_that_plans_take(meshwright, driver: Path) -> None:
     assert (found.num_gpus, found.gpus_per_host_link) == (4, 2)
 
 
-def test_what_is_open_ends_with_1_and_plan_says_where(meshwright, driver: Path, no_network: None) -> None:
+def test_what_is_open_ends_with_1_and_plan_says_where(meshwright, driver, no_network) -> None:
     answer = meshwright("cluster", "--discover", "--nodes", "2", "-o", "here.yaml")
     assert answer.code == 1
     assert "say a link with --link" in answer.out
@@ -62,9 +62,7 @@ def test_what_is_open_ends_with_1_and_plan_says_where(meshwright, driver: Path, 
     )
 
 
-def test_questions_are_asked_of_a_person_until_they_are_answered(
-    driver: Path, no_network: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_questions_are_asked_of_a_person_until_they_are_answered(driver, no_network, monkeypatch) -> None:
     said = iter(["fast", "infiniband,400Gb/s"])
     verb = import_module("meshwright.verbs.cluster")
     monkeypatch.setattr(typer, "prompt", lambda *words, **flags: next(said))
@@ -74,7 +72,7 @@ def test_questions_are_asked_of_a_person_until_they_are_answered(
     assert not verb._ask(verb.ClusterFlags(nodes=2), {}, may_ask=False).complete
 
 
-def test_tools_that_fail_or_hang_are_said(driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tools_that_fail_or_hang_are_said(driver, monkeypatch) -> None:
     here = Machine()
     assert here.run("nvidia-smi", "nonsense") is None
     assert here.run("no-such-tool-anywhere") is None
@@ -87,7 +85,7 @@ def test_tools_that_fail_or_hang_are_said(driver: Path, monkeypatch: pytest.Monk
     ]
 
 
-def test_the_template_is_fifteen_commented_lines_that_load(meshwright, tmp_path: Path) -> None:
+def test_the_template_is_fifteen_commented_lines_that_load(meshwright, tmp_path) -> None:
     file = tmp_path / "mine.yaml"
     assert meshwright("cluster", "--template", "-o", str(file)).code == 0
     lines = file.read_text("utf-8").splitlines()

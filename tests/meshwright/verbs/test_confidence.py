@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from command_line import ASKED, QUICK
@@ -47,7 +46,7 @@ def test_it_is_a_search_with_so_much_less_memory(clusters: str) -> None:
         assert one.fits_probability >= confidence - 1e-9
 
 
-def test_a_plan_file_keeps_it(meshwright, tmp_path: Path) -> None:
+def test_a_plan_file_keeps_it(meshwright, tmp_path) -> None:
     path = tmp_path / "plan.yaml"
     answer = meshwright("plan", *FULL, "--confidence", "99%", "--top", "1", "--json", "-o", str(path))
     document = json.loads(answer.out)

@@ -11,7 +11,7 @@ from executor.doctor.examine import MATMUL, Examination, HostFacts, Reading
 
 
 @pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def found(monkeypatch) -> list[int]:
     """Numbers of processes that were examined; the last of them multiplies 1.3 times as slowly."""
     asked: list[int] = []
 
@@ -34,7 +34,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return asked
 
 
-def test_a_slow_process_is_named_and_the_answer_is_no(meshwright, found: list[int]) -> None:
+def test_a_slow_process_is_named_and_the_answer_is_no(meshwright, found) -> None:
     answer = meshwright("doctor", "--processes", "4", "--json")
     assert (answer.code, found) == (1, [4])
     record = json.loads(answer.out)
@@ -44,7 +44,7 @@ def test_a_slow_process_is_named_and_the_answer_is_no(meshwright, found: list[in
     ]
 
 
-def test_an_even_machine_passes(meshwright, found: list[int]) -> None:
+def test_an_even_machine_passes(meshwright, found) -> None:
     answer = meshwright("doctor", "--processes", "2")
     assert answer.code == 0
     assert "No device or link is slower than it should be." in answer.out

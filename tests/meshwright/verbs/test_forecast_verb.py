@@ -15,7 +15,7 @@ from planner.plan import load_plan
 
 
 @pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plan(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("forecast") / "plan.yaml"
     estimate(
         "gpt3-175b", "dgx-h100", None, "tp8 pp16 dp64 mbs1 zero1", gpus=8192, global_batch=3072, sequence=2048
@@ -23,7 +23,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_dates_and_money_have_the_interval_of_the_step(plan: Path) -> None:
+def test_dates_and_money_have_the_interval_of_the_step(plan) -> None:
     answer = forecast(plan, "3T", price="2.5/gpu-hour", start="2027-01-04")
     record, text = answer.record(), " ".join(" ".join(map(str, answer.text)).split())
     low, high = record["expected"]["step_seconds_90"]
@@ -35,7 +35,7 @@ def test_dates_and_money_have_the_interval_of_the_step(plan: Path) -> None:
     assert "at $2.50 a GPU-hour" in text
 
 
-def test_plan_and_forecast_say_the_same_of_a_run(tmp_path: Path) -> None:
+def test_plan_and_forecast_say_the_same_of_a_run(tmp_path) -> None:
     """How our own executor starts, and that it reads a checkpoint twice, counts in both: here for 300 s of training."""
     asked = {"gpus": 8, "global_batch": 64, "sequence": 1024, "fix": ["tp=1", "pp=1", "mbs=4"], "top": 1}
     planned = mw.plan(
@@ -47,7 +47,7 @@ def test_plan_and_forecast_say_the_same_of_a_run(tmp_path: Path) -> None:
     assert said["parts"]["starting"] > 5
 
 
-def test_the_curve_has_its_least_at_the_answer(plan: Path) -> None:
+def test_the_curve_has_its_least_at_the_answer(plan) -> None:
     drawn = plot("forecast", plan, options=PlotOptions(tokens="3T", operations="llama3")).drawing
     curve = drawn.frame[drawn.frame["what"] == "interval"]
     (own,) = curve[curve["chosen"]].to_dict(orient="records")
@@ -57,14 +57,14 @@ def test_the_curve_has_its_least_at_the_answer(plan: Path) -> None:
     assert isinstance(forecast(plan, "3T"), Forecasted)
 
 
-def test_a_run_saves_as_often_as_the_forecast_finds_best(plan: Path) -> None:
+def test_a_run_saves_as_often_as_the_forecast_finds_best(plan) -> None:
     loaded = load_plan(plan)
     every, known = steps_between_checkpoints(loaded, 100_000, "rsc1")
     tokens = 100_000 * loaded.training.tokens_per_step
     assert (every, known) == (forecast(plan, tokens, operations="rsc1").outlook.interval, "rsc1")
 
 
-def test_a_run_that_nothing_starts_again_has_no_best_interval(plan: Path) -> None:
+def test_a_run_that_nothing_starts_again_has_no_best_interval(plan) -> None:
     """Neither a spare node nor --restarts: the first failure is the end."""
     loaded = load_plan(plan)
     none = load_operations("llama3").model_copy(update={"spares": 0})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -12,9 +11,7 @@ LONG = "tp2 pp1 dp4 mbs1 zero1 layers=" + ",".join(["12"] + ["0"] * 120)
 
 
 @pytest.mark.parametrize("verb", ["compare", "reshard"])
-def test_a_layout_is_no_file(
-    verb: str, meshwright, plan_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_layout_is_no_file(verb: str, meshwright, plan_file, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     expected = meshwright(verb, str(plan_file), "tp2")
     assert expected.code == 0, expected.err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ ASKED = (
 LAYOUT = ("--layout", "dp8 mbs1 zero3")
 
 
-def test_documents_are_packed_or_padded(meshwright, tmp_path: Path) -> None:
+def test_documents_are_packed_or_padded(meshwright, tmp_path) -> None:
     file = tmp_path / "lengths.csv"
     file.write_text("tokens,answer\n" + "512,10\n" * 3 + "1024,20\n")
     words = (*ASKED, *LAYOUT, "--lengths", str(file))
@@ -45,7 +44,7 @@ def test_documents_are_packed_or_padded(meshwright, tmp_path: Path) -> None:
     )
 
 
-def test_blank_lines_of_a_file_say_nothing(meshwright, tmp_path: Path) -> None:
+def test_blank_lines_of_a_file_say_nothing(meshwright, tmp_path) -> None:
     """First, last, between, of blanks or of empty cells; with columns and without."""
     for text in (
         "{0}512{0}1024{0}",
@@ -65,7 +64,7 @@ def test_blank_lines_of_a_file_say_nothing(meshwright, tmp_path: Path) -> None:
         assert len(set(said)) == 1
 
 
-def test_a_plan_file_keeps_them(meshwright, tmp_path: Path) -> None:
+def test_a_plan_file_keeps_them(meshwright, tmp_path) -> None:
     plan = tmp_path / "plan.yaml"
     words = (*ASKED, *LAYOUT, "--lengths", "lognormal(600,1.5)")
     answer = meshwright("estimate", *words, "-o", str(plan))
@@ -100,7 +99,7 @@ def test_a_plan_file_keeps_them(meshwright, tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_read_is_refused(
-    content: str, words: tuple[str, ...], said: str, meshwright, tmp_path: Path
+    content: str, words: tuple[str, ...], said: str, meshwright, tmp_path
 ) -> None:
     file = tmp_path / "lengths.csv"
     file.write_text(content)
@@ -108,7 +107,7 @@ def test_what_cannot_be_read_is_refused(
     assert said in meshwright.refusal("estimate", *ASKED, *LAYOUT, *named, *words)
 
 
-def test_a_loss_of_answers_alone(meshwright, tmp_path: Path) -> None:
+def test_a_loss_of_answers_alone(meshwright, tmp_path) -> None:
     """A stack that leaves masked tokens out before the output matrix computes less; the others as much as ever."""
     file = tmp_path / "lengths.csv"
     file.write_text("prompt,answer\n" + "768,256\n" * 2)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from command_line import ASKED
 
@@ -42,7 +40,7 @@ CASES = [
 
 @pytest.mark.parametrize(("verb", "flag"), CASES)
 def test_a_place_is_tried_before_the_work(
-    verb: str, flag: str, meshwright, plan_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    verb: str, flag: str, meshwright, plan_file, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = [str(plan_file) if word == "PLAN" else word for word in WORDS.get(verb, ("PLAN",))]
@@ -55,7 +53,7 @@ def test_a_place_is_tried_before_the_work(
 
 
 @pytest.mark.parametrize("quiet", [False, True])
-def test_warnings_of_losses_are_always_shown(quiet: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_of_losses_are_always_shown(quiet: bool, capsys) -> None:
     output = Output(quiet=quiet)
     output.note("warning: the trace could not be written to x: no space left on device")
     output.note("Wrote y")

@@ -26,7 +26,7 @@ REPLAYED = {
 
 
 @pytest.mark.parametrize("question", REPLAYED)
-def test_a_plan_is_verified_and_replayed_to_the_same_bytes(question: str, meshwright, tmp_path: Path) -> None:
+def test_a_plan_is_verified_and_replayed_to_the_same_bytes(question, meshwright, tmp_path) -> None:
     first, again = str(tmp_path / "plan.yaml"), str(tmp_path / "again.yaml")
     answer = meshwright.json("plan", *REPLAYED[question], *QUICK, "-o", first)
     replayed = meshwright.json("plan", "--replay", first, *QUICK, "-o", again)
@@ -48,7 +48,7 @@ def test_a_plan_is_verified_and_replayed_to_the_same_bytes(question: str, meshwr
         assert proof["bound"] == pytest.approx(weighed[0])
 
 
-def test_what_the_answer_passes_over_is_noted_everywhere(meshwright, tmp_path: Path) -> None:
+def test_what_the_answer_passes_over_is_noted_everywhere(meshwright, tmp_path) -> None:
     path = tmp_path / "plan.yaml"
     said = "--max-memory 200.0 GiB limits nothing"
     answer = meshwright(
@@ -66,9 +66,7 @@ def test_what_the_answer_passes_over_is_noted_everywhere(meshwright, tmp_path: P
     assert notes[1].endswith("2,048 tokens do better")
 
 
-def test_what_a_plan_proves_of_its_rivals_is_not_searched_again(
-    meshwright, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_plan_proves_of_its_rivals_is_not_searched_again(meshwright, tmp_path, monkeypatch) -> None:
     def unsearched(*_: object, **__: object) -> None:
         raise AssertionError("rivals were searched again")
 
@@ -83,9 +81,7 @@ def test_what_a_plan_proves_of_its_rivals_is_not_searched_again(
     assert picture.code == 0
 
 
-def test_interrupting_says_the_best_so_far(
-    meshwright, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupting_says_the_best_so_far(meshwright, tmp_path, monkeypatch) -> None:
     """Exit code 130, the plan with its gap, and the file, whatever was asked to choose from."""
     from meshwright.terminal.progress import Reporter
 
@@ -107,9 +103,7 @@ def test_interrupting_says_the_best_so_far(
     assert "note: no answer on 16 GPUs: interrupted\n" in answer.err
 
 
-def test_what_would_fit_is_said_in_words_in_json_and_in_python(
-    meshwright, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_would_fit_is_said_in_words_in_json_and_in_python(meshwright, monkeypatch) -> None:
     for limit in ("SECONDS_OF_REMEDIES", "SECONDS_OF_A_REMEDY"):
         monkeypatch.setattr(f"planner.answers.feasibility.{limit}", 60.0)
     asked = (*ASKED[:2], "--gpus", "1", *ASKED[4:], "--max-memory", "2200 MiB")
@@ -126,7 +120,7 @@ def test_what_would_fit_is_said_in_words_in_json_and_in_python(
     assert len(caught.value.would_fit) == len(told)
 
 
-def test_assumptions_about_a_hugging_face_config_are_said(meshwright, tmp_path: Path) -> None:
+def test_assumptions_about_a_hugging_face_config_are_said(meshwright, tmp_path) -> None:
     config = tmp_path / "config.json"
     config.write_text(
         '{"model_type": "llama", "num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 4,'
@@ -148,7 +142,7 @@ def test_a_deadline_that_no_size_meets(meshwright) -> None:
     assert " 32 GPUs: at least " in refused
 
 
-def test_the_plan_that_is_written_is_the_one_to_run(meshwright, tmp_path: Path) -> None:
+def test_the_plan_that_is_written_is_the_one_to_run(meshwright, tmp_path) -> None:
     first, paper = tmp_path / "plan.yaml", tmp_path / "paper.yaml"
     answer = meshwright("plan", *BIG, *QUICK, "--json", "-o", str(first))
     document = json.loads(answer.out)
@@ -170,9 +164,7 @@ def test_the_plan_that_is_written_is_the_one_to_run(meshwright, tmp_path: Path) 
     assert str(load_plan(paper).layout) == document["plans"][0]["layout"]
 
 
-def test_a_recommendation_that_time_did_not_allow_is_missed(
-    meshwright, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recommendation_that_time_did_not_allow_is_missed(meshwright, monkeypatch) -> None:
     monkeypatch.setattr("planner.answers.recommend.recommend", lambda *_: None)
     answer = meshwright("plan", *ASKED)
     assert answer.code == 0

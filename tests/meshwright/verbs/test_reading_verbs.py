@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 from command_line import ASKED
@@ -11,7 +10,7 @@ from command_line import ASKED
 import meshwright as mw
 
 
-def test_compare_names_what_was_asked_differently(meshwright, plan_file: Path, tmp_path: Path) -> None:
+def test_compare_names_what_was_asked_differently(meshwright, plan_file, tmp_path) -> None:
     other = tmp_path / "other.yaml"
     larger = ("gpt2-medium", *ASKED[1:3], "16", *ASKED[4:])
     assert meshwright("estimate", *larger, "--layout", "dp16 mbs2 zero1", "-o", str(other)).code == 0
@@ -21,7 +20,7 @@ def test_compare_names_what_was_asked_differently(meshwright, plan_file: Path, t
     assert document["same_work"] is False
 
 
-def test_compare_says_what_the_model_can_tell(meshwright, plan_file: Path) -> None:
+def test_compare_says_what_the_model_can_tell(meshwright, plan_file) -> None:
     document = meshwright.json("compare", str(plan_file), "dp8 mbs8 zero1 shard4", "tp4 dp2 mbs1")
     near, far = document["against_first"]
     assert [one["clear"] for one in (near, far)] == [
@@ -30,7 +29,7 @@ def test_compare_says_what_the_model_can_tell(meshwright, plan_file: Path) -> No
     assert far["clear"]
 
 
-def test_explain_of_a_layout_that_was_asked_for(meshwright, tmp_path: Path) -> None:
+def test_explain_of_a_layout_that_was_asked_for(meshwright, tmp_path) -> None:
     path = tmp_path / "asked.yaml"
     assert meshwright("estimate", *ASKED, "--layout", "tp4 dp2 mbs1 zero0", "-o", str(path)).code == 0
     said = " ".join(meshwright("explain", str(path)).out.split())
@@ -42,7 +41,7 @@ def test_explain_of_a_layout_that_was_asked_for(meshwright, tmp_path: Path) -> N
     assert all(one["as_it_is"]["step_seconds"] == one["step_seconds"] for one in document["what_if"])
 
 
-def test_a_partial_layout_means_one_thing_in_every_verb(meshwright, plan_file: Path) -> None:
+def test_a_partial_layout_means_one_thing_in_every_verb(meshwright, plan_file) -> None:
     estimated = meshwright.json("estimate", *ASKED, "--layout", "tp4")
     against = meshwright.json("explain", str(plan_file), "--why-not", "tp4")
     compared = meshwright.json("compare", str(plan_file), "tp4")["plans"][1]
@@ -56,7 +55,7 @@ def test_a_partial_layout_means_one_thing_in_every_verb(meshwright, plan_file: P
     assert f"Filled in {' '.join(estimated['filled_in'])}: proved the fastest of" in said
 
 
-def test_a_plan_of_other_costs_says_so(meshwright, plan_file: Path, tmp_path: Path) -> None:
+def test_a_plan_of_other_costs_says_so(meshwright, plan_file, tmp_path) -> None:
     other = tmp_path / "other.yaml"
     text = re.sub(r"(prediction:\n  step_seconds: ).*", r"\g<1>1234.5", plan_file.read_text())
     other.write_text(text)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 ASKED = (
@@ -21,13 +19,13 @@ ASKED = (
 
 
 @pytest.fixture
-def plan(tmp_path: Path, meshwright) -> str:
+def plan(tmp_path, meshwright) -> str:
     found = str(tmp_path / "a.yaml")
     assert meshwright("estimate", *ASKED, "--layout", "dp16 mbs1 zero3", "-o", found).code == 0
     return found
 
 
-def test_a_layout_to_generate_with(plan: str, meshwright) -> None:
+def test_a_layout_to_generate_with(plan, meshwright) -> None:
     answer = meshwright("reshard", plan, "tp4 dp4 mbs1 zero0")
     assert answer.code == 0
     said = " ".join(answer.out.split())
@@ -48,7 +46,7 @@ def test_a_layout_to_generate_with(plan: str, meshwright) -> None:
         )  # states lie where they are needed
 
 
-def test_what_is_not_one_model_is_refused(plan: str, tmp_path: Path, meshwright) -> None:
+def test_what_is_not_one_model_is_refused(plan, tmp_path, meshwright) -> None:
     other = str(tmp_path / "b.yaml")
     asked = ("estimate", "gpt2-small", *ASKED[1:], "--layout", "dp16 mbs1 zero3", "-o", other)
     assert meshwright(*asked).code == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,7 @@ from planner.plan import load_plan
 ASKED = ("gpt2-small", "dgx-h100", "--gpus", "8", "--global-batch", "64", "--sequence", "1024")
 
 
-def test_a_plan_remembers_what_it_was_kept_to(tmp_path: Path, meshwright) -> None:
+def test_a_plan_remembers_what_it_was_kept_to(tmp_path, meshwright) -> None:
     path = tmp_path / "plan.yaml"
     flags = ("--fix", "pp>=2", "--fix", "dp=1,2,4", "--fix", "order=tp-pp-cp-dp", "--forbid", "vpp")
     code, _, _ = meshwright("plan", *ASKED, *flags, "--for", "megatron", "--top", "1", "-o", str(path))
@@ -44,7 +43,7 @@ def test_the_stack_is_the_trainers_unless_another_is_named(meshwright) -> None:
     assert stack("--for", "megatron", "--stack", "nemo") == "nemo"
 
 
-def test_a_stack_with_a_name_of_its_own_goes_with_every_trainer(tmp_path: Path, meshwright) -> None:
+def test_a_stack_with_a_name_of_its_own_goes_with_every_trainer(tmp_path, meshwright) -> None:
     path = tmp_path / "mine.yaml"
     for name, code in (("mine", 0), ("torchtitan", 2)):
         path.write_text(f"kind: stack\nname: {name}\n")

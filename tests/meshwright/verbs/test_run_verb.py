@@ -20,7 +20,7 @@ from planner.plan import load_plan
 
 
 @pytest.fixture
-def run_report(plan_file: Path) -> RunReport:
+def run_report(plan_file) -> RunReport:
     plan = load_plan(plan_file)
     ranks = [
         RankReport(
@@ -61,12 +61,7 @@ def run_report(plan_file: Path) -> RunReport:
 
 @pytest.mark.parametrize("written", [True, False])
 def test_a_trace_is_spoken_of_where_this_run_wrote_it(
-    meshwright,
-    plan_file: Path,
-    run_report: RunReport,
-    written: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    meshwright, plan_file, run_report, written: bool, tmp_path, monkeypatch
 ) -> None:
     trace = tmp_path / "trace.json"
     trace.write_text("of an earlier run")
@@ -82,9 +77,7 @@ def test_a_trace_is_spoken_of_where_this_run_wrote_it(
     assert (f"Wrote {trace}" in answer.err) == written
 
 
-def test_run_sets_measured_beside_predicted(
-    meshwright, plan_file: Path, run_report: RunReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_sets_measured_beside_predicted(meshwright, plan_file, run_report, tmp_path, monkeypatch) -> None:
     asked: list[RunConfig] = []
 
     def run_plan(path: Path, config: RunConfig, *, on_step, on_note, **how: object) -> RunReport:
@@ -136,7 +129,7 @@ def test_run_sets_measured_beside_predicted(
     assert (asked[-1].rate, asked[-1].clip) == (Rate(peak=0.01, warm_up=10, decay=90), 1.0)
 
 
-def test_flags_of_checkpoints_need_a_folder(meshwright, plan_file: Path) -> None:
+def test_flags_of_checkpoints_need_a_folder(meshwright, plan_file) -> None:
     answer = meshwright("run", str(plan_file), "--resume", "--quiet")
     assert answer.code == 2
     assert answer.err == "error: --resume needs --checkpoint\n\nhint: the folder to go on from\n"
@@ -145,7 +138,7 @@ def test_flags_of_checkpoints_need_a_folder(meshwright, plan_file: Path) -> None
     assert f"  --checkpoint {plan_file}: is no folder\n" in answer.err
 
 
-def test_a_dry_run_needs_no_devices(meshwright, tmp_path: Path) -> None:
+def test_a_dry_run_needs_no_devices(meshwright, tmp_path) -> None:
     path = tmp_path / "large.yaml"
     assert meshwright("plan", *BIG, *QUICK, "-o", str(path)).code == 0
     answer = meshwright("run", str(path), "--dry-run", "--json")
@@ -158,7 +151,7 @@ def test_a_dry_run_needs_no_devices(meshwright, tmp_path: Path) -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_the_parts_of_a_step_are_those_of_its_busiest_rank(run_report: RunReport) -> None:
+def test_the_parts_of_a_step_are_those_of_its_busiest_rank(run_report) -> None:
     """Its shares of a watched step; both sides add up to a step. A run that watched none has none."""
     parts = {line.quantity: line for line in time_parts(run_report)}
     of_step = run_report.step_seconds / sum(run_report.ranks[1].parts.values())
@@ -170,7 +163,7 @@ def test_the_parts_of_a_step_are_those_of_its_busiest_rank(run_report: RunReport
     assert time_parts(run_report.model_copy(update={"ranks": unwatched})) == ()
 
 
-def test_one_step_says_neither_noise_nor_how_steps_vary(run_report: RunReport) -> None:
+def test_one_step_says_neither_noise_nor_how_steps_vary(run_report) -> None:
     """Nor what a thread usually needs; a peak that nobody measured is left out."""
     ranks = [
         rank.model_copy(
@@ -191,7 +184,7 @@ def test_one_step_says_neither_noise_nor_how_steps_vary(run_report: RunReport) -
     assert "vary" in str(next(iter(run_text(run_report, 2))))
 
 
-def test_what_the_allocator_of_a_gpu_saw_stands_beside_both_totals(run_report: RunReport) -> None:
+def test_what_the_allocator_of_a_gpu_saw_stands_beside_both_totals(run_report) -> None:
     """Handed out beside the parts that can be followed, taken from the device beside those and the reserve."""
     assert not {"allocated_bytes", "reserved_bytes"} & {line.quantity for line in comparison(run_report)}
     saw = {"allocator_peak": AllocatorPeak(allocated=9 * 2**20, reserved=10 * 2**20)}
@@ -203,7 +196,7 @@ def test_what_the_allocator_of_a_gpu_saw_stands_beside_both_totals(run_report: R
     assert lines["reserved_bytes"].predicted == sum(run_report.predicted.rank_memory[0].values())
 
 
-def test_plot_ranks_names_the_slow_one(meshwright, run_report: RunReport, tmp_path: Path) -> None:
+def test_plot_ranks_names_the_slow_one(meshwright, run_report, tmp_path) -> None:
     def slower(rank: RankReport, share: float) -> RankReport:
         seconds = tuple(0.5 if step < 4 else 0.5 * share for step in range(12))
         phase = rank.forward_backward.model_copy(update={"thread_seconds": seconds})
@@ -226,7 +219,7 @@ def test_plot_ranks_names_the_slow_one(meshwright, run_report: RunReport, tmp_pa
     assert "`ranks` draws one run report, not 2" in answer.err
 
 
-def test_run_on_the_wrong_machine(meshwright, tmp_path: Path) -> None:
+def test_run_on_the_wrong_machine(meshwright, tmp_path) -> None:
     path = tmp_path / "large.yaml"
     assert meshwright("plan", *BIG, *QUICK, "-o", str(path)).code == 0
     answer = meshwright("run", str(path), "--out", str(tmp_path), "--quiet")

@@ -19,7 +19,7 @@ GOAL = ("--gpus", "4,8", "--tokens", "1B", "--price", "1.5,$2.50")
 
 
 @pytest.fixture(scope="module")
-def best(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def best(tmp_path_factory) -> Path:
     """The best plan of both clusters."""
     path = tmp_path_factory.mktemp("offers") / "best.yaml"
     job: dict[str, Any] = {"global_batch": 64, "sequence": 1024, "tokens": "1B", "gpus": [4, 8]}
@@ -35,7 +35,7 @@ def best(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_plan_of_several_clusters_replays_to_the_same_bytes(meshwright, best: Path, tmp_path: Path) -> None:
+def test_a_plan_of_several_clusters_replays_to_the_same_bytes(meshwright, best, tmp_path) -> None:
     again = tmp_path / "again.yaml"
     assert meshwright("plan", "--replay", str(best), "-o", str(again)).code == 0
     assert again.read_bytes() == best.read_bytes()
@@ -49,7 +49,7 @@ def test_a_plan_of_several_clusters_replays_to_the_same_bytes(meshwright, best: 
 
 @few(1)
 @pytest.mark.parametrize("goal", [GOAL, ("--gpus", "8")], ids=["cost", "time"])
-def test_its_page_has_every_chapter(goal: tuple[str, ...], meshwright, tmp_path: Path) -> None:
+def test_its_page_has_every_chapter(goal: tuple[str, ...], meshwright, tmp_path) -> None:
     """Without prices or tokens the frontier is that of its own cluster."""
     plan, page = tmp_path / "best.yaml", tmp_path / "best.html"
     assert meshwright(*ASKED, *LIMITS, *goal, "-o", str(plan)).code == 0
@@ -60,7 +60,7 @@ def test_its_page_has_every_chapter(goal: tuple[str, ...], meshwright, tmp_path:
     assert "Not drawn" not in page.read_text("utf-8")
 
 
-def test_its_frontier_is_drawn_with_the_same_question(meshwright, best: Path, tmp_path: Path) -> None:
+def test_its_frontier_is_drawn_with_the_same_question(meshwright, best, tmp_path) -> None:
     picture = tmp_path / "frontier.svg"
     answer = meshwright("plot", "frontier", str(best), "-o", str(picture), "--json")
     points = json.loads(answer.out)["points"]

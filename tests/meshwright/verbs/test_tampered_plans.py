@@ -99,7 +99,7 @@ def written(document: dict[str, Any]) -> str:
 
 
 @pytest.fixture(scope="module", params=[*PLANNED])
-def planned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def planned(request, tmp_path_factory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("planned")
     (folder / "shop.yaml").write_text(SHOP)
     words = PLANNED[request.param].replace("shop.yaml", str(folder / "shop.yaml"))
@@ -110,7 +110,7 @@ def planned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture
-def document(planned: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def document(planned, tmp_path, monkeypatch) -> dict[str, Any]:
     """The plan's file, and a folder for its changed copies."""
     monkeypatch.chdir(tmp_path)
     return planned
@@ -131,7 +131,7 @@ def first_failure(path: str, budget: Budget) -> Check | None:
     return next((one for one in checks if one.passed is False), None)
 
 
-def test_every_edit_is_noticed(document: dict[str, Any]) -> None:
+def test_every_edit_is_noticed(document) -> None:
     """Each is refused, or fails a check that names the field or what follows from it; but for another question."""
     edits = [(key, new) for key, old in leaves(document) for new in changes(old)]
     said = [edit for edit in edits if not is_input(document, edit[0])]
@@ -154,7 +154,7 @@ def test_every_edit_is_noticed(document: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("planned", ["clusters"], indirect=True)
 @pytest.mark.parametrize("per_node", [7, 9])
-def test_nodes_are_those_of_an_offer(document: dict[str, Any], per_node: int) -> None:
+def test_nodes_are_those_of_an_offer(document, per_node: int) -> None:
     """Also where the plan takes a part of a node, which both have."""
     failure = first_failure(written(edited(document, ("objective", "gpus_per_node"), per_node)), Budget())
     assert failure is not None
@@ -162,7 +162,7 @@ def test_nodes_are_those_of_an_offer(document: dict[str, Any], per_node: int) ->
 
 
 @pytest.mark.parametrize("planned", ["cache"], indirect=True)
-def test_a_cache_is_of_tables_that_hosts_hold(document: dict[str, Any], meshwright) -> None:
+def test_a_cache_is_of_tables_that_hosts_hold(document, meshwright) -> None:
     small = edited(document, ("question", "cluster", "host_memory"), "1 KiB")
     code, out, _ = meshwright("verify", written(small))
     assert code == 1
@@ -179,7 +179,7 @@ NONSENSE: tuple[Any, ...] = (
 """What is put in the place of a value, a list or a whole section."""
 
 
-def test_nonsense_is_refused_in_words(document: dict[str, Any], meshwright) -> None:
+def test_nonsense_is_refused_in_words(document, meshwright) -> None:
     """Whatever stands in the file, no verb that reads it crashes; what cannot be is named with its line."""
     rng = np.random.default_rng(len(document["kind"]))
     keys = [key for key, _ in leaves(document)]

@@ -70,9 +70,7 @@ USUAL = ("clusters", "replicas", "restricted", "cache", "hits")
 
 
 @pytest.mark.parametrize("name", some_of([*QUESTIONS], *USUAL))
-def test_a_plan_passes_its_own_proof(
-    name: str, tmp_path: Path, meshwright, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_passes_its_own_proof(name: str, tmp_path, meshwright, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("shop.yaml").write_text(SHOP)
     code, _, err = meshwright("plan", *shlex.split(QUESTIONS[name]), "--quiet", "-o", "plan.yaml")
@@ -81,7 +79,7 @@ def test_a_plan_passes_its_own_proof(
     assert code == 0, out + err
 
 
-def test_what_is_written_depends_on_no_prover(meshwright, tmp_path: Path) -> None:
+def test_what_is_written_depends_on_no_prover(meshwright, tmp_path) -> None:
     """Nor does what is recommended: a trainer's own recompute, and a classical layout that it can run."""
     path = str(tmp_path / "plan.yaml")
     assert meshwright("plan", *shlex.split(QUESTIONS["lora"]), "--quiet", "-o", path)[0] == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +30,7 @@ def ask(meshwright) -> Ask:
 
 
 @pytest.fixture(autouse=True)
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_pictures(monkeypatch) -> None:
     """A page's pictures are searched for; what agrees here are its figures."""
     monkeypatch.setattr("meshwright.families.transformer.pictures.pictures", lambda *_: iter(()))
 
@@ -41,7 +40,7 @@ def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     [(*DENSE, "--fix", "tp=2", "--fix", "mbs=2"), (*EXPERTS, "--fix", "ep=8", "--fix", "tp=1")],
     ids=["several nodes", "experts"],
 )
-def test_verbs_say_the_same_of_a_transformer(ask: Ask, tmp_path: Path, question: tuple[str, ...]) -> None:
+def test_verbs_say_the_same_of_a_transformer(ask, tmp_path, question) -> None:
     file = str(tmp_path / "plan.yaml")
     planned = ask("plan", *question, "-o", file)["recommended"]
     own, expected = _some(planned["plan"], PRICES), _some(planned["expected"], STEPS)
@@ -72,7 +71,7 @@ def test_verbs_say_the_same_of_a_transformer(ask: Ask, tmp_path: Path, question:
     assert (same["ratio"], same["clear"]) == (1.0, False)
 
 
-def test_verbs_say_the_same_of_a_recommender(ask: Ask, tmp_path: Path) -> None:
+def test_verbs_say_the_same_of_a_recommender(ask, tmp_path) -> None:
     file, model = str(tmp_path / "plan.yaml"), tmp_path / "shop.yaml"
     model.write_text(SHOP)
     question = (str(model), "dgx-h100", "--gpus", "2", "--global-batch", "8K")
@@ -85,7 +84,7 @@ def test_verbs_say_the_same_of_a_recommender(ask: Ask, tmp_path: Path) -> None:
         assert ask(*words)["estimate"] == own, words[0]
 
 
-def test_what_training_costs_is_said_alike_by_plan_forecast_and_report(ask: Ask, tmp_path: Path) -> None:
+def test_what_training_costs_is_said_alike_by_plan_forecast_and_report(ask, tmp_path) -> None:
     file, page = str(tmp_path / "plan.yaml"), str(tmp_path / "page.html")
     words = ("--objective", "cost", "--tokens", "100B", "--price", "2.5", "--operations", "llama3")
     planned = ask("plan", *DENSE, "--fix", "tp=1", "--fix", "pp=1", *words, "-o", file)["training"]

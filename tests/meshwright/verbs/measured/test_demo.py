@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from test_refining import report_of
 
@@ -13,13 +11,13 @@ from meshwright.demo import another_layout, errors_of
 
 
 @pytest.mark.parametrize("processes", [1, 2, 4, 8, 16])
-def test_the_layout_that_never_ran_takes_every_process(processes: int) -> None:
+def test_the_layout_that_never_ran_takes_every_process(processes) -> None:
     layout = parse_layout(another_layout(processes))
     assert layout.num_gpus == processes
     assert 16 % (layout.dp * layout.mbs) == 0
 
 
-def test_it_ends_on_errors_beside_the_noise(tmp_path: Path) -> None:
+def test_it_ends_on_errors_beside_the_noise(tmp_path) -> None:
     report = tmp_path / "run-report.json"
     save_report(report_of("dp2 mbs2", slower=1.25), report)
     step, thread = errors_of(report).split(", ")

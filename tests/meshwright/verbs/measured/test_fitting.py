@@ -24,7 +24,7 @@ OTHERS = (
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path, monkeypatch) -> Path:
     """A folder with three old log lines, and a table of several stacks."""
     monkeypatch.chdir(tmp_path)
     Path("mine.csv").write_text("\n".join((COLUMNS, *MINE)) + "\n")
@@ -37,7 +37,7 @@ def calibrate(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str
     return told(capsys, "calibrate", *words)
 
 
-def test_what_was_written_is_what_later_verbs_use(capsys, here: Path) -> None:
+def test_what_was_written_is_what_later_verbs_use(capsys, here) -> None:
     document = json.loads(calibrate(capsys, "--from-runs", "mine.csv", "-o", "ours.yaml", "--json")[1])
     (fitted,) = document["profiles"]
     assert fitted["median_error_after"] < fitted["median_error_before"]
@@ -56,7 +56,7 @@ def test_what_was_written_is_what_later_verbs_use(capsys, here: Path) -> None:
     assert estimated["step_seconds"] == pytest.approx(predicted, rel=0.02)
 
 
-def test_a_folder_takes_a_file_for_each_gpu_and_stack(capsys, here: Path) -> None:
+def test_a_folder_takes_a_file_for_each_gpu_and_stack(capsys, here) -> None:
     code, _, err = calibrate(capsys, "--from-runs", "mixed.csv", "-o", "fitted/")
     assert code == 0
     files = sorted(path.name for path in Path("fitted").iterdir())
@@ -64,13 +64,13 @@ def test_a_folder_takes_a_file_for_each_gpu_and_stack(capsys, here: Path) -> Non
     assert err.count("Wrote fitted/") == 2
 
 
-def test_rows_may_be_read_as_another_stack(capsys, here: Path) -> None:
+def test_rows_may_be_read_as_another_stack(capsys, here) -> None:
     out = calibrate(capsys, "--from-runs", "mine.csv", "--stack", "deepspeed")[1]
     assert out.startswith("every row is read as run on deepspeed\n")
     assert load_profile("profile.yaml").stack == "deepspeed"
 
 
-def test_cross_validation_leaves_every_source_out(capsys, here: Path) -> None:
+def test_cross_validation_leaves_every_source_out(capsys, here) -> None:
     Path("theirs.csv").write_text(Path("mine.csv").read_text())
     words = ("--from-runs", "mine.csv", "--from-runs", "theirs.csv", "--cross-validate")
     found = json.loads(calibrate(capsys, *words, "--json")[1])["cross_validation"]

@@ -22,7 +22,7 @@ Write = Callable[..., str]
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Write:
+def write(tmp_path) -> Write:
     def written(lines: Sequence[str], name: str = "train.log") -> str:
         (tmp_path / name).write_text("\n".join(lines) + "\n")
         return str(tmp_path / name)
@@ -54,9 +54,7 @@ def arguments(plan: Plan, **changed: object) -> list[str]:
     ]
 
 
-def test_a_log_becomes_the_report_that_the_other_verbs_take(
-    meshwright, plan_file: Path, write: Write, tmp_path: Path
-) -> None:
+def test_a_log_becomes_the_report_that_the_other_verbs_take(meshwright, plan_file, write, tmp_path) -> None:
     plan = load_plan(plan_file)
     log = write([*arguments(plan), *megatron(SECONDS)])
     report = tmp_path / "measured.json"
@@ -84,9 +82,7 @@ def test_a_log_becomes_the_report_that_the_other_verbs_take(
     assert "tells nothing of what each rank did" in answer.err
 
 
-def test_traces_put_every_part_beside_its_own(
-    meshwright, plan_file: Path, write: Write, tmp_path: Path
-) -> None:
+def test_traces_put_every_part_beside_its_own(meshwright, plan_file, write, tmp_path) -> None:
     plan = load_plan(plan_file)
     parts = {"compute": 0.06, "host": 0.005, "dp": 0.03, "optimizer": 0.005}
     traces = [
@@ -110,7 +106,7 @@ def test_traces_put_every_part_beside_its_own(
     assert alone.report.step_seconds == pytest.approx(0.1, rel=0.01)
 
 
-def test_wrong_input_is_refused_in_words(meshwright, plan_file: Path, write: Write, tmp_path: Path) -> None:
+def test_wrong_input_is_refused_in_words(meshwright, plan_file, write, tmp_path) -> None:
     shop = tmp_path / "shop.yaml"
     shop.write_text(SHOP)
     wanted = ("--global-batch", "8192", "-o", str(tmp_path / "shop-plan.yaml"))
@@ -131,7 +127,7 @@ def test_wrong_input_is_refused_in_words(meshwright, plan_file: Path, write: Wri
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("flag", ["--log", "--trace"])
-def test_what_may_never_end_is_refused(meshwright, plan_file: Path, tmp_path: Path, flag: str) -> None:
+def test_what_may_never_end_is_refused(meshwright, plan_file, tmp_path, flag: str) -> None:
     """A pipe without a writer, which opens for ever; devices, of which some give zeros for ever."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -142,7 +138,7 @@ def test_what_may_never_end_is_refused(meshwright, plan_file: Path, tmp_path: Pa
         assert "hint: name a file" in answer.err
 
 
-def test_a_pipe_with_a_writer_is_read(meshwright, plan_file: Path, write: Write, tmp_path: Path) -> None:
+def test_a_pipe_with_a_writer_is_read(meshwright, plan_file, write, tmp_path) -> None:
     pipe, log = tmp_path / "pipe", Path(write(megatron(SECONDS)))
     os.mkfifo(pipe)
     writer = Thread(target=pipe.write_bytes, args=(log.read_bytes(),))

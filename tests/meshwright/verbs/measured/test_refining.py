@@ -80,7 +80,7 @@ def report_of(layout: str, *, slower: float = 1.2, torch: str = "2.13.0") -> Run
 
 
 @pytest.fixture
-def saved(tmp_path: Path) -> MakeReport:
+def saved(tmp_path) -> MakeReport:
     def save(name: str, layout: str, **how: object) -> Path:
         path = tmp_path / f"{name}.json"
         save_report(report_of(layout, **how), path)
@@ -89,9 +89,7 @@ def saved(tmp_path: Path) -> MakeReport:
     return save
 
 
-def test_a_run_moves_the_profile_and_the_next_plan_follows_it(
-    meshwright, saved: MakeReport, tmp_path: Path
-) -> None:
+def test_a_run_moves_the_profile_and_the_next_plan_follows_it(meshwright, saved, tmp_path) -> None:
     report, profile = saved("dp2", "dp2 mbs2"), tmp_path / "profile.yaml"
     answer = meshwright("calibrate", "--from-run", str(report), "-o", str(profile))
     assert answer.code == 0, answer.err
@@ -108,7 +106,7 @@ def test_a_run_moves_the_profile_and_the_next_plan_follows_it(
     assert load_profile(str(profile)).model_dump(mode="json") == document["profile"]
 
 
-def test_python_says_the_same(meshwright, saved: MakeReport, tmp_path: Path) -> None:
+def test_python_says_the_same(meshwright, saved, tmp_path) -> None:
     report, profile = saved("dp2", "dp2 mbs2"), tmp_path / "profile.yaml"
     found = mw.calibrate_from_run(report, out=profile)
     document = json.loads(
@@ -121,9 +119,7 @@ def test_python_says_the_same(meshwright, saved: MakeReport, tmp_path: Path) -> 
     assert mw.calibrate_from_run(report_of("dp2 mbs2")).profile == load_profile(str(profile))
 
 
-def test_several_runs_of_one_machine_are_fitted_together(
-    meshwright, saved: MakeReport, tmp_path: Path
-) -> None:
+def test_several_runs_of_one_machine_are_fitted_together(meshwright, saved, tmp_path) -> None:
     two = [str(saved("dp2", "dp2 mbs2")), str(saved("mbs4", "mbs4"))]
     profile = str(tmp_path / "profile.yaml")
     plain = meshwright("calibrate", "--from-run", *two, "-o", profile, "--json")
@@ -132,7 +128,7 @@ def test_several_runs_of_one_machine_are_fitted_together(
     assert json.loads(plain.out)["profile"]["validated_runs"] == 2
 
 
-def test_runs_of_other_machines_are_named_and_refused(meshwright, saved: MakeReport, tmp_path: Path) -> None:
+def test_runs_of_other_machines_are_named_and_refused(meshwright, saved, tmp_path) -> None:
     new, old = saved("new", "mbs4"), saved("old", "mbs4", torch="2.11.0")
     answer = meshwright("calibrate", "--from-run", str(new), str(old), "-o", str(tmp_path / "profile.yaml"))
     assert answer.code == 2
@@ -141,7 +137,7 @@ def test_runs_of_other_machines_are_named_and_refused(meshwright, saved: MakeRep
     assert not (tmp_path / "profile.yaml").exists()
 
 
-def test_what_is_no_report_of_this_version_is_refused(meshwright, saved: MakeReport, tmp_path: Path) -> None:
+def test_what_is_no_report_of_this_version_is_refused(meshwright, saved, tmp_path) -> None:
     report = saved("dp2", "dp2 mbs2")
     older = json.loads(report.read_text())
     del older["plan"]
@@ -165,7 +161,7 @@ def test_what_is_no_report_of_this_version_is_refused(meshwright, saved: MakeRep
     ids=lambda damage: next(iter(damage)),
 )
 def test_a_damaged_report_is_told_of_and_writes_nothing(
-    meshwright, saved: MakeReport, tmp_path: Path, damage: dict[str, object]
+    meshwright, saved, tmp_path, damage: dict[str, object]
 ) -> None:
     report, profile = saved("mbs4", "mbs4"), tmp_path / "profile.yaml"
     document = json.loads(report.read_text())
@@ -179,7 +175,7 @@ def test_a_damaged_report_is_told_of_and_writes_nothing(
 
 @pytest.mark.parametrize("seconds", [1e-9, 1e9])
 def test_times_that_cannot_be_leave_a_profile_that_can_be_read(
-    meshwright, saved: MakeReport, tmp_path: Path, seconds: float
+    meshwright, saved, tmp_path, seconds: float
 ) -> None:
     report, profile = saved("mbs4", "mbs4"), tmp_path / "profile.yaml"
     document = json.loads(report.read_text())

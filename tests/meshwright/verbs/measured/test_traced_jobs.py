@@ -14,7 +14,7 @@ from planner.plan import save_plan
 
 
 @pytest.mark.parametrize("layout", ["pp4 dp2 mbs2 zero1", "tp2 pp4 mbs1", "pp2 vpp2 tp2 dp2 mbs2 zero1"])
-def test_every_pass_is_found_in_sends_and_receives(tmp_path: Path, layout: str) -> None:
+def test_every_pass_is_found_in_sends_and_receives(tmp_path, layout: str) -> None:
     """Their lengths, and by how much clocks are apart, within 2 % of the step of what was played."""
     plan = plan_of(layout)
     answer = measure(plan, (), play(tmp_path, plan, jitter=0.0))
@@ -28,7 +28,7 @@ def test_every_pass_is_found_in_sends_and_receives(tmp_path: Path, layout: str) 
             assert end - start == pytest.approx(spans.end[at] - spans.start[at], abs=0.01 * step)
 
 
-def test_an_even_job_names_nothing(tmp_path: Path) -> None:
+def test_an_even_job_names_nothing(tmp_path) -> None:
     plan = plan_of("pp4 dp2 mbs2 zero1")
     answer = measure(plan, (), play(tmp_path, plan))
     notes = " ".join(answer.report.notes)
@@ -38,7 +38,7 @@ def test_an_even_job_names_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-def test_a_fault_is_named(tmp_path: Path, kind: str) -> None:
+def test_a_fault_is_named(tmp_path, kind: str) -> None:
     plan = plan_of("pp4 dp2 mbs2 zero1")
     answer = measure(plan, (), play(tmp_path, plan, Fault(kind, 0.5)))
     said = " ".join([*answer.report.notes, *(one.words for one in answer.causes)])
@@ -52,7 +52,7 @@ def test_a_fault_is_named(tmp_path: Path, kind: str) -> None:
     assert expected[kind] in said
 
 
-def test_a_timeline_is_drawn_above_the_plan(meshwright, tmp_path: Path) -> None:
+def test_a_timeline_is_drawn_above_the_plan(meshwright, tmp_path) -> None:
     plan = plan_of("pp4 dp2 mbs2 zero1")
     answer = measure(plan, (), play(tmp_path, plan, Fault("unbalanced stages", 0.4)))
     report, file = tmp_path / "measured.json", tmp_path / "plan.yaml"
@@ -72,7 +72,7 @@ def test_a_timeline_is_drawn_above_the_plan(meshwright, tmp_path: Path) -> None:
     assert "is of another layout than" in refused.err
 
 
-def test_collectives_stand_beside_the_profile(meshwright, tmp_path: Path) -> None:
+def test_collectives_stand_beside_the_profile(meshwright, tmp_path) -> None:
     plan, file = plan_of("tp2 pp2 dp2 mbs1 zero1"), tmp_path / "plan.yaml"
     save_plan(plan, file)
     words = ("measure", str(file), "--trace", *map(str, play(tmp_path, plan)), "--table")
@@ -94,7 +94,7 @@ def test_collectives_stand_beside_the_profile(meshwright, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("layout", ["dp8 mbs1 zero1", "tp4 dp2 mbs1 zero1", "pp2 dp4 mbs1 zero1"])
-def test_waiting_for_late_ranks_is_no_communication(tmp_path: Path, layout: str) -> None:
+def test_waiting_for_late_ranks_is_no_communication(tmp_path, layout: str) -> None:
     """Ranks of a played job differ by up to 30 % from pass to pass: what the others wait is jitter, not the network."""
     plan = plan_of(layout)
     even, uneven = (

@@ -39,7 +39,7 @@ def converted(path: Path, *rows: str) -> Path:
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Path:
+def table(tmp_path) -> Path:
     return converted(tmp_path / "mine.csv", *ROWS)
 
 
@@ -47,7 +47,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> Answer:
     return told(capsys, "validate", *words)
 
 
-def test_the_shipped_runs_are_validated(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shipped_runs_are_validated(capsys, monkeypatch) -> None:
     """Every tenth of them in a usual run; `tests/golden/test_accuracy.py` predicts them all."""
     shipped = shipped_rows()[:: number(10, 1)]
     monkeypatch.setattr("meshwright.verbs.validate.validated.shipped_rows", lambda: shipped)
@@ -65,9 +65,7 @@ def test_the_shipped_runs_are_validated(capsys, monkeypatch: pytest.MonkeyPatch)
     assert sum(source["rows"] for source in document["sources"]) == len(shipped)
 
 
-def test_interrupting_tells_the_rows_predicted_so_far(
-    capsys, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupting_tells_the_rows_predicted_so_far(capsys, table, tmp_path, monkeypatch) -> None:
     """Exit code 130; a page of all rows is not replaced by one of some."""
     from meshwright.verbs.validate import validated as validating
 
@@ -83,14 +81,14 @@ def test_interrupting_tells_the_rows_predicted_so_far(
     assert not (tmp_path / "accuracy.md").exists()
 
 
-def test_anchors_leave_the_score(capsys, table: Path) -> None:
+def test_anchors_leave_the_score(capsys, table) -> None:
     document = json.loads(run(capsys, "--runs", str(table), "--anchors", "3", "--json")[1])
     assert [row["anchor"] for row in document["rows"]] == [True, False, True, True, False, False]
     assert document["sources"][0]["timed_predicted"] == 1
     assert "3 given as anchors" in run(capsys, "--runs", str(table), "--anchors", "3")[1]
 
 
-def test_a_page_with_plots(capsys, table: Path, tmp_path: Path) -> None:
+def test_a_page_with_plots(capsys, table, tmp_path) -> None:
     folder = tmp_path / "docs"
     code, _, err = run(capsys, "--runs", str(table), "-o", str(folder))
     assert code == 0
@@ -116,20 +114,20 @@ def test_every_shipped_source_has_its_note() -> None:
     assert set(source_notes()) == {row.source_id for row in shipped_rows()}
 
 
-def test_a_page_without_a_timed_row_has_no_plots(capsys, tmp_path: Path) -> None:
+def test_a_page_without_a_timed_row_has_no_plots(capsys, tmp_path) -> None:
     path = converted(tmp_path / "mine.csv", ROWS[4])
     folder = tmp_path / "docs"
     assert run(capsys, "--runs", str(path), "-o", str(folder))[0] == 0
     assert "images/" not in (folder / "accuracy.md").read_text()
 
 
-def test_nobody_can_write_a_page_into_a_file(capsys, table: Path) -> None:
+def test_nobody_can_write_a_page_into_a_file(capsys, table) -> None:
     code, _, err = run(capsys, "--runs", str(table), "-o", str(table))
     assert code == 2
     assert "is no folder" in err
 
 
-def test_cells_cannot_write_markup_into_the_page(capsys, tmp_path: Path) -> None:
+def test_cells_cannot_write_markup_into_the_page(capsys, tmp_path) -> None:
     path = converted(tmp_path / "mine.csv", ROWS[5].replace("Abacus", "<b>[x](y)|z"))
     run(capsys, "--runs", str(path), "-o", str(tmp_path / "docs"))
     page = (tmp_path / "docs" / "accuracy.md").read_text()
