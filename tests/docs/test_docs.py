@@ -187,17 +187,6 @@ def program(monkeypatch) -> ModuleType:
     return module
 
 
-def test_the_page_is_that_of_the_rows(program) -> None:
-    text = (FOLDER / "experts.md").read_text("utf-8")
-    assert text.partition("<!-- tables -->\n")[2] == "\n".join(program.page(ROWS)) + "\n"
-
-
-def test_each_of_the_ten_has_its_reason(program) -> None:
-    layouts = {row["row_id"]: row["recommended_layout"] for row in ROWS}
-    assert len(program.TEN) == 10
-    assert set(program.reasons()) == {(name, layouts[name]) for name in program.TEN}
-
-
 def test_a_row_is_what_is_answered_today(program) -> None:
     (row,) = [row for row in ROWS if row["row_id"] == "dgxc-0268"]
     (published,) = [one for _, one in program.chosen_rows(["dgxc"]) if one.row_id == row["row_id"]]

@@ -12,31 +12,10 @@ import torch
 from effort import THOROUGH, few, first_of
 from training import GPT, LATENT, LLAMA, SHARED, Trained, plan_for, question_for, stray, train_weights
 
-from cost_models.errors import HostError
-from executor.axes.overlap import options_inside_products, share_memory
 from executor.engine.blocks import compile_blocks
 from executor.models.transformer import Transformer
 
 GATHERS, SCATTERS = "fused_all_gather_matmul", "fused_matmul_reduce_scatter"
-
-
-def permitted() -> tuple[bool, str]:
-    """Whether the compiler may use symmetric memory among all ranks, and why it is not told to on a CPU."""
-    import torch.distributed as dist
-    from torch.distributed._symmetric_memory import is_symm_mem_enabled_for_group
-
-    assert dist.group.WORLD is not None
-    share_memory(dist.group.WORLD)
-    with pytest.raises(HostError) as refused:
-        options_inside_products(dist.group.WORLD, torch.device("cpu"))
-    return is_symm_mem_enabled_for_group(dist.group.WORLD.group_name), str(refused.value)
-
-
-@few(0)
-def test_ranks_are_permitted_and_cpus_refused(processes) -> None:
-    for allowed, why in processes.run(2, permitted):
-        assert allowed
-        assert "symmetric memory of GPUs" in why
 
 
 def test_every_piece_is_compiled_with_the_option() -> None:

@@ -124,37 +124,8 @@ def test_ranks_see_the_same_samples_in_the_same_order() -> None:
         assert torch.equal(torch.cat([part.ids[table].values for part in parts]), ids.values)
 
 
-def test_the_demo_learns(processes) -> None:
-    """AUC on samples that it was not trained on: from about a half to three quarters in 200 steps."""
-    before, after = processes.run(1, _learned, _demo(), 200)[0]
-    assert before == pytest.approx(0.5, abs=0.1)
-    assert after >= 0.75
-
-
 def _demo() -> RecommenderSpec:
     return load_recommender("dlrm-tiny")
-
-
-def _learned(model: RecommenderSpec, steps: int) -> tuple[float, float]:
-    """AUC before and after so many steps of 256 samples."""
-    from cost_models.specs.recommender.sharding import parse_sharding
-    from cost_models.specs.recommender.training import RecommenderTraining
-    from executor.embeddings.exchanges import Places
-    from executor.recommender.engine import RecommenderEngine
-    from executor.recommender.train import area_under_curve
-
-    training = RecommenderTraining(
-        global_batch=256, precision="fp32", optimizer="rowwise-adagrad", dense_optimizer="adagrad"
-    )
-    sharding = parse_sharding(f"table:0-{model.num_tables - 1}=copy", model.num_tables)
-    engine = RecommenderEngine(model, sharding, training, Places(1, 1), torch.device("cpu"))
-    engine.set_rate(0.05)
-    clicks = MadeUpClicks(model, 256, seed=0)
-    unseen = [clicks.slice(10**6 + step, 0, 1) for step in range(8)]
-    before = area_under_curve(engine, unseen)
-    for step in range(steps):
-        engine.step(clicks.slice(step, 0, 1))
-    return before, area_under_curve(engine, unseen)
 
 
 @pytest.mark.parametrize("different", [1, 2, 5, 1000])

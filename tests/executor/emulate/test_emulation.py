@@ -9,12 +9,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from effort import THOROUGH, few, first_of
-from training import LLAMA, MOE, plan_for, traced
+from training import LLAMA, MOE, plan_for
 
 from cost_models.axes.layout import parse_layout
-from cost_models.defaults import OWN_COMPILED, complete_question
+from cost_models.defaults import complete_question
 from cost_models.errors import HostError, InputError, RunError
-from cost_models.files.catalog import load_stack
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.pricing import estimate
 from cost_models.specs.training import TrainingSpec
@@ -77,18 +76,6 @@ def test_alone_a_rank_holds_what_it_holds_among_others(layout: str, processes) -
         assert set(alone.compute_seconds) == {"forward_backward", "update"}
         assert alone.step_seconds is not None
         assert alone.step_seconds > sum(alone.compute_seconds.values()) > 0
-
-
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # at which torch itself looks while it traces
-@pytest.mark.parametrize("fake", [False, True])
-@few(0)
-def test_compiled_blocks_are_followed_as_they_are(fake: bool) -> None:
-    """Memory is followed in a step that is not compiled, with graphs that may not break, too."""
-    plan = plan_for("tp2 mbs4", LLAMA)
-    compiled = plan.model_copy(update={"stack": load_stack(OWN_COMPILED)})
-    with traced():
-        alone = emulate(compiled, 1, steps=1, fake=fake)
-    assert alone.peak_bytes == pytest.approx(emulate(plan, 1, steps=1, fake=fake).peak_bytes, rel=SAME)
 
 
 def test_a_plan_for_another_stack_and_device_is_told_apart_from_an_error() -> None:

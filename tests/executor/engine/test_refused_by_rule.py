@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 from effort import few
-from training import GPT, engine_and_batches, plan_for, question_for, train
+from training import GPT, plan_for, question_for, train
 
 from cost_models.axes.layout import parse_layout
-from planner.plan import Plan
 from planner.rules.legality import check
 
 STEPS = 2
@@ -35,32 +34,3 @@ def test_a_split_backward_that_reshards_trains_wrong(schedule: str, processes) -
     assert not refused(harmless)
     curve = processes.run(4, train, plan_for(harmless, UNTIED), STEPS, True)[0]
     assert curve == [pytest.approx(step, rel=1e-5) for step in expected]
-
-
-def products(plan: Plan) -> int:
-    """FLOPs of this rank's matrix products in one step."""
-    from flop_counter import FlopCounter
-
-    engine, batch = engine_and_batches(plan)
-    with FlopCounter() as counter:
-        engine.step(*batch(0))
-    return counter.products
-
-
-@few(0)
-def test_a_split_backward_recomputes_many_times(processes) -> None:
-    """Full recompute adds a forward pass to a step of three, and with split backward passes more than five."""
-    ranks = {
-        text: sum(processes.run(2, products, plan_for(text)))
-        for text in (
-            "pp2 mbs1",
-            "pp2 mbs1 recompute=full",
-            "pp2 mbs1 schedule=zbv",
-            "pp2 mbs1 schedule=zbv recompute=full",
-        )
-    }
-    whole, again, split, many = ranks.values()
-    assert 1.1 < again / whole <= 4 / 3
-    assert many - split > 5 * (again - whole)
-    assert "does not go with `schedule=zbv`" in refused("pp2 mbs1 schedule=zbv recompute=full")
-    assert not refused("pp2 mbs1 recompute=full")

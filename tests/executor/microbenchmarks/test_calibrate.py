@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -151,22 +149,3 @@ def test_workers_keep_what_the_user_decided() -> None:
     assert "glibc.malloc.hugetlb=0" in settings
     assert "glibc.malloc.mmap_threshold=8388608" in settings
     assert len([setting for setting in settings if "hugetlb" in setting]) == 1
-
-
-def test_large_blocks_leave_no_gaps_among_small_ones() -> None:
-    """Weights that are gathered for a while: 16 blocks of 16 MiB, each followed by 64 KiB that stay."""
-    code = (
-        "import os, numpy; held = []\n"
-        "for _ in range(16): large = [numpy.ones(1 << 21)]; held.append(numpy.ones(1 << 13)); held.append(large)\n"
-        "for one in held:\n    if isinstance(one, list): one.clear()\n"
-        "pages = int(open('/proc/self/statm').read().split()[1]); print(pages * os.sysconf('SC_PAGE_SIZE') >> 20)"
-    )
-    command = [sys.executable, "-c", code]
-    held = subprocess.run(
-        command, env=worker_environment(), capture_output=True, text=True, check=True
-    ).stdout
-    command[2] = "import os, numpy; " + code[code.index("pages") :]
-    bare = subprocess.run(
-        command, env=worker_environment(), capture_output=True, text=True, check=True
-    ).stdout
-    assert int(held) < int(bare) + 64

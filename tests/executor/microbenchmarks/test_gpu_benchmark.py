@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -122,43 +120,3 @@ def test_what_was_measured_stays_until_it_is_measured_again(tmp_path, results) -
     known.keep(case.name, {"step_seconds": 3.0, "measured_step_seconds": 3.0})
     assert known.has(case)
     assert "repetition_failed" not in known.runs[case.name]
-
-
-SWEEP_THAT_IS_KILLED = """
-import json, os, signal, sys, time
-from pathlib import Path
-
-out, sweep = Path(sys.argv[1]), sys.argv[2]
-path = out / "results.json"
-ended = json.loads(path.read_text())["runs"] if path.exists() else {}
-names = ["a", "b", "c"]
-began = next((name for name in names if name not in ended), None)
-found = {"chosen": "a", "by": "x", "runs": names, "complete": began is None, "tier": "datasheet"}
-told = {"runs": {}, "sweeps": {sweep: found}, "began": began}
-(out / "running.json").write_text(json.dumps(told))
-if began == "b":
-    time.sleep(60)
-if began:
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_run_that_kills_its_process_is_not_met_again_but_one_for_which_time_ran_out_is(
-    tmp_path, results, monkeypatch
-) -> None:
-    started, cases = importlib.import_module("run"), sys.modules["cases"]
-    script = tmp_path / "job.py"
-    script.write_text(SWEEP_THAT_IS_KILLED)
-    monkeypatch.setattr(started, "_JOB", script)
-    sweep, known = cases.Sweep(job=cases.Case(model="m", sequence=8, mbs=1)), results.Results(tmp_path)
-    started._do(sweep, known, 60.0, [])
-    started._do(sweep, known, 2.0, [])
-    assert known.runs == {"a": {"failed": "exit code -9"}}
-    assert known.left_out == {sweep.name: "not done after 2 s"}
-    known.keep("b", {"failed": "x"})
-    known.save()
-    asked = argparse.Namespace(again=False, dry=True, cluster="x")
-    started._go_through(sweep, known, time.monotonic() + 120, asked)
-    assert known.has(sweep)
-    assert known.runs["c"] == {"failed": "exit code -9"}
-    assert not known.left_out

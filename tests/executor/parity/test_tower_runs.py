@@ -17,43 +17,11 @@ from cost_models.operators.flops import model_flops
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from executor.boxes import Box
 from executor.engine.engine import loss
-from executor.hugging_face.names import Names
-from executor.hugging_face.reading import FromTensors
 from executor.measure.report import RunReport
 from executor.models.adapters import freeze as freeze_parts
 from executor.models.transformer import Transformer
 from planner.plan import Plan
-
-
-def test_weights_are_those_of_a_llava() -> None:
-    """A convolution's kernel is read as the rows of a matrix; blocks of both towers count from their own first."""
-    spec = TransformerSpec.model_validate(LLAVA)
-    names = Names(spec, "llava")
-    tensors = {name: torch.randn(shape) for name, shape in names.shapes.items()}
-    assert tensors["vision_tower.embeddings.patch_embedding.weight"].shape == (24, 3, 4, 4)
-    assert names.is_unused("vision_tower.encoder.layers.2.mlp.fc1.weight")
-    assert not names.is_unused("vision_tower.encoder.layers.1.mlp.fc1.weight")
-    model, values = Transformer(spec, vocabulary=spec.vocab_size), FromTensors(names, tensors)
-    with torch.no_grad():
-        for name, one in model.named_parameters():
-            shape = tuple(one.shape)
-            values.fill(name, shape, Box((0,) * one.dim(), shape), one)
-    parameters = dict(model.named_parameters())
-    kernel = tensors["vision_tower.embeddings.patch_embedding.weight"]
-    assert torch.equal(parameters["patches.matrix.weight"], kernel.flatten(1))
-    own = tensors["language_model.model.layers.0.mlp.gate_proj.weight"]
-    assert torch.equal(parameters["blocks.2.mlp.gate.weight"], own)
-    assert model.patches is not None
-    images = torch.randn(2, 1, 3, 8, 8)
-    wanted = torch.nn.functional.conv2d(images.flatten(0, 1), kernel, stride=4).flatten(2).mT
-    plain = model.patches(images)[:, 1:]
-    model.patches.norm = None
-    assert torch.allclose(
-        model.patches(images)[:, 1:] - model.patches.positions.weight[1:], wanted, atol=1e-5
-    )
-    assert plain.shape == wanted.shape
 
 
 @few(2)

@@ -48,24 +48,6 @@ def test_amounts_in_words_are_said_in_numbers(meshwright) -> None:
     assert "assumed: `--global-batch 64K tokens` is 64 sequences of 1,024 tokens\n" in answer.err
 
 
-@pytest.mark.parametrize(
-    ("flags", "dropout", "assumed"),
-    [
-        (("--stack", "megatron-2021"), 0.1, True),
-        (("--stack", "megatron-2021", "--dropout", "0"), 0.0, False),
-        (("--stack", "megatron-core"), 0.0, False),
-        (("--stack", "megatron-core", "--dropout", "0.2"), 0.2, False),
-    ],
-)
-def test_dropout_is_as_usual_with_the_stack_unless_said(meshwright, flags, dropout, assumed) -> None:
-    """What `validate` takes for published runs holds for layouts typed by hand, and is said."""
-    usual = "assumed: dropout 0.1, as is usual with software stack `megatron-2021`"
-    for verb in (("plan",), ("estimate", "--layout", "dp8 mbs1 zero0 recompute=full")):
-        answer = meshwright(verb[0], *ASKED, *verb[1:], *flags, "--json")
-        assert json.loads(answer.out)["question"]["dropout"] == dropout
-        assert (usual in answer.err) == assumed
-
-
 def test_dropout_of_a_config_comes_before_the_stacks(meshwright, tmp_path) -> None:
     """A config says what its model drops; a flag says another; a stack's habit is for models that say nothing."""
     sizes = {"n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 256, "n_positions": 1024}

@@ -20,13 +20,13 @@ from fuzz_files import CLUSTER, MODEL, changed_once, damaged, texts, write
 from fuzz_values import NASTY_TEXT
 from hypothesis import given
 from hypothesis import strategies as st
+from run_reports import rank_report, run_report_of
 
 from cost_models.errors import InputError
 from cost_models.files import catalog, data_files
 from executor.checkpoints.manifest import MANIFEST, BrokenError, read_manifest
 from executor.data.tokens import HEADER, TOKENIZER, make_tokens, open_tokens
-from executor.measure.any_report import Course, Environment, save_report
-from executor.measure.report import PhaseReport, RankReport, make_report
+from executor.measure.any_report import save_report
 from meshwright.records.frames import accuracy_frame
 from meshwright.terminal.output import as_json
 from planner.plan import load_plan
@@ -122,26 +122,8 @@ def report(folder: Path) -> dict[str, Any]:
     priced = ("--precision", "fp32", "--layout", "dp2 mbs1 zero0", "-o", "plan.yaml")
     assert call("estimate", *question, *priced).code == 0
     plan = load_plan("plan.yaml")
-    phase = PhaseReport(wall_seconds=(0.8,), thread_seconds=(0.5,), waiting_seconds={"dp": 0.1})
-    ranks = [
-        RankReport(
-            rank=rank,
-            pipeline_rank=0,
-            wall_seconds=(1.0,),
-            thread_seconds=(0.9,),
-            process_seconds=(1.5,),
-            forward_backward=phase,
-            update=phase,
-            parts={"compute": 0.5, "host": 0.1, "dp_comm": 0.15, "bubble": 0.25},
-            memory={"weights": 2**20, "rest": 2**22},
-            predicted_memory={"weights": 2.0**20, "rest": 2.0**22},
-        )
-        for rank in range(2)
-    ]
-    machine = Environment(torch="2", python="3", device="cpu", backend="gloo", world_size=2, cores=2)
-    written = make_report(
-        plan, ranks, Course(losses=[5.0], gradient_norms=[1.0], warm_up=0, seed=0, environment=machine)
-    )
+    parts = {"compute": 0.5, "host": 0.1, "dp_comm": 0.15, "bubble": 0.25}
+    written = run_report_of(plan, [rank_report(rank, parts) for rank in range(2)])
     save_report(written, Path("report.json"))
     assert len(accuracy_frame([Path("report.json")]))
     return written.model_dump(mode="json")

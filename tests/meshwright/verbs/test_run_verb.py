@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 from command_line import BIG, QUICK
+from run_reports import MIB, rank_report, run_report_of
 
 from cost_models.files.whole import write_whole
-from executor.measure.any_report import Course, Environment, save_report
-from executor.measure.report import AllocatorPeak, PhaseReport, RankReport, RunReport, make_report
+from executor.measure.any_report import save_report
+from executor.measure.report import AllocatorPeak, RankReport, RunReport
 from executor.run_config import Rate, RunConfig, Saving
 from meshwright.records.runs import comparison, time_parts
 from meshwright.render.measured import run_text
@@ -21,42 +22,22 @@ from planner.plan import load_plan
 
 @pytest.fixture
 def run_report(plan_file) -> RunReport:
-    plan = load_plan(plan_file)
+    """Of two ranks, of which the second computes longer."""
+    memory = {"weights": MIB, "gradients": MIB, "optimizer": 2 * MIB, "rest": 4 * MIB}
+    idle = dict.fromkeys(("tp_comm", "cp_comm", "ep_comm", "other"), 0.0)
     ranks = [
-        RankReport(
-            rank=rank,
-            pipeline_rank=0,
+        rank_report(
+            rank,
+            idle
+            | {"compute": 0.5 + rank, "host": 0.1, "dp_comm": 0.15, "pp_comm": 0.05}
+            | {"bubble": 1.2 - rank, "optimizer": 0.1},
             wall_seconds=(1.0, 1.1),
-            thread_seconds=(0.9, 0.9),
-            process_seconds=(1.5, 1.5),
-            forward_backward=PhaseReport(
-                wall_seconds=(0.8, 0.9),
-                thread_seconds=(0.5 + rank, 0.5 + rank),
-                waiting_seconds={"tp": 0.0, "dp": 0.1, "pp": 0.2},
-            ),
-            update=PhaseReport(
-                wall_seconds=(0.2, 0.2),
-                thread_seconds=(0.1, 0.1),
-                waiting_seconds={"tp": 0.0, "dp": 0.05, "pp": 0.05},
-            ),
-            parts={"compute": 0.5 + rank, "host": 0.1, "tp_comm": 0.0, "dp_comm": 0.15, "pp_comm": 0.05}
-            | {"cp_comm": 0.0, "ep_comm": 0.0, "bubble": 1.2 - rank, "optimizer": 0.1, "other": 0.0},
-            memory={"weights": 2**20, "gradients": 2**20, "optimizer": 2**21, "rest": 2**22 + rank},
-            predicted_memory={
-                "weights": 2.0**20,
-                "gradients": 2.0**20,
-                "optimizer": 2.0**21,
-                "rest": 2.0**22,
-            },
+            memory=memory | {"rest": 4 * MIB + rank},
+            predicted_memory={part: float(size) for part, size in memory.items()},
         )
         for rank in range(2)
     ]
-    machine = Environment(torch="2", python="3", device="cpu", backend="gloo", world_size=2, cores=2)
-    return make_report(
-        plan,
-        ranks,
-        Course(losses=[5.0, 4.5], gradient_norms=[1.0, 1.0], warm_up=0, seed=0, environment=machine),
-    )
+    return run_report_of(load_plan(plan_file), ranks)
 
 
 @pytest.mark.parametrize("written", [True, False])

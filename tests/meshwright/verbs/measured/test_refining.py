@@ -7,76 +7,32 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from run_reports import rank_report, run_report_of
 
 import meshwright as mw
 from cost_models.axes.layout import parse_layout
-from cost_models.defaults import complete_question
 from cost_models.files.catalog import load_profile
-from cost_models.files.loading import resolve_cluster, resolve_model
-from cost_models.pipeline.pricing import estimate
-from cost_models.specs.training import TrainingSpec
-from executor.measure.any_report import Course, Environment, save_report
-from executor.measure.report import PhaseReport, RankReport, RunReport, make_report
-from planner.plan import make_plan
+from executor.measure.any_report import save_report
+from executor.measure.report import RunReport
 
 PARTS = (
-    "compute",
-    "host",
-    "optimizer",
-    "tp_comm",
-    "cp_comm",
-    "ep_comm",
-    "dp_comm",
-    "pp_comm",
-    "bubble",
-    "other",
+    *("compute", "host", "optimizer", "tp_comm", "cp_comm", "ep_comm"),
+    *("dp_comm", "pp_comm", "bubble", "other"),
 )
 MakeReport = Callable[..., Path]
 
 
 def report_of(layout: str, *, slower: float = 1.2, torch: str = "2.13.0") -> RunReport:
     """A run of `gpt2-tiny` on this machine's CPU that took longer than the defaults say, alike in all steps."""
-    parsed = parse_layout(layout)
-    training = TrainingSpec(global_batch=8, sequence_length=128, precision="fp32")
-    question = complete_question(
-        resolve_model("gpt2-tiny").spec, resolve_cluster("local", parsed.num_gpus), training
-    )
-    plan = make_plan(question, estimate(question, parsed))
+    job = {"global_batch": 8, "sequence": 128, "precision": "fp32"}
+    plan = mw.estimate("gpt2-tiny", "local", None, layout, gpus=parse_layout(layout).num_gpus, **job).plan
     time = plan.prediction.time
     work = slower * (time["compute"] + time["host"])
-    update = slower * time["optimizer"]
-    parts = dict.fromkeys(PARTS, 0.0)
-    parts |= {"compute": 0.9 * work, "host": 0.1 * work, "optimizer": update, "dp_comm": time["dp_comm"]}
-    step = sum(parts.values())
-    waits = {"tp": 0.0, "dp": time["dp_comm"], "pp": 0.0}
-    ranks = [
-        RankReport(
-            rank=rank,
-            pipeline_rank=0,
-            wall_seconds=(step, 1.01 * step, 0.99 * step),
-            thread_seconds=(work + update,) * 3,
-            process_seconds=(work + update,) * 3,
-            forward_backward=PhaseReport(
-                wall_seconds=(work,) * 3, thread_seconds=(work,) * 3, waiting_seconds=waits
-            ),
-            update=PhaseReport(
-                wall_seconds=(update,) * 3, thread_seconds=(update,) * 3, waiting_seconds=waits
-            ),
-            parts=parts,
-            memory={"weights": 2**20},
-            predicted_memory={"weights": 2.0**20},
-        )
-        for rank in range(parsed.num_gpus)
-    ]
-    machine = Environment(
-        torch=torch, python="3", device="cpu", backend="gloo", world_size=parsed.num_gpus, cores=2
-    )
-    return make_report(
-        plan,
-        ranks,
-        Course(losses=[5.0], gradient_norms=[1.0], warm_up=0, seed=0, environment=machine),
-        stack="meshwright",
-    )
+    parts = dict.fromkeys(PARTS, 0.0) | {"compute": 0.9 * work, "host": 0.1 * work}
+    parts |= {"optimizer": slower * time["optimizer"], "dp_comm": time["dp_comm"]}
+    walls = tuple(share * sum(parts.values()) for share in (1.0, 1.01, 0.99))
+    ranks = [rank_report(rank, parts, steps=3, wall_seconds=walls) for rank in range(plan.layout.num_gpus)]
+    return run_report_of(plan, ranks, torch=torch, stack="meshwright")
 
 
 @pytest.fixture
