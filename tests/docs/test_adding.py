@@ -42,7 +42,7 @@ def add_schedule(tree: Path) -> None:
 
 
 def add_exporter(tree: Path) -> None:
-    """DeepSpeed's, which the guide calls the shortest, under another name."""
+    """DeepSpeed's, which the guide calls the shortest, under another name, and no reader of its files."""
     formats = tree / "planner/formats"
     shutil.copy(formats / "arguments/deepspeed.csv", formats / "arguments/ours.csv")
     source = (formats / "deepspeed.py").read_text("utf-8")
@@ -57,6 +57,12 @@ def add_exporter(tree: Path) -> None:
     target = "from planner.formats import ours\nTARGETS['ours'] = replace(TARGETS['deepspeed'], target=ours.TARGET)\n"
     with (tree / "benchmarks/exporters/targets.py").open("a", encoding="utf-8") as file:
         file.write(f"from dataclasses import replace\n{target}")
+    unread = '\nTARGETS = {name: one for name, one in TARGETS.items() if name != "ours"}\n\n'
+    added(
+        tree / "tests/planner/formats/test_round_trips.py",
+        unread,
+        above='\n@pytest.mark.parametrize("name", TARGETS)',
+    )
     usual = '    "ours": "tp2 pp2 dp2 mbs1 zero1 layers=16*2",\n'
     added(tree / "tests/planner/formats/test_transformer_exports.py", usual, below="\nUSUAL = {\n")
 

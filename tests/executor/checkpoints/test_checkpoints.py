@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -166,55 +167,36 @@ def swapped(tensor: dict[str, Any]) -> None:
         piece["file"] = 1 - piece["file"]
 
 
+def of_rows(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    """A change of what the manifest of a checkpoint says of `ROWS`."""
+    return lambda at: change_manifest(at / "manifest.json", lambda it: change(it["tensors"][ROWS]))
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "rank-00000.safetensors: its bytes": lambda at: change_byte(at / "rank-00000.safetensors", -5),
+    "rank-00001.safetensors: it has 1000 bytes": lambda at: os.truncate(at / "rank-00001.safetensors", 1000),
+    "rank-00001.safetensors: no such file": lambda at: (at / "rank-00001.safetensors").unlink(),
+    "manifest.json: no such file": lambda at: (at / "manifest.json").unlink(),
+    "manifest.json: it is cut off": lambda at: os.truncate(at / "manifest.json", 100),
+    "manifest.json: it is not what was written": lambda at: edit_manifest(at / "manifest.json"),
+    "manifest.json: it is": lambda at: (at / "manifest.json").write_bytes(pickle.dumps({"checkpoint": 1})),
+    f"manifest.json: no piece of `{ROWS}` holds [": of_rows(lambda tensor: tensor["pieces"].pop()),
+    f"manifest.json: a piece of `{ROWS}` lies outside it, at [": of_rows(moved),
+    f"manifest.json: it has no `{ROWS}`": lambda at: change_manifest(
+        at / "manifest.json", lambda it: it["tensors"].pop(ROWS)
+    ),
+    f"rank-00001.safetensors: it has no `{ROWS}@": of_rows(swapped),
+}
+"""Words of the warning → what is done to a checkpoint."""
+
+
 @few(5)
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        (lambda at: change_byte(at / "rank-00000.safetensors", -5), "rank-00000.safetensors: its bytes"),
-        (
-            lambda at: os.truncate(at / "rank-00001.safetensors", 1000),
-            "rank-00001.safetensors: it has 1000 bytes",
-        ),
-        (lambda at: (at / "rank-00001.safetensors").unlink(), "rank-00001.safetensors: no such file"),
-        (lambda at: (at / "manifest.json").unlink(), "manifest.json: no such file"),
-        (lambda at: os.truncate(at / "manifest.json", 100), "manifest.json: it is cut off"),
-        (lambda at: edit_manifest(at / "manifest.json"), "manifest.json: it is not what was written"),
-        (
-            lambda at: (at / "manifest.json").write_bytes(pickle.dumps({"checkpoint": 1})),
-            "manifest.json: it is",
-        ),
-        (
-            lambda at: change_manifest(at / "manifest.json", lambda it: it["tensors"][ROWS]["pieces"].pop()),
-            f"manifest.json: no piece of `{ROWS}` holds [",
-        ),
-        (
-            lambda at: change_manifest(at / "manifest.json", lambda it: moved(it["tensors"][ROWS])),
-            f"manifest.json: a piece of `{ROWS}` lies outside it, at [",
-        ),
-        (
-            lambda at: change_manifest(at / "manifest.json", lambda it: it["tensors"].pop(ROWS)),
-            f"manifest.json: it has no `{ROWS}`",
-        ),
-        (
-            lambda at: change_manifest(at / "manifest.json", lambda it: swapped(it["tensors"][ROWS])),
-            f"rank-00001.safetensors: it has no `{ROWS}@",
-        ),
-    ],
-    ids=[
-        *("flipped", "cut off", "missing", "no manifest", "manifest cut off", "manifest edited", "a pickle"),
-        *("a piece gone", "a piece outside", "a tensor gone", "pieces in other files"),
-    ],
-)
-def test_a_broken_checkpoint_is_named_and_the_one_before_taken(
-    damage,
-    said: str,
-    processes,
-    tmp_path,  # type: ignore[no-untyped-def]
-) -> None:
+@pytest.mark.parametrize("said", DAMAGE)
+def test_a_broken_checkpoint_is_named_and_the_one_before_taken(said: str, processes, tmp_path) -> None:
     """The run goes on from the checkpoint before, says so, and leaves the broken one under another name."""
     plan = plan_for("dp2 mbs2 zero1")
     expected = processes.run(2, FRESH, plan, tmp_path)[0][0]
-    damage(Folder(tmp_path).at(STEPS))
+    DAMAGE[said](Folder(tmp_path).at(STEPS))
     got, notes, newest = processes.run(2, AGAIN, plan, tmp_path)[0]
     assert notes[0].startswith(
         f"warning: step-00000005 is broken and now named broken-step-00000005-0: {said}"

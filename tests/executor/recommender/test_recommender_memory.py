@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from effort import few
+from recommending import peak_among_others
 
 from cost_models.files.catalog import load_recommender
 from cost_models.files.loading import resolve_cluster
 from cost_models.recommender.dense import dense_state_bytes
-from cost_models.recommender.prices import estimate
 from cost_models.recommender.question import complete_recommender
 from cost_models.specs.recommender.sharding import parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
@@ -52,9 +50,11 @@ def test_the_dense_network_holds_its_optimizers_states(optimizer: str, states: f
 def test_the_peak_is_the_plans(ranks: int, precision: str, layout: str, processes) -> None:
     training = RecommenderTraining(global_batch=1024, precision=precision)
     question = complete_recommender(load_recommender("dlrm-tiny"), resolve_cluster("local", ranks), training)
-    said = estimate(question, parse_sharding(layout, 8)).device_bytes
-    for rank, measured in enumerate(processes.run(ranks, _peak, question.model, training, layout)):
-        assert float(said[rank]) == pytest.approx(measured, rel=0.02)
+    plan = make_recommender_plan(question, parse_sharding(layout, 8))
+    for said, (parts, _) in zip(
+        plan.prediction.device_bytes, processes.run(ranks, peak_among_others, plan), strict=True
+    ):
+        assert float(said) == pytest.approx(sum(parts.values()), rel=0.02)
 
 
 SPREAD = {  # of 64 GPUs: layout, moment at which the first is fullest; how far off at most
@@ -75,22 +75,3 @@ def test_the_peak_of_one_rank_of_64_is_the_plans(which: str) -> None:
     alone = emulate(make_recommender_plan(question, parse_sharding(layout, 8)), 0, steps=1)
     assert alone.fullest_moment == moment
     assert sum(alone.memory_as_run.values()) == pytest.approx(alone.peak_bytes, rel=most)
-
-
-def _peak(model: Any, training: RecommenderTraining, layout: str) -> int:
-    """Of the quietest of three steps: gloo's thread may let go of a message late."""
-    import torch
-    import torch.distributed as dist
-
-    from executor.data.clicks import MadeUpClicks
-    from executor.embeddings.exchanges import Places
-    from executor.recommender.engine import RecommenderEngine
-    from executor.recommender.train import peak_memory
-
-    ranks, rank = dist.get_world_size(), dist.get_rank()
-    engine = RecommenderEngine(
-        model, parse_sharding(layout, 8), training, Places(ranks, ranks), torch.device("cpu")
-    )
-    engine.set_rate(0.01)
-    clicks = MadeUpClicks(model, training.global_batch, seed=0)
-    return min(sum(peak_memory(engine, clicks.slice(step, rank, ranks)).values()) for step in range(3))

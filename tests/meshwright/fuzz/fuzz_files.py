@@ -193,3 +193,12 @@ def write(name: str, raw: bytes) -> str:
     path = f"fuzzed-{name}{kind(name).suffix}"
     Path(path).write_bytes(raw)
     return path
+
+
+def spoilt(draw: st.DrawFn, content: Any, whole: int = 5) -> bytes:
+    """JSON changed in none to three places, and damaged once in so many times and one."""
+    content = json.loads(json.dumps(content))
+    for _ in range(draw(st.integers(0, 3))):
+        content = draw(changed_once(content))
+    raw = json.dumps(content).encode()
+    return raw if draw(st.integers(0, whole)) else draw(damaged(raw))

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from fuzz_budget import ASKED, inputs
 from fuzz_calls import call
-from fuzz_files import CLUSTER, MODEL, changed_once, damaged, texts, write
+from fuzz_files import CLUSTER, MODEL, changed_once, damaged, spoilt, texts, write
 from fuzz_values import NASTY_TEXT
 from hypothesis import given
 from hypothesis import strategies as st
@@ -132,11 +132,7 @@ def report(folder: Path) -> dict[str, Any]:
 @inputs(0.025)
 @given(data=st.data())
 def test_reports_of_runs(report, data: st.DataObject) -> None:
-    content: Any = json.loads(json.dumps(report))
-    for _ in range(data.draw(st.integers(0, 3))):
-        content = data.draw(changed_once(content))
-    raw = json.dumps(content).encode()
-    Path("report.json").write_bytes(raw if data.draw(st.integers(0, 9)) else data.draw(damaged(raw)))
+    Path("report.json").write_bytes(spoilt(data.draw, report, whole=9))
     with suppress(InputError):
         as_json({"rows": accuracy_frame([Path("report.json")]).to_dict("records")})
 
@@ -162,21 +158,16 @@ CHECKPOINT: dict[str, Any] = {
 @inputs(0.02)
 @given(data=st.data())
 def test_manifests(folder: Path, data: st.DataObject) -> None:
+    """Signed once their content is changed, or changed once they are signed."""
     content: Any = json.loads(json.dumps(CHECKPOINT))
     for _ in range(data.draw(st.integers(0, 3))):
         content = data.draw(changed_once(content))
-    signed = {"sha256": _digest(content), "checkpoint": content}
-    if not data.draw(st.integers(0, 5)):
-        signed = data.draw(changed_once(signed))
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    signed = {"sha256": hashlib.sha256(text.encode()).hexdigest(), "checkpoint": content}
     raw = json.dumps(signed).encode()
-    Path(MANIFEST).write_bytes(raw if data.draw(st.integers(0, 5)) else data.draw(damaged(raw)))
+    Path(MANIFEST).write_bytes(raw if data.draw(st.integers(0, 3)) else spoilt(data.draw, signed))
     with suppress(BrokenError):
         read_manifest(Path())
-
-
-def _digest(content: Any) -> str:
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @inputs(0.01)
@@ -187,11 +178,7 @@ def test_headers_of_tokens(folder: Path, data: st.DataObject) -> None:
         Path("text.txt").write_text("To be or not to be. " * 20)
         make_tokens([Path("text.txt")], tokens)
         Path("right.json").write_bytes((tokens / HEADER).read_bytes())
-    content: Any = json.loads(Path("right.json").read_text())
-    for _ in range(data.draw(st.integers(0, 2))):
-        content = data.draw(changed_once(content))
-    raw = json.dumps(content).encode()
-    (tokens / HEADER).write_bytes(raw if data.draw(st.integers(0, 5)) else data.draw(damaged(raw)))
+    (tokens / HEADER).write_bytes(spoilt(data.draw, json.loads(Path("right.json").read_text())))
     with suppress(InputError):
         header, numbers = open_tokens(tokens, 256)
         assert len(numbers) == header.tokens
@@ -206,11 +193,8 @@ def test_tokenizers(folder: Path, data: st.DataObject) -> None:
     if not tokens.exists():
         make_tokens([text], tokens, pairs=270)
         Path("pairs.json").write_bytes((tokens / TOKENIZER).read_bytes())
-    content: Any = json.loads(Path("pairs.json").read_text("utf-8"))
-    for _ in range(data.draw(st.integers(0, 2))):
-        content = data.draw(changed_once(content))
-    raw = json.dumps(content).encode()
-    (tokens / TOKENIZER).write_bytes(raw if data.draw(st.integers(0, 3)) else data.draw(damaged(raw)))
+    content = json.loads(Path("pairs.json").read_text("utf-8"))
+    (tokens / TOKENIZER).write_bytes(spoilt(data.draw, content, whole=3))
     with suppress(InputError):
         made = make_tokens([text], again, like=tokens)
         header, numbers = open_tokens(again, made.vocabulary)

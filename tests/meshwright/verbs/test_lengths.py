@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-ASKED = (*"llama3-8b dgx-h100 --gpus 8 --global-batch 64 --sequence 2048 --stack".split(), "fsdp")
+JOB = ("llama3-8b", "dgx-h100", "--gpus", "8", "--global-batch", "64", "--sequence", "2048")
+ASKED = (*JOB, "--stack", "fsdp")
 LAYOUT = ("--layout", "dp8 mbs1 zero3")
 
 
@@ -97,7 +98,7 @@ def test_a_loss_of_answers_alone(meshwright, tmp_path) -> None:
     file.write_text("prompt,answer\n" + "768,256\n" * 2)
 
     def found(stack: str, *words: str) -> Any:
-        asked = (*ASKED[:-1], stack, *LAYOUT, "--state-dtype", "bf16", "--json")
+        asked = (*JOB, "--stack", stack, *LAYOUT, "--state-dtype", "bf16", "--json")
         return json.loads(meshwright("estimate", *asked, *words).out)
 
     said = found("torchtune", "--lengths", str(file))

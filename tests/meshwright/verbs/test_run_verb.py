@@ -82,24 +82,11 @@ def test_run_sets_measured_beside_predicted(meshwright, plan_file, run_report, t
     assert not told[1].endswith("warm-up")
     assert told[2].startswith(f"Wrote {tmp_path / 'run-report.json'}")
     assert re.search(r"^peak +8\.0 MiB +8\.0 MiB +-0\.0 %", answer.out, re.MULTILINE)
-    document = meshwright.json(*words)
-    assert [line["quantity"] for line in document["comparison"]] == [
-        "step_seconds",
-        "compute_seconds",
-        "host_seconds",
-        "dp_comm_seconds",
-        "pp_comm_seconds",
-        "bubble_seconds",
-        "optimizer_seconds",
-        "thread_cpu_seconds",
-        "tokens_per_second",
-        "mfu",
-        "hfu",
+    quantities = [line["quantity"] for line in meshwright.json(*words)["comparison"]]
+    assert quantities[:3] == ["step_seconds", "compute_seconds", "host_seconds"]
+    assert quantities[-5:] == [
         "peak_bytes",
-        "weights_bytes",
-        "gradients_bytes",
-        "optimizer_bytes",
-        "rest_bytes",
+        *(f"{part}_bytes" for part in ("weights", "gradients", "optimizer", "rest")),
     ]
     saved = ("--checkpoint", str(tmp_path / "saved"), "--every", "20", "--keep", "2", "--resume")
     assert meshwright(*words, *saved, "--data", "tokens", "--restarts", "5", "--timeout", "60").code == 0

@@ -15,7 +15,7 @@ from trainer_logs import WORK, megatron
 
 import meshwright as mw
 from executor.measure.report import load_report
-from planner.plan import Plan, load_plan
+from planner.plan import load_plan
 
 SECONDS = [2.0, *[0.1, 0.1005, 0.0995] * 20]
 Write = Callable[..., str]
@@ -30,33 +30,9 @@ def write(tmp_path) -> Write:
     return written
 
 
-def arguments(plan: Plan, **changed: object) -> list[str]:
-    """The block of arguments that Megatron-LM prints, of a plan."""
-    layout, model, training = plan.layout, plan.model, plan.training
-    said = {
-        "add_bias_linear": True,
-        "context_parallel_size": layout.cp,
-        "global_batch_size": training.global_batch,
-        "hidden_size": model.hidden_size,
-        "micro_batch_size": layout.mbs,
-        "num_experts": None,
-        "num_layers": model.num_layers,
-        "pipeline_model_parallel_size": layout.pp,
-        "seq_length": training.sequence_length,
-        "tensor_model_parallel_size": layout.tp,
-        "tokenizer_type": "GPT2BPETokenizer",
-        "world_size": layout.num_gpus,
-    } | changed
-    return [
-        "------------------------ arguments ------------------------",
-        *(f"  {name} {'.' * (48 - len(name))} {value}" for name, value in said.items()),
-        "-------------------- end of arguments ---------------------",
-    ]
-
-
 def test_a_log_becomes_the_report_that_the_other_verbs_take(meshwright, plan_file, write, tmp_path) -> None:
     plan = load_plan(plan_file)
-    log = write([*arguments(plan), *megatron(SECONDS)])
+    log = write(megatron(SECONDS))
     report = tmp_path / "measured.json"
     answer = meshwright("measure", str(plan_file), "--log", log, "-o", str(report))
     assert answer.code == 0, answer.err
