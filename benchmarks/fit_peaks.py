@@ -16,10 +16,10 @@ from judged_intervals import search
 
 from cost_models.measured.runs.cases import shipped_rows
 from cost_models.measured.validation.predictions import Prediction, predict
-from cost_models.measured.validation.scores import chance_ranges, measured_bytes
+from cost_models.measured.validation.scores import measured_bytes
 from cost_models.pipeline.pricing import estimate
 from cost_models.risk import PEAK_QUANTILE, PeakErrors
-from meshwright.verbs.validate.validated import CHANCE_HEADERS, chance_cells, chances_heading
+from meshwright.verbs.validate.validated import chance_table, chances_heading
 
 _START = np.array([0.0, -2.0, math.log(0.5), -2.0, math.log(0.5)])
 _PULL = 0.02
@@ -145,9 +145,10 @@ def page(judged: Sequence[Prediction]) -> Iterator[str]:
     yield "Every source's chances are those of a mixture of errors that was fitted to all others. Most sources"
     yield "print runs that ran, so more ran than a search would find."
     yield from ("", chances_heading(judged), "")
-    yield f"| {' | '.join(CHANCE_HEADERS)} |"
-    yield f"|{' --- |' * len(CHANCE_HEADERS)}"
-    yield from (f"| {' | '.join(chance_cells(one))} |" for one in chance_ranges(judged))
+    if (chances := chance_table(judged)) is not None:
+        headers = [column.header for column in chances.columns]
+        yield from (f"| {' | '.join(headers)} |", f"|{' --- |' * len(headers)}")
+        yield from (f"| {' | '.join(row)} |" for row in chances.rows)
 
 
 def write(place: Path, peaks: PeakErrors) -> None:

@@ -33,7 +33,7 @@ from cost_models.measured.validation.scores import (
     step_error,
 )
 from cost_models.pipeline.pricing import step_deviation
-from meshwright.verbs.validate.validated import CHOICE_HEADERS, choice_cells
+from meshwright.verbs.validate.validated import choice_table
 
 GIVEN = (1, 3, 5)
 HARM = 0.01
@@ -162,7 +162,8 @@ class Unseen:
         yield ""
         yield "Regret within sweeps, as on [the page of accuracy](accuracy.md), by the same constants."
         yield ""
-        yield from _table(CHOICE_HEADERS, [choice_cells(one) for one in self.choices])
+        if (choices := choice_table(self.choices)) is not None:
+            yield from _table([column.header for column in choices.columns], choices.rows)
 
     def _few_rows(self) -> Iterator[str]:
         """A row for each verb and number of given rows."""

@@ -64,14 +64,9 @@ def _environment(largest_drawing: int = _LARGEST_DRAWING) -> Environment:
         "paragraphs": paragraphs,
         "image": partial(_image, largest=largest_drawing),
         "data": _data,
-        "rows": _rows,
         "unbroken": unbroken,
     }
     return environment
-
-
-def _rows(table: Table) -> list[tuple[str, ...]]:
-    return list(zip(*(column.cells for column in table.columns), strict=True))
 
 
 def _image(picture: Picture, *, largest: int) -> str:

@@ -58,6 +58,11 @@ class Table:
 
     columns: tuple[Column, ...]
 
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        """Cells of each row, without the headers."""
+        return list(zip(*(one.cells for one in self.columns), strict=True))
+
     def __str__(self) -> str:
         """Table as text that fits the terminal."""
         return "\n".join(self.lines(line_width()))
@@ -72,7 +77,7 @@ class Table:
             return "<tr>" + "".join(f"<{tag}{side}>{escape(cell)}</{tag}>" for cell, side in filled) + "</tr>"
 
         head = row([one.header for one in self.columns], "th")
-        body = "".join(row(cells, "td") for cells in zip(*(one.cells for one in self.columns), strict=True))
+        body = "".join(row(cells, "td") for cells in self.rows)
         return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
 
     def lines(self, width: int) -> list[str]:

@@ -14,11 +14,13 @@ from typing import Any, TypeVar
 from cost_models.documents import printable
 from cost_models.measured.runs.cases import source_notes
 from cost_models.measured.validation.predictions import Figures, Prediction
-from cost_models.measured.validation.scores import ChoiceScore, SourceScore, chance_ranges, step_error
+from cost_models.measured.validation.scores import SourceScore, step_error
 from cost_models.units import format_seconds
 from meshwright.pages.html import templates
+from meshwright.render.tables import Table, table
 from meshwright.render.words import part_label, percent
 from meshwright.verbs.validate import validated as text
+from meshwright.verbs.validate.validated import Validated
 
 PREDICTED_PLOT = "images/accuracy-predicted.png"
 AXES_PLOT = "images/accuracy-by-axis.png"
@@ -33,61 +35,54 @@ _ENOUGH = 5
 _HEAVY = 0.1
 
 
-def accuracy_page(
-    predictions: Sequence[Prediction],
-    sources: Sequence[SourceScore],
-    choices: Sequence[ChoiceScore],
-    *,
-    anchors: int,
-    figures: Sequence[Figures] = (),
-) -> str:
+def accuracy_page(validated: Validated) -> str:
     """Page as Markdown, with its plots beside it."""
-    notes = source_notes()
+    predictions, sources, notes = validated.predictions, validated.sources, source_notes()
     measured = {name: note.measured for name, note in notes.items()}
+    compared = [
+        [one.source, str(one.rows), str(one.step.count if one.step else 0), measured.get(one.source, _LOCAL)]
+        for one in sources
+    ]
+    anchored = [
+        [source.source, str(error.count), percent(error.median), percent(error.p90)]
+        for source in sources
+        if (error := source.anchored) is not None
+    ]
+    unknown = [[one.source, notes[one.source].unknown] for one in sources if one.source in notes]
+    skipped = [[reason, str(rows)] for reason, rows in text.reasons(predictions)[:_MAX_ROWS]]
     environment = templates("meshwright.verbs.validate", escaped=False)
     environment.filters |= {"cell": _cell, "dashes": lambda _: " --- "}
     page = environment.get_template("accuracy.md.j2").render(
-        anchors=anchors,
-        summary=" ".join(text.summary(predictions, anchors=anchors).split()),
-        compared=[
-            [
-                one.source,
-                str(one.rows),
-                str(one.step.count if one.step else 0),
-                measured.get(one.source, _LOCAL),
-            ]
-            for one in sources
-        ],
+        anchors=validated.anchors,
+        summary=" ".join(text.summary(predictions, anchors=validated.anchors).split()),
+        compared=table(("source", "rows", "timed", "measured by"), compared),
         predicted_plot=PREDICTED_PLOT,
         axes_plot=AXES_PLOT,
-        step_headers=text.STEP_HEADERS,
-        timed=[text.step_cells(source) for source in sources if source.step],
-        choice_headers=text.CHOICE_HEADERS,
-        choices=[text.choice_cells(choice) for choice in choices],
-        memory_headers=text.MEMORY_HEADERS,
-        memory=[text.memory_cells(source) for source in sources if text.speaks_of_memory(source)],
-        chance_headers=text.CHANCE_HEADERS,
-        out_of_memory=any(one.row.out_of_memory for one in predictions),
-        chances=[text.chance_cells(one) for one in chance_ranges(predictions)],
+        timed=text.step_table(sources),
+        choices=text.choice_table(validated.choices),
+        memory=text.memory_table(sources),
+        chances=text.chance_table(predictions),
         chances_heading=text.chances_heading(predictions),
-        figures=[_figures(group) for group in figures],
-        anchored=[
-            [source.source, str(error.count), percent(error.median), percent(error.p90)]
-            for source in sources
-            if (error := source.anchored) is not None
-        ],
+        figures=[_figures(group) for group in validated.figures],
+        anchored=_listing(("source", "rows", "median", "p90"), anchored),
         of_each=_MAX_EACH,
-        sweeps=_sweeps(sources),
+        sweeps=_listing(("source", "sweep", "rows", "regret", "tau"), _sweeps(sources)),
         heavy=f"{100 * _HEAVY:.0f}",
-        by_part=list(_by_part(predictions)),
-        worst=_worst(predictions),
-        unknown=[
-            [source.source, notes[source.source].unknown] for source in sources if source.source in notes
-        ],
-        assumed=_assumed(predictions),
-        skipped=[[reason, str(rows)] for reason, rows in text.reasons(predictions)[:_MAX_ROWS]],
+        by_part=_listing(_PART_HEADERS, [*_by_part(predictions)]),
+        worst=_listing(("run", "model", "layout", "measured", "predicted", "error"), _worst(predictions)),
+        unknown=_listing(("source", "unknown"), unknown),
+        assumed=_listing(("assumption", "rows", "median error of those timed"), _assumed(predictions)),
+        skipped=_listing(("reason", "rows"), skipped),
     )
     return page.rstrip() + "\n"
+
+
+_PART_HEADERS = ("part", "runs", "median share", "median error", "median size")
+
+
+def _listing(headers: Sequence[str], rows: Cells) -> Table | None:
+    """A table; None without rows."""
+    return table(headers, rows) if rows else None
 
 
 _UNITS = {"mfu": "points of MFU", "days": "%"}
@@ -115,7 +110,7 @@ def _figures(group: Figures) -> dict[str, Any]:
             row += added
         right = sum(abs(found - known) <= group.within for known, found in adds)
         notes.append(f"What a rung adds, by itself: {right} of {len(adds)} within {near}.")
-    return {"title": group.title, "source": group.source, "headers": headers, "rows": rows, "met": notes}
+    return {"title": group.title, "source": group.source, "points": table(headers, rows), "met": notes}
 
 
 def _sweeps(sources: Sequence[SourceScore]) -> Cells:

@@ -19,7 +19,6 @@ from cost_models.measured.runs.cases import read_rows, shipped_rows
 from cost_models.measured.runs.rows import Row
 from cost_models.measured.validation.predictions import Figures, Prediction, predict, published_figures
 from cost_models.measured.validation.scores import (
-    ChanceRange,
     ChoiceScore,
     ErrorScore,
     SourceScore,
@@ -36,7 +35,7 @@ from cost_models.units import counted, grouped
 from meshwright.inputs.problems import Problems
 from meshwright.plots.drawing import Drawing
 from meshwright.records import fields_of, frame_of
-from meshwright.render.tables import Table, table
+from meshwright.render.tables import Table, table, table_of
 from meshwright.render.words import percent, wrapped
 from meshwright.terminal.answers import Answer
 from meshwright.verbs.validate import ValidateOptions
@@ -148,107 +147,86 @@ def _bound_by(parts: Mapping[str, float]) -> str:
     return max(waits, key=waits.__getitem__) if waits else "compute"
 
 
-STEP_HEADERS = ("source", "timed", "median", "p90", "bias", "tau", "regret", "worst")
-MEMORY_HEADERS = ("source", "peaks", "median", "p90", "bias", "caught", "alarms", "precision")
-CHOICE_HEADERS = ("source", "sweeps", "fastest", "worst", "recommended", "its worst", "pairs", "in 90 %")
-CHANCE_HEADERS = ("probability", "runs", "predicted", "fitted")
 _NOTHING = "-"
 _MAX_REASONS = 8
+_STEP_TIME = (
+    "Step time. Errors are predicted / measured - 1; bias: their mean; tau: rank correlation within sweeps; regret,"
+    " worst: how much slower the layout with the best prediction ran than the fastest of its sweep, on average and at"
+    " worst."
+)
+_CHOICES = (
+    "Choices within sweeps. Regret of the layout predicted fastest and of the one recommended, on average and at worst;"
+    " in 90 %: of all pairs of layouts, the share whose measured ratio of times lay in the model's 90 % interval."
+)
+_MEMORY = (
+    "Memory. Caught: runs out of memory that were predicted so; alarms: runs that fitted but were predicted not to;"
+    " precision: share of predictions of running out that were right."
+)
 
 
-def validation_text(
-    predictions: Sequence[Prediction],
-    sources: Sequence[SourceScore],
-    choices: Sequence[ChoiceScore],
-    *,
-    anchors: int,
-) -> Iterator[str | Table]:
-    """The tables, what their columns mean, and what was skipped."""
-    timed = [source for source in sources if source.step]
-    if timed:
-        yield from _section(
-            "Step time. Errors are predicted / measured - 1; bias: their mean; tau: rank correlation within sweeps;"
-            " regret, worst: how much slower the layout with the best prediction ran than the fastest of its sweep,"
-            " on average and at worst.",
-            step_table(timed),
-        )
-    if choices:
-        yield from _section(
-            "Choices within sweeps. Regret of the layout predicted fastest and of the one recommended, on average and"
-            " at worst; in 90 %: of all pairs of layouts, the share whose measured ratio of times lay in the"
-            " model's 90 % interval.",
-            table(CHOICE_HEADERS, [choice_cells(one) for one in choices], words=("source",)),
-        )
-    if with_memory := [source for source in sources if speaks_of_memory(source)]:
-        yield from _section(
-            "Memory. Caught: runs out of memory that were predicted so; alarms: runs that fitted but were predicted"
-            " not to; precision: share of predictions of running out that were right.",
-            table(MEMORY_HEADERS, [memory_cells(source) for source in with_memory], words=("source",)),
-        )
-    if any(one.row.out_of_memory for one in predictions):
-        chances = [chance_cells(one) for one in chance_ranges(predictions)]
-        yield from _section(chances_heading(predictions), table(CHANCE_HEADERS, chances))
-    yield summary(predictions, anchors=anchors)
-    for reason, rows in reasons(predictions)[:_MAX_REASONS]:
-        yield wrapped(f"  {rows} skipped: {reason}", indent="    ")
+def step_table(sources: Sequence[SourceScore]) -> Table | None:
+    """A line of step-time errors for each source with timed runs; None without any."""
+    scores = [(source, source.step) for source in sources if source.step]
+    taus = [source.mean_tau for source, _ in scores]
+    columns = {
+        "source": [printable(source.source, 40) for source, _ in scores],
+        "timed": [str(step.count) for _, step in scores],
+        "median": [_percent(step.median) for _, step in scores],
+        "p90": [_percent(step.p90) for _, step in scores],
+        "bias": [signed_percent(step.bias) for _, step in scores],
+        "tau": [_NOTHING if tau is None else f"{tau:.2f}" for tau in taus],
+        "regret": [_percent(source.mean_regret) for source, _ in scores],
+        "worst": [_percent(source.worst_regret) for source, _ in scores],
+    }
+    return table_of(columns, words=("source",)) if scores else None
 
 
-def _section(heading: str, body: Table) -> Iterator[str | Table]:
-    """Heading on the columns of a table, then the table."""
-    yield from (wrapped(heading, indent=""), "", body, "")
+def memory_table(sources: Sequence[SourceScore]) -> Table | None:
+    """A line for each source with a measured peak, an out-of-memory run or a run predicted not to fit; None without."""
+    headers = ("source", "peaks", "median", "p90", "bias", "caught", "alarms", "precision")
+    rows = []
+    for source in sources:
+        memory, verdicts = source.memory, source.verdicts
+        out, ran = verdicts.caught + verdicts.missed, verdicts.false_alarms + verdicts.agreed
+        if memory or out or verdicts.false_alarms:
+            figures = (memory.median, memory.p90, memory.bias) if memory else (None, None, None)
+            count = str(memory.count) if memory else _NOTHING
+            errors = _percent(figures[0]), _percent(figures[1]), signed_percent(figures[2])
+            caught = f"{verdicts.caught}/{out}" if out else _NOTHING
+            alarms = f"{verdicts.false_alarms}/{ran}" if ran else _NOTHING
+            name = printable(source.source, 40)
+            rows.append((name, count, *errors, caught, alarms, _percent(verdicts.precision)))
+    return table(headers, rows, words=("source",)) if rows else None
 
 
-def step_table(sources: Sequence[SourceScore]) -> Table:
-    """A line of step-time errors for each source with timed runs."""
-    return table(STEP_HEADERS, [step_cells(one) for one in sources if one.step], words=("source",))
+def choice_table(choices: Sequence[ChoiceScore]) -> Table | None:
+    """A line on the regret of each source's choices; None without any."""
+    headers = ("source", "sweeps", "fastest", "worst", "recommended", "its worst", "pairs", "in 90 %")
+    rows = []
+    for choice in choices:
+        regrets = []
+        for shares in (choice.point, choice.recommended):
+            regrets += [
+                _percent(statistics.mean(shares) if shares else None),
+                _percent(max(shares, default=None)),
+            ]
+        sweeps, pairs = (str(number) if number else _NOTHING for number in (len(choice.point), choice.pairs))
+        rows.append((printable(choice.source, 40), sweeps, *regrets, pairs, _percent(choice.covered)))
+    return table(headers, rows, words=("source",)) if rows else None
 
 
-def step_cells(source: SourceScore) -> list[str]:
-    """One line of the table of step times."""
-    step = source.step
-    assert step is not None
-    tau = source.mean_tau
-    return [
-        printable(source.source, 40),
-        str(step.count),
-        _percent(step.median),
-        _percent(step.p90),
-        signed_percent(step.bias),
-        _NOTHING if tau is None else f"{tau:.2f}",
-        _percent(source.mean_regret),
-        _percent(source.worst_regret),
-    ]
-
-
-def memory_cells(source: SourceScore) -> list[str]:
-    """One line of the table of memory."""
-    memory, verdicts = source.memory, source.verdicts
-    out, ran = verdicts.caught + verdicts.missed, verdicts.false_alarms + verdicts.agreed
-    return [
-        printable(source.source, 40),
-        str(memory.count) if memory else _NOTHING,
-        _percent(memory.median if memory else None),
-        _percent(memory.p90 if memory else None),
-        signed_percent(memory.bias if memory else None),
-        f"{verdicts.caught}/{out}" if out else _NOTHING,
-        f"{verdicts.false_alarms}/{ran}" if ran else _NOTHING,
-        _percent(verdicts.precision),
-    ]
-
-
-def choice_cells(choice: ChoiceScore) -> list[str]:
-    """One line of the table of choices."""
-    point, recommended = choice.point, choice.recommended
-    return [
-        printable(choice.source, 40),
-        str(len(point)) if point else _NOTHING,
-        _percent(statistics.mean(point) if point else None),
-        _percent(max(point, default=None)),
-        _percent(statistics.mean(recommended) if recommended else None),
-        _percent(max(recommended, default=None)),
-        str(choice.pairs) if choice.pairs else _NOTHING,
-        _percent(choice.covered),
-    ]
+def chance_table(predictions: Sequence[Prediction]) -> Table | None:
+    """A line for each range of predicted probabilities of fitting; None where no run was out of memory."""
+    if not any(one.row.out_of_memory for one in predictions):
+        return None
+    ranges = chance_ranges(predictions)
+    columns = {
+        "probability": [f"{100 * one.least:.0f} to {100 * one.most:.0f} %" for one in ranges],
+        "runs": [str(one.runs) for one in ranges],
+        "predicted": [_percent(one.fits_probability) for one in ranges],
+        "fitted": [_percent(one.ran_share) for one in ranges],
+    }
+    return table_of(columns)
 
 
 def chances_heading(predictions: Sequence[Prediction]) -> str:
@@ -257,18 +235,6 @@ def chances_heading(predictions: Sequence[Prediction]) -> str:
     if (scores := brier_scores(predictions)) is None:
         return words
     return f"{words} Brier score {scores[0]:.3f}; with the same probability for every run {scores[1]:.3f}."
-
-
-def chance_cells(bucket: ChanceRange) -> list[str]:
-    """One line of the table of chances."""
-    chance = f"{100 * bucket.least:.0f} to {100 * bucket.most:.0f} %"
-    return [chance, str(bucket.runs), _percent(bucket.fits_probability), _percent(bucket.ran_share)]
-
-
-def speaks_of_memory(source: SourceScore) -> bool:
-    """Whether a source has a measured peak, an out-of-memory run, or a run that was said not to fit."""
-    verdicts = source.verdicts
-    return bool(source.memory or verdicts.caught + verdicts.missed + verdicts.false_alarms)
 
 
 def summary(predictions: Sequence[Prediction], *, anchors: int) -> str:
@@ -408,15 +374,26 @@ class Validated(Answer):
         }
 
     def view(self) -> Iterator[str | Table]:
-        return validation_text(self.predictions, self.sources, self.choices, anchors=self.anchors)
+        """The tables, what their columns mean, and what was skipped."""
+        tables = {
+            _STEP_TIME: step_table(self.sources),
+            _CHOICES: choice_table(self.choices),
+            _MEMORY: memory_table(self.sources),
+            chances_heading(self.predictions): chance_table(self.predictions),
+        }
+        for heading, body in tables.items():
+            if body is not None:
+                yield from (wrapped(heading, indent=""), "", body, "")
+        yield summary(self.predictions, anchors=self.anchors)
+        for reason, rows in reasons(self.predictions)[:_MAX_REASONS]:
+            yield wrapped(f"  {rows} skipped: {reason}", indent="    ")
 
     def save_page(self, folder: Path) -> None:
         """Write the page `accuracy.md`, with its plots, into a folder."""
         from meshwright.verbs.validate.page import AXES_PLOT, PREDICTED_PLOT, accuracy_page
 
         (folder / PREDICTED_PLOT).parent.mkdir(parents=True, exist_ok=True)
-        scores = self.predictions, self.sources, self.choices
-        write_whole(folder / PAGE, accuracy_page(*scores, anchors=self.anchors, figures=self.figures))
+        write_whole(folder / PAGE, accuracy_page(self))
         if not residual_frame(self.predictions).empty:
             self.plot("accuracy").save(folder / PREDICTED_PLOT)
             self.plot("errors").save(folder / AXES_PLOT)
