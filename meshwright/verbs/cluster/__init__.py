@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,13 +17,19 @@ if TYPE_CHECKING:
     from meshwright.verbs.cluster.answers import ClusterFile, Discovered, LinkedCluster
 
 
-class DiscoverOptions(Options, kw_only=True):
-    """Options of `discover`."""
+class ClusterOptions(Options, kw_only=True):
+    """What is known of any cluster beside its machine or its file of links."""
 
     nodes: int | None = flag("N", "Nodes; default: the SLURM job's, or 1.", minimum=1)
+    """Nodes of the cluster, where neither scheduler nor file says."""
     name: str | None = flag("NAME", "Name of the cluster; default: SLURM's.")
     links: Mapping[str, str] | None = None
     """Known links: `{"inter_node": "infiniband,400Gb/s,5us"}`; the latency may be left out."""
+
+
+class DiscoverOptions(ClusterOptions, kw_only=True):
+    """Options of `discover`."""
+
     machine: Machine | None = None
     """Machine to examine; None: this machine."""
 
@@ -42,24 +47,22 @@ def discover(options: DiscoverOptions) -> Discovered:
     return discover_machine(options)
 
 
-class LinksOptions(Options):
+class GraphOptions(ClusterOptions, kw_only=True):
+    """Options of a cluster that a file of links describes."""
+
+    gpu: str | None = flag("NAME", "GPU, if the file of links names none.")
+    """A name of the catalogue; None: the file has it (`# gpu: h100-sxm`)."""
+    hosts: str | None = flag("PATTERN", "GPU nodes among the hosts of `ibnetdiscover`: 'gpu*'.")
+    """Pattern of the GPU nodes' names; None: what they are usually called."""
+    gpus_per_node: int | None = flag("N", "GPUs per node; default: its adapters.", minimum=1)
+    """GPUs in a node for `ibnetdiscover`, which shows adapters alone; None: as many as adapters."""
+
+
+class LinksOptions(GraphOptions):
     """Options of `cluster_from_links`."""
 
     file: str | Path
     """A table (CSV) or JSON of links, or what `nvidia-smi topo -m` or `ibnetdiscover` printed."""
-    _: KW_ONLY
-    gpu: str | None = None
-    """A name of the catalogue; None: the file has it (`# gpu: h100-sxm`)."""
-    nodes: int | None = None
-    """Nodes of the cluster, if the file shows one node; None: one."""
-    name: str | None = None
-    """Name of the cluster; None: the file's."""
-    links: Mapping[str, str] | None = None
-    """Links that the file lacks: `{"intra_node": "nvswitch,450GB/s,3us"}`."""
-    hosts: str | None = None
-    """Pattern of the GPU nodes' names among the hosts of `ibnetdiscover`; None: what they are usually called."""
-    gpus_per_node: int | None = None
-    """GPUs in a node for `ibnetdiscover`, which shows adapters alone; None: as many as adapters."""
 
 
 @as_keywords(LinksOptions)
@@ -74,7 +77,7 @@ def cluster_from_links(options: LinksOptions) -> LinkedCluster:
     return linked_cluster(options)
 
 
-class ClusterFlags(DiscoverOptions, kw_only=True):
+class ClusterFlags(GraphOptions, kw_only=True):
     """Options of `meshwright cluster`."""
 
     template: bool = switch("Write a commented file to fill in.", panel="subject")
@@ -82,9 +85,6 @@ class ClusterFlags(DiscoverOptions, kw_only=True):
     from_links: Path | None = flag(
         "FILE", "List of links: CSV, JSON, output of `topo -m` or `ibnetdiscover`.", panel="subject"
     )
-    gpu: str | None = flag("NAME", "GPU, if the file of links names none.")
-    hosts: str | None = flag("PATTERN", "GPU nodes among the hosts of `ibnetdiscover`: 'gpu*'.")
-    gpus_per_node: int | None = flag("N", "GPUs per node; default: its adapters.", minimum=1)
     link: tuple[str, ...] = flag(
         "LINK", "State a link: inter_node=infiniband,400Gb/s,5us.", kind=list[str], default=()
     )
@@ -97,7 +97,6 @@ def cluster_command(options: ClusterFlags, output: Output) -> None:
 
     from cost_models.discovery import parse_links
     from cost_models.files.loading import TEMPLATE
-    from cost_models.files.whole import write_whole
     from meshwright.records import JSON_SCHEMA
     from meshwright.verbs.cluster.answers import linked_cluster
 
@@ -110,10 +109,8 @@ def cluster_command(options: ClusterFlags, output: Output) -> None:
     file = output.out
     if options.template:
         text = (files("meshwright.verbs.cluster") / "template.yaml").read_text(encoding="utf-8")
-        write = [] if file is None else [lambda: write_whole(file, text)]
-        printed = [text.rstrip()] if file is None else []
-        output.answer({"schema": JSON_SCHEMA, "template": text}, [], *printed, files=write)
-        output.wrote(file, f"meshwright plan MODEL {file} ..., once it says what you have")
+        then = f"meshwright plan MODEL {file} ..., once it says what you have"
+        output.show_text({"schema": JSON_SCHEMA, "template": text}, [], text, file, then)
         return
     parse_links(options.link)
     links = dict(part.split("=", 1) for part in options.link)
@@ -136,12 +133,12 @@ def cluster_command(options: ClusterFlags, output: Output) -> None:
 def _ask(options: ClusterFlags, links: Mapping[str, str], *, may_ask: bool) -> Discovered:
     """The machine's answers, with a person's where there is a terminal and something is open."""
     answer = discover(nodes=options.nodes, name=options.name, links=links)
-    places = [place.removeprefix("links.") for place in answer.seen.open if place.endswith("_node")]
+    places = [place.removeprefix("links.") for place in answer.draft.open if place.endswith("_node")]
     if not may_ask or not places:
         return answer
     stated = dict(links)
     for place in places:
-        if words := _ask_link(place, answer.seen.open[f"links.{place}"]):
+        if words := _ask_link(place, answer.draft.open[f"links.{place}"]):
             stated[place] = words
     return discover(nodes=options.nodes, name=options.name, links=stated)
 

@@ -28,7 +28,7 @@ def discover_machine(options: DiscoverOptions) -> Discovered:
     """Detect this machine's GPUs, links and hosts, as a draft of its cluster file. Raises InputError, HostError."""
     nodes, stated = nodes_and_links(options.nodes, options.links)
     machine = options.machine or Machine()
-    machine_seen = Discovered(seen=Discovery(machine, nodes, options.name, stated))
+    machine_seen = Discovered(draft=Discovery(machine, nodes, options.name, stated))
     if machine_seen.complete:
         _ = machine_seen.cluster  # what would be refused as a file is refused here
     return machine_seen
@@ -46,10 +46,8 @@ def nodes_and_links(
 class ClusterFile(SavedAnswer):
     """Answer with a cluster that was found, and its file."""
 
-    @property
-    def draft(self) -> ClusterDraft:
-        """Fields of the file, with assumptions and notes."""
-        raise NotImplementedError
+    draft: ClusterDraft
+    """Fields of the file, with assumptions and notes."""
 
     @property
     def yaml(self) -> str:
@@ -72,42 +70,34 @@ class ClusterFile(SavedAnswer):
 class Discovered(ClusterFile):
     """Answer with a machine as it describes itself."""
 
-    seen: Discovery
+    draft: Discovery
 
     @property
     def complete(self) -> bool:
         """Whether nothing is open, so that a plan can be made for it."""
-        return not self.seen.open
+        return not self.draft.open
 
-    @property
-    def fits(self) -> bool:
-        """Whether nothing is open, for the exit code."""
-        return self.complete
+    fits = complete  # for the exit code
 
     def next_commands(self, path: Path) -> str:
         return super().next_commands(path) if self.complete else f"fill in `unknown` in {path}"
 
-    @property
-    def draft(self) -> ClusterDraft:
-        """Fields of the file, with assumptions and notes."""
-        return self.seen
-
     def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each fact that was found."""
-        return [one._asdict() for one in self.seen.facts]
+        return [one._asdict() for one in self.draft.facts]
 
     def document(self) -> dict[str, Any]:
-        seen = {"complete": self.complete, "cluster": self.seen.fields, "found": self.rows}
-        notes = {"open": dict(self.seen.open), "notes": list(self.seen.notes)}
-        return seen | {"assumptions": list(self.seen.assumed)} | notes
+        seen = {"complete": self.complete, "cluster": self.draft.fields, "found": self.rows}
+        notes = {"open": dict(self.draft.open), "notes": list(self.draft.notes)}
+        return seen | {"assumptions": list(self.draft.assumed)} | notes
 
     def view(self) -> tuple[str | Table, ...]:
-        cells = [list(one) for one in self.seen.facts]
+        cells = [list(one) for one in self.draft.facts]
         lines: list[str | Table] = [table(["", "value", "said by"], cells, words=("value", "said by"))]
-        if self.seen.open:
-            lines += ["", f"Open, as nothing here says it ({counted(len(self.seen.open), 'place')}):"]
-            lines += [wrapped(f"  {place}: {why}", indent="    ") for place, why in self.seen.open.items()]
-            if any(place.startswith("links.") for place in self.seen.open):
+        if self.draft.open:
+            lines += ["", f"Open, as nothing here says it ({counted(len(self.draft.open), 'place')}):"]
+            lines += [wrapped(f"  {place}: {why}", indent="    ") for place, why in self.draft.open.items()]
+            if any(place.startswith("links.") for place in self.draft.open):
                 lines.append(f"  say a link with --link {EXAMPLE}")
         return tuple(lines)
 
@@ -129,7 +119,7 @@ def linked_cluster(options: LinksOptions) -> LinkedCluster:
     catalog.load_gpu(gpu)
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(file).stem).strip("-._")[:50]
     name = options.name or links.facts.get("name") or stem or "links"
-    answer = LinkedCluster(links=linked(links, str(file), gpu, name))
+    answer = LinkedCluster(draft=linked(links, str(file), gpu, name))
     _ = answer.cluster  # what would be refused as a file is refused here
     return answer
 
@@ -137,17 +127,12 @@ def linked_cluster(options: LinksOptions) -> LinkedCluster:
 class LinkedCluster(ClusterFile):
     """A cluster as a graph of its links."""
 
-    links: Linked
-
-    @property
-    def draft(self) -> ClusterDraft:
-        """Fields of the file, with assumptions and notes."""
-        return self.links
+    draft: Linked
 
     def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each level: `level`, `kind`, `gpus` (sizes of its domains), `bandwidth` of a GPU (bytes/s),
         `oversubscription`, `latency` (s)."""
-        levels = self.links.fabric.levels
+        levels = self.draft.fabric.levels
         innermost = next((level.bandwidth for level in levels if level.network), 0.0)
         return [
             {"level": level.name, "kind": level.kind, "gpus": list(level.sizes), "bandwidth": level.bandwidth}
@@ -163,7 +148,7 @@ class LinkedCluster(ClusterFile):
         cluster, gpus = self.cluster, self.cluster.num_gpus
         regular = cluster.model_copy(update={"graph": ()})
         kinds = [("all GPUs of a node", cluster.gpus_per_node, 1)] * (cluster.gpus_per_node > 1)
-        for inner, level in pairwise(self.links.fabric.levels):
+        for inner, level in pairwise(self.draft.fabric.levels):
             if level.network and inner.even:
                 stride = inner.sizes[0]
                 kinds.append((f"one GPU of each {inner.name}", gpus // stride, stride))
@@ -176,21 +161,23 @@ class LinkedCluster(ClusterFile):
         return rows
 
     def document(self) -> dict[str, Any]:
-        fields = {"cluster": self.links.fields, "levels": self.rows, "groups": self.groups}
-        notes = {"assumptions": list(self.links.assumed), "notes": list(self.links.notes)}
-        return fields | {"odd": list(self.links.fabric.odd)} | notes
+        fields = {"cluster": self.draft.fields, "levels": self.rows, "groups": self.groups}
+        notes = {"assumptions": list(self.draft.assumed), "notes": list(self.draft.notes)}
+        return fields | {"odd": list(self.draft.fabric.odd)} | notes
 
     def view(self) -> tuple[str | Table, ...]:
-        fabric, rows, rings = self.links.fabric, self.rows, self.groups
+        fabric, rows, rings = self.draft.fabric, self.rows, self.groups
         nodes, gpus = counted(len(fabric.nodes), "node"), counted(fabric.gpus_per_node, "GPU")
-        shares = [f"{row['oversubscription']:.3g}:1" for row in rows]
-        slower = [level.network for level in fabric.levels]
+        shares = [
+            level.network * f"{row['oversubscription']:.3g}:1"
+            for level, row in zip(fabric.levels, rows, strict=True)
+        ]
         levels = {
             "level": [row["level"] for row in rows],
             "links": [row["kind"] for row in rows],
             "GPUs": [" or ".join(map(grouped, row["gpus"])) for row in rows],
             "a GPU": [format_bandwidth(row["bandwidth"]) for row in rows],
-            "oversubscribed": [share * network for share, network in zip(shares, slower, strict=True)],
+            "oversubscribed": shares,
             "latency": [format_seconds(row["latency"]) for row in rows],
         }
         groups = {
@@ -199,7 +186,7 @@ class LinkedCluster(ClusterFile):
             "slowest": [format_bandwidth(row["ring"]) for row in rings],
             "usual": [format_bandwidth(row["usual"]) for row in rings],
         }
-        lines: list[str | Table] = [f"{nodes} of {gpus}, {self.links.fields['gpu']}", ""]
+        lines: list[str | Table] = [f"{nodes} of {gpus}, {self.draft.fields['gpu']}", ""]
         lines += [table_of(levels, names=["level", "links"]), "", table_of(groups, names=["ring over"])]
         if fabric.odd:
             lines += ["", f"Odd ({grouped(len(fabric.odd))}):"]

@@ -30,7 +30,7 @@ def words(link: dict[str, str] | None) -> str | None:
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_machine_describes_itself(name: str) -> None:
     answer = mw.discover(machine=recorded(name))
-    fields, links = answer.seen.fields, answer.seen.fields["links"]
+    fields, links = answer.draft.fields, answer.draft.fields["links"]
     named = (fields["gpu"], fields["gpus_per_node"], fields["nodes"])
     found = (*named, words(links["intra_node"]), words(links.get("inter_node")))
     assert (*found, fields.get("rails"), fields.get("gpus_per_host_link", 1)) == WHOLE[name]
@@ -50,28 +50,28 @@ def test_what_is_found_is_what_the_catalogue_has(name: str, like: str) -> None:
 
 def test_bridges_are_a_level_and_their_order_is_said() -> None:
     answer = mw.discover(machine=recorded("a6000-pairs"))
-    levels = {one["name"]: one["bandwidth"] for one in answer.seen.fields["links"]}
+    levels = {one["name"]: one["bandwidth"] for one in answer.draft.fields["links"]}
     assert levels == {"bridge": "56.25 GB/s", "node": "32 GB/s", "network": "312.5 MB/s"}
     assert answer.cluster.links.intra_node.kind == "pcie"
-    assert any("CUDA_VISIBLE_DEVICES=0,2,1,3" in note for note in answer.seen.notes)
+    assert any("CUDA_VISIBLE_DEVICES=0,2,1,3" in note for note in answer.draft.notes)
     chosen = recorded("a6000-pairs")
     chosen.environment = {"CUDA_VISIBLE_DEVICES": "0,2,1,3"}
-    assert not any("CUDA_VISIBLE" in note for note in mw.discover(machine=chosen).seen.notes)
+    assert not any("CUDA_VISIBLE" in note for note in mw.discover(machine=chosen).draft.notes)
 
 
 def test_only_the_gpus_that_are_visible_count() -> None:
     machine = recorded("dgx-1-v100")
     machine.environment = {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
     answer = mw.discover(machine=machine)
-    assert answer.seen.fields["gpus_per_node"] == 4
+    assert answer.draft.fields["gpus_per_node"] == 4
     # four links stay among these
-    assert words(answer.seen.fields["links"]["intra_node"]) == "nvlink 100 GB/s"
+    assert words(answer.draft.fields["links"]["intra_node"]) == "nvlink 100 GB/s"
 
 
 def test_what_a_job_is_given_counts() -> None:
     answer = mw.discover(machine=recorded("dgx-a100"))
-    assert answer.seen.fields["host_memory"] == "1024 GiB"  # SLURM's, of 2 TiB
-    assert answer.seen.fields["name"] == "selene"
+    assert answer.draft.fields["host_memory"] == "1024 GiB"  # SLURM's, of 2 TiB
+    assert answer.draft.fields["name"] == "selene"
     assert mw.discover(machine=recorded("dgx-a100"), nodes=16, name="mine").cluster.num_gpus == 128
 
 
@@ -94,7 +94,7 @@ def test_a_machine_of_two_kinds_of_gpu_asks_which() -> None:
 def test_a_link_nobody_knows_stays_open_and_no_plan_is_made() -> None:
     answer = mw.discover(machine=recorded("cloud-a100-40gb"), nodes=4)
     assert not answer.complete
-    assert "no adapter says" in answer.seen.open["links.inter_node"]
+    assert "no adapter says" in answer.draft.open["links.inter_node"]
     assert "--link inter_node=" in repr(answer)
     with pytest.raises(InputError) as error:
         _ = answer.cluster
@@ -110,10 +110,10 @@ def test_a_gpu_the_catalogue_lacks_is_written_out_with_what_its_datasheet_must_s
     query = next(one for one in machine.commands if "query-gpu" in one)
     machine.commands[query] = machine.commands[query].replace("RTX 4090", "RTX 9090")
     answer = mw.discover(machine=machine)
-    gpu = answer.seen.fields["gpu"]
+    gpu = answer.draft.fields["gpu"]
     assert (gpu["name"], gpu["memory"]) == ("geforce-rtx-9090", "24564 MiB")
     assert gpu["memory_bandwidth"] == "unknown"
-    assert "not in the catalogue" in answer.seen.open["gpu"]
+    assert "not in the catalogue" in answer.draft.open["gpu"]
     with pytest.raises(InputError, match=r"gpu\.peak\.bf16: `unknown` is not a compute rate"):
         _ = answer.cluster
 

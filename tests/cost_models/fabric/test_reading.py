@@ -150,13 +150,13 @@ def test_a_network_as_the_subnet_manager_sees_it(folder: Path) -> None:
     answer = cluster_from_links("fabric.topo", gpu="h100-sxm", links=inside)
     (folder / "fabric.topo").write_text("\n".join([*leaf.splitlines()[:-1], *spine.splitlines()[1:]]))
     assert slow
-    seen = cluster_from_links("fabric.topo", gpu="h100-sxm", links=inside).links.fabric
-    assert seen.odd == answer.links.fabric.odd
+    seen = cluster_from_links("fabric.topo", gpu="h100-sxm", links=inside).draft.fabric
+    assert seen.odd == answer.draft.fabric.odd
     found = levels(answer, "level", "gpus", "bandwidth")
     assert found == [("node", [8], 450e9), ("leaf", [16], 50e9), ("spine", [32], 25e9)]
-    assert answer.links.fabric.odd == ("leaf1-spine1 has 200 Gb/s where its 7 siblings have 400 Gb/s",)
-    assert any("box0" in note for note in answer.links.notes)
-    assert any("8 GPUs a node" in one for one in answer.links.assumed)
+    assert answer.draft.fabric.odd == ("leaf1-spine1 has 200 Gb/s where its 7 siblings have 400 Gb/s",)
+    assert any("box0" in note for note in answer.draft.notes)
+    assert any("8 GPUs a node" in one for one in answer.draft.assumed)
     answer.save("again.yaml")
     assert resolve_cluster("again.yaml") == answer.cluster
 
@@ -185,7 +185,7 @@ def test_the_matrix_of_a_node_with_a_line_of_bandwidths(folder: Path) -> None:
     found = levels(answer, "level", "kind", "gpus")
     assert found == [("group", "nvlink", [2]), ("node", "pcie", [4]), ("network", "infiniband", [16])]
     assert answer.cluster.links.inter_node.bandwidth == 6.25e9  # type: ignore[union-attr]
-    assert any("one network carries all adapters" in one for one in answer.links.assumed)
+    assert any("one network carries all adapters" in one for one in answer.draft.assumed)
 
 
 WAYS = ("PIX", "PXB", "PHB", "NODE", "SYS")
@@ -213,7 +213,7 @@ def test_every_rate_of_a_matrix_is_a_level_or_named_as_unused(folder: Path, shap
     shared = [rates[way] * 1e9 / 2**at for at, way in enumerate(shape)]
     assert [row["bandwidth"] for row in answer.rows] == shared
     unused = [f"`{way}" for way in rates if way not in shape]
-    assert [note.split(" ")[0] for note in answer.links.notes] == unused
+    assert [note.split(" ")[0] for note in answer.draft.notes] == unused
 
 
 def test_what_a_person_says_beside_a_file_is_used_or_named(folder: Path) -> None:
@@ -221,7 +221,7 @@ def test_what_a_person_says_beside_a_file_is_used_or_named(folder: Path) -> None
     (folder / "topo.txt").write_text(text)
     said = {"intra_node": "pcie,9GB/s", "inter_node": "roce,100Gb/s"}
     answer = cluster_from_links("topo.txt", gpu="rtx-4090", links=said, hosts="x*", gpus_per_node=2, nodes=1)
-    notes = " ".join(answer.links.notes)
+    notes = " ".join(answer.draft.notes)
     assert all(f"`{name}` is not used" in notes for name in ("intra_node", "inter_node", "hosts", "gpus"))
     assert "`nodes`" not in notes
 
@@ -239,10 +239,10 @@ def test_hosts_that_are_no_gpu_nodes_are_left_out_and_named(folder: Path, name: 
     (folder / "net.txt").write_text(ibnetdiscover([(f"{host} mlx5_0", "leaf0", "4xEDR") for host in hosts]))
     link = {"intra_node": "nvswitch,300GB/s,3us"}
     answer = cluster_from_links("net.txt", gpu="a100-sxm-80gb", links=link, hosts=pattern, gpus_per_node=8)
-    assert set(answer.links.fabric.nodes) == nodes
+    assert set(answer.draft.fabric.nodes) == nodes
     assert answer.cluster.gpus_per_node == 8
     assert answer.rows[0]["kind"] == "nvswitch"
-    (note,) = answer.links.notes
+    (note,) = answer.draft.notes
     assert all(host.rstrip("0123456789") in note for host in set(hosts) - nodes)
     alone = cluster_from_links("net.txt", gpu="a100-sxm-80gb", links=link, hosts=pattern)
     assert (alone.rows[0]["kind"], alone.rows[0]["gpus"]) == ("nvswitch", [1])
