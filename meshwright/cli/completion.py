@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import typer
@@ -18,15 +18,8 @@ _ENTRIES = re.compile(r"^entries:\n(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
 _ENTRY = re.compile(r"^  ([^\s#:]+):", re.MULTILINE)
 _MOST_FILES = 1000
 _SCHEMAS = (
-    "model",
-    "recommender",
-    "cluster",
-    "pools",
-    "training",
-    "recommender-training",
-    "stack",
-    "profile",
-    "operations",
+    *("model", "recommender", "cluster", "pools", "training", "recommender-training"),
+    *("stack", "profile", "operations"),
 )
 
 
@@ -42,8 +35,8 @@ def _spec(kind: str, incomplete: str) -> list[str]:
     return [*_beginning(names(kind), incomplete), *_files(incomplete, _SPECS)]
 
 
-def _beginning(known: Iterator[str], incomplete: str) -> list[str]:
-    return [name for name in known if name.startswith(incomplete)]
+def _beginning(words: Iterator[str], incomplete: str) -> list[str]:
+    return [word for word in words if word.startswith(incomplete)]
 
 
 def models(incomplete: str) -> list[str]:
@@ -57,19 +50,17 @@ def clusters(incomplete: str) -> list[str]:
     return [head + word for word in _spec("clusters", incomplete.removeprefix(head))]
 
 
-def stacks(incomplete: str) -> list[str]:
-    """Words for `--stack`."""
-    return _spec("stacks", incomplete)
+def _spec_completion(kind: str) -> Callable[[str], list[str]]:
+    """Function that completes names of the catalogue of one kind, and files."""
+
+    def complete(incomplete: str) -> list[str]:
+        return _spec(kind, incomplete)
+
+    return complete
 
 
-def operations(incomplete: str) -> list[str]:
-    """Words for `--operations`."""
-    return _spec("operations", incomplete)
-
-
-def profiles(incomplete: str) -> list[str]:
-    """Words for `--profile`."""
-    return _spec("profiles", incomplete)
+stacks, operations, profiles = map(_spec_completion, ("stacks", "operations", "profiles"))
+"""Words for `--stack`, `--operations` and `--profile`."""
 
 
 def entries(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, replace
-from functools import cache, wraps
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, get_origin
 
@@ -21,15 +21,6 @@ from cost_models.flags import AS_FIELD, Flag, defaults_of, flags_of, sorted_flag
 from meshwright.cli import completion
 from meshwright.terminal.output import Output, print_error, say_aside, word_os_error
 from meshwright.verbs.contract import Command
-
-_HEADINGS = {
-    "subject": "Subject",
-    "job": "Job",
-    "machine": "Machine",
-    "search": "Search",
-    "objective": "Objective",
-}
-"""Headings of panels in the help; flags of the verb and of the output have other ones."""
 
 
 class InPanels(TyperCommand):
@@ -78,7 +69,10 @@ def typer_function(command: Command[Any], words: Sequence[str] | None = None) ->
         # other verbs check what they write together with the rest
         if not command.out and not {"out", "config"} & options.keys():
             output.check_places()
-        command.call(command.options(**options), output)
+        try:
+            command.call(command.options(**options), output)
+        except KeyboardInterrupt as stop:  # told as any other error, with an exit code of its own
+            raise StoppedError(f"interrupted: {stop}" if str(stop) else "interrupted") from None
 
     written = sorted_flags({**nested, **verb_flags, **output_flags})
     parameters = [
@@ -86,7 +80,7 @@ def typer_function(command: Command[Any], words: Sequence[str] | None = None) ->
             name,
             defaults[name],
             one,
-            heading=_HEADINGS.get(one.panel, command.head if one.panel == "verb" else one.panel.capitalize()),
+            heading=command.head if one.panel == "verb" else one.panel.capitalize(),
             hidden=bool(one.only_with) and words is not None and f"--{one.only_with}" not in words,
         )
         for name, one in written.items()
@@ -131,19 +125,6 @@ def _parameter(name: str, default: Any, flag: Flag, *, heading: str, hidden: boo
     )
 
 
-def _stoppable(verb: Callable[..., None]) -> Callable[..., None]:
-    """The verb, ended by Ctrl-C as by any other error: in words, with an exit code of its own."""
-
-    @wraps(verb)
-    def call(*arguments: Any, **flags: Any) -> None:
-        try:
-            verb(*arguments, **flags)
-        except KeyboardInterrupt as stop:
-            raise StoppedError(f"interrupted: {stop}" if str(stop) else "interrupted") from None
-
-    return call
-
-
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """Error of typer for unreadable flags and arguments, which has no public name."""
 _COMPLETING = "_MESHWRIGHT_COMPLETE"
@@ -181,7 +162,7 @@ def command_line(words: Sequence[str] | None = None) -> typer.Typer:
     app.callback()(_frame)
     called = [name for name in VERBS if name in (words or ())[:1]]
     for verb in map(command_of, called or VERBS):
-        call = _stoppable(typer_function(verb, words)) if called or words is None else _no_flags
+        call = typer_function(verb, words) if called or words is None else _no_flags
         app.command(verb.name, help=verb.help, cls=InPanels)(call)
     return app
 
@@ -217,9 +198,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     debug = "--debug" in words  # wherever it stands
     try:
         _call([word for word in words if word != "--debug"])
-    except (
-        BrokenPipeError
-    ):  # the reader of stdout has gone (`| head`): end with nothing left to flush into it
+    except BrokenPipeError:
+        # the reader of stdout has gone (`| head`): end with nothing left to flush into it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except (ValueError, OSError) as error:

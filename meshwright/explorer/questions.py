@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from cost_models.documents import printable, spec_error
 from cost_models.errors import InputError, Problem, UnknownNameError, did_you_mean
 from cost_models.files import catalog
-from cost_models.files.loading import read_tokens, resolve_model, sized
+from cost_models.files.loading import read_tokens, sized
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec, DeviceMemory, MixedCluster, OperationsSpec, Precision, Rate
 from cost_models.specs.stack import StackSpec
@@ -196,23 +196,17 @@ def read_controls(start: Start, values: Mapping[str, str]) -> ControlledQuestion
         InputError: everything that cannot be read, at once; each under the flag of its control.
     """
     problems, base, text_of = Problems(), start.question, values.get
-    cluster = problems.read(lambda: _cluster(start, values))
-    model = problems.read(
-        lambda: _named_entry(base.model, text_of("model"), "models", lambda name: resolve_model(name).spec)
-    )
-    stack = problems.read(lambda: _named_entry(base.stack, text_of("stack"), "stacks", catalog.load_stack))
-    amounts = {name: problems.read(lambda name=name: _amount(name, values)) for name in _AMOUNTS}  # type: ignore[misc]
+    cluster = problems.read(_cluster, start, values)
+    model = problems.read(_named_entry, base.model, text_of("model"), "models", catalog.load_model)
+    stack = problems.read(_named_entry, base.stack, text_of("stack"), "stacks", catalog.load_stack)
+    amounts = {name: problems.read(_amount, name, values) for name in _AMOUNTS}
     operations = Operations(operations=start.options.operations, mtbf=text_of("mtbf"))
-    problems.read(lambda: operations_of(replace(operations, operations=None)))
+    problems.read(operations_of, replace(operations, operations=None))
     unread, text = "the job cannot be read", values.get("tokens", start.options.tokens)
-    tokens = problems.read(lambda: read_flag("--tokens", text, read_tokens, unread))
+    tokens = problems.read(read_flag, "--tokens", text, read_tokens, unread)
     limits = _limits(start.options, values)
-    restrictions = problems.read(lambda: restrictions_of(limits, limits.trainer))
+    restrictions = problems.read(restrictions_of, limits, limits.trainer)
     problems.require()
-    assert cluster is not None
-    assert model is not None
-    assert stack is not None
-    assert restrictions is not None
     request = PlanOptions(
         model=model,
         cluster=cluster,

@@ -36,6 +36,11 @@ class Drawing:
     table: str = ""
     """Text table of the data, where the title does not say enough."""
 
+    @classmethod
+    def of(cls, draw: Callable[..., Figure], frame: pd.DataFrame, *arguments: Any, **options: Any) -> Drawing:
+        """Draw a frame: `draw` is called with it, and with whatever else it takes."""
+        return cls(frame=frame, figure=draw(frame, *arguments, **options))
+
     @property
     def title(self) -> str:
         """The finding, on one line."""

@@ -20,7 +20,6 @@ from cost_models.memory.device import usable_host_memory
 from cost_models.pipeline.pricing import link_use
 from cost_models.question import Question, parts_of
 from cost_models.recommender.prices import estimate as price_sharding
-from cost_models.recommender.question import RecommenderQuestion
 from cost_models.reliability import Forecast
 from cost_models.specs.cluster import ClusterSpec, MixedCluster
 from cost_models.units import counted, format_bytes, format_seconds, grouped
@@ -128,9 +127,10 @@ def _time(request: PictureRequest) -> Drawing:
         pairs = [(plans[0].question, estimate) for estimate in request.estimates]
     elif len(pairs) == 1:
         request.budget.tell("searching for rivals")
-        [(question, own)] = pairs
         rivals = search_rivals(plans[0], PlanCache(plans[0]))
-        pairs += [(question, rival) for rival in rivals if rival.layout != own.layout][: RIVALS - 1]
+        pairs += [(plans[0].question, rival) for rival in rivals if rival.layout != plans[0].layout][
+            : RIVALS - 1
+        ]
     return draw_time(pairs)
 
 
@@ -144,7 +144,7 @@ def draw_time(pairs: Sequence[tuple[Question, Estimate]]) -> Drawing:
     if count > 1:
         frame.insert(0, "name", subjects)
         subject = f"{count} different questions, each named with its layout"
-    return Drawing(frame=frame, figure=time_breakdown(frame, subject))
+    return Drawing.of(time_breakdown, frame, subject)
 
 
 @_plan_picture("memory", of_pools=True)
@@ -157,8 +157,7 @@ def _memory(plan: Plan, estimate: Estimate, _: PictureRequest) -> Drawing:
     if estimate.replicas:
         subject += f"; in {fullest_pool(estimate.replicas).pool}, where devices are fullest"
     limits = estimate.rank_limits or [estimate.memory_limit] * len(frame)
-    figure = memory_by_rank(frame, limits, subject, pools=pool_spans(estimate.layout.pools))
-    return Drawing(frame=frame, figure=figure)
+    return Drawing.of(memory_by_rank, frame, limits, subject, pools=pool_spans(estimate.layout.pools))
 
 
 @_plan_picture("timeline", of_pools=True)
@@ -173,8 +172,7 @@ def _timeline(plan: Plan, estimate: Estimate, _: PictureRequest) -> Drawing:
     if estimate.replicas:
         slowest = max(estimate.replicas, key=lambda replica: replica.step_seconds)
         subject += f"; a replica in {slowest.pool}, which ends last"
-    figure = timeline(frame, layout.pp, subject, pools=pool_spans(layout.pools))
-    return Drawing(frame=frame, figure=figure)
+    return Drawing.of(timeline, frame, layout.pp, subject, pools=pool_spans(layout.pools))
 
 
 @_plan_picture("window")
@@ -190,8 +188,7 @@ def _window(plan: Plan, estimate: Estimate, _: PictureRequest) -> Drawing:
             hint="plan with another --stack, like meshwright or deepspeed",
         )
     usable = usable_host_memory(question.cluster) or None
-    figure = window(frame, estimate.memory_limit, usable, subject_of(question, estimate))
-    return Drawing(frame=frame, figure=figure)
+    return Drawing.of(window, frame, estimate.memory_limit, usable, subject_of(question, estimate))
 
 
 @_plan_picture("frontier")
@@ -221,18 +218,17 @@ def draw_frontier(plan: Plan, estimate: Estimate, request: PictureRequest) -> Dr
         return draw_cloud(target, estimate, limits, budget, points=points, named=request.named)
     from meshwright.plots.frontiers import pareto
 
+    objectives = first, second
     answer = exact_frontier(
-        target, (first, second), sizes=sizes, points=points, restrictions=limits, budget=budget
+        target, objectives, sizes=sizes, points=points, restrictions=limits, budget=budget
     )
-    frame = pareto_frame(answer)
     one_size = len({point.question.cluster.num_gpus for point in answer.points}) == 1
     subject = subject_of(answer.points[0].question, sized=one_size)
-    measures = first.measure, second.measure
-    figure = pareto(frame, (first.name, second.name), measures, subject, complete=answer.complete)
-    return Drawing(frame=frame, figure=figure)
+    ends = (first.name, second.name), (first.measure, second.measure)
+    return Drawing.of(pareto, pareto_frame(answer), *ends, subject, complete=answer.complete)
 
 
-_MOST_NAMED = 2000
+_MAX_NAMED_LAYOUTS = 2000
 """Layouts of a cloud that are named where it is to be drawn at once."""
 
 
@@ -252,11 +248,10 @@ def draw_cloud(
     """
     from meshwright.plots.frontiers import frontier
 
-    max_named = None if exact and named else _MOST_NAMED
-    frame = frontier_frame(
-        question, chosen, restrictions, budget, exact=exact, points=points, max_named=max_named
-    )
-    return Drawing(frame=frame, figure=frontier(frame, chosen.memory_limit, subject_of(question)))
+    max_named = None if exact and named else _MAX_NAMED_LAYOUTS
+    space = question, chosen, restrictions, budget
+    frame = frontier_frame(*space, exact=exact, points=points, max_named=max_named)
+    return Drawing.of(frontier, frame, chosen.memory_limit, subject_of(question))
 
 
 def _points(text: str | None) -> int | None:
@@ -286,10 +281,10 @@ def _scaling(plan: Plan, _: Estimate, request: PictureRequest) -> Drawing:
     if frame.empty:
         raise InfeasibleError(f"nothing fits on {sizes_text(tuple(counts))}")
     if is_stacked:
-        return Drawing(frame=frame, figure=stacked_scaling(frame, subject_of(question, sized=False)))
+        return Drawing.of(stacked_scaling, frame, subject_of(question, sized=False))
     gpu, sequence = question.cluster.gpu.name, question.training.sequence_length
     subject = f"{question.model.name} on {gpu}, sequence {sequence}; the best layout at each point"
-    return Drawing(frame=frame, figure=scaling(frame, subject))
+    return Drawing.of(scaling, frame, subject)
 
 
 def _scaling_kinds(options: PlotOptions, *extra: str) -> Sequence[str]:
@@ -320,8 +315,7 @@ def _far_links(plan: Plan, _: Estimate, request: PictureRequest) -> Drawing:
     frame = far_links_frame(question, plan.user_restrictions, request.budget)
     if frame[frame["domains"] != 1].empty:
         raise InfeasibleError(f"nothing fits on {counted(question.cluster.num_gpus, 'GPU')}")
-    figure = far_links(frame, levels[-1].bandwidth, levels[-2].name, subject_of(question))
-    return Drawing(frame=frame, figure=figure)
+    return Drawing.of(far_links, frame, levels[-1].bandwidth, levels[-2].name, subject_of(question))
 
 
 @_plan_picture("ladder")
@@ -331,7 +325,7 @@ def _ladder(plan: Plan, estimate: Estimate, request: PictureRequest) -> Drawing:
 
     allowed = [word for text in request.options.allow for word in text.split(",")]
     frame = ladder_frame(plan.question, estimate.layout, allowed)
-    return Drawing(frame=frame, figure=ladder(frame, subject_of(plan.question, estimate)))
+    return Drawing.of(ladder, frame, subject_of(plan.question, estimate))
 
 
 @_plan_picture("heatmap")
@@ -340,7 +334,7 @@ def _heatmap(plan: Plan, estimate: Estimate, request: PictureRequest) -> Drawing
     from meshwright.plots.sensitivity import heatmap
 
     frame = heatmap_frame(plan.question, estimate.layout, plan.user_restrictions, request.budget)
-    return Drawing(frame=frame, figure=heatmap(frame, subject_of(plan.question)))
+    return Drawing.of(heatmap, frame, subject_of(plan.question))
 
 
 @_plan_picture("tornado")
@@ -349,7 +343,7 @@ def _tornado(plan: Plan, estimate: Estimate, request: PictureRequest) -> Drawing
     from meshwright.plots.sensitivity import tornado
 
     frame = tornado_frame(plan.question, estimate, plan.restrictions.read, request.budget)
-    return Drawing(frame=frame, figure=tornado(frame, subject_of(plan.question, estimate)))
+    return Drawing.of(tornado, frame, subject_of(plan.question, estimate))
 
 
 def draw_forecast(question: Question, outlook: Forecast, expected: ExpectedStep | None) -> Drawing:
@@ -358,7 +352,7 @@ def draw_forecast(question: Question, outlook: Forecast, expected: ExpectedStep 
 
     frame = forecast_frame(outlook, None if expected is None else expected.likely_steps)
     subject = f"{question.model.name} on {gpus_in_words(question)}, operations {outlook.operations.name}"
-    return Drawing(frame=frame, figure=forecast(frame, outlook, subject))
+    return Drawing.of(forecast, frame, outlook, subject)
 
 
 @_plan_picture("topology", of_pools=True)
@@ -423,8 +417,7 @@ def _accuracy(request: PictureRequest) -> Drawing:
     from meshwright.plots.measured import accuracy
 
     frame = frames.accuracy_frame(request.files)
-    figure = accuracy(frame, sentence_list([str(path) for path in request.files]))
-    return Drawing(frame=frame, figure=figure)
+    return Drawing.of(accuracy, frame, sentence_list([str(path) for path in request.files]))
 
 
 @picture("timeline", Path)
@@ -444,7 +437,7 @@ def _timelines(request: PictureRequest) -> Drawing:
     planned = frames.timeline_frame(plan.question, plan.layout)
     planned = planned[planned["lane"] == ""] if "lane" in planned else planned
     subject = f"{plan.model.name}, {plan.layout.brief} on {report.environment.device}"
-    return Drawing(frame=measured, figure=timelines(measured, planned, plan.layout.pp, subject))
+    return Drawing.of(timelines, measured, planned, plan.layout.pp, subject)
 
 
 @picture("ranks", Path)
@@ -456,13 +449,14 @@ def _ranks(request: PictureRequest) -> Drawing:
     report = read_report(path)
     subject = f"{report.model}, {report.layout} on {report.environment.device}"
     if len(late := frames.late_frame(report)):
-        return Drawing(frame=late, figure=late_ranks(late, subject))
+        return Drawing.of(late_ranks, late, subject)
     if report.is_foreign:
         reason = "tells nothing of what each rank did: it was read from another trainer's log"
         hint = f"meshwright plot accuracy {path} draws what it tells"
         raise InputError(f"`{path}` {reason}", hint=hint)
-    frame = frames.ranks_frame(report)
-    return Drawing(frame=frame, figure=ranks(frame, report.slow_ranks, report.first_measured_step, subject))
+    return Drawing.of(
+        ranks, frames.ranks_frame(report), report.slow_ranks, report.first_measured_step, subject
+    )
 
 
 @picture("time", RecommenderPlan)
@@ -472,8 +466,7 @@ def _stages(request: PictureRequest) -> Drawing:
 
     plan = request.only("time", RecommenderPlan)
     priced = price_sharding(plan.question, plan.sharding)
-    frame = stages_frame(priced)
-    return Drawing(frame=frame, figure=stages(frame, _sharding_subject(plan.question, priced.step_seconds)))
+    return Drawing.of(stages, stages_frame(priced), _sharding_subject(plan, priced.step_seconds))
 
 
 @picture("memory", RecommenderPlan)
@@ -483,8 +476,7 @@ def _tiers(request: PictureRequest) -> Drawing:
 
     plan = request.only("memory", RecommenderPlan)
     priced = price_sharding(plan.question, plan.sharding)
-    frame = tiers_frame(priced)
-    return Drawing(frame=frame, figure=tiers(frame, _sharding_subject(plan.question, priced.step_seconds)))
+    return Drawing.of(tiers, tiers_frame(priced), _sharding_subject(plan, priced.step_seconds))
 
 
 @picture("sharding", RecommenderPlan)
@@ -494,11 +486,13 @@ def _places(request: PictureRequest) -> Drawing:
 
     plan = request.only("sharding", RecommenderPlan)
     frame = shards_frame(plan.question, plan.sharding)
-    step = price_sharding(plan.question, plan.sharding).step_seconds
-    return Drawing(frame=frame, figure=places(frame, _sharding_subject(plan.question, step)))
+    step_seconds = price_sharding(plan.question, plan.sharding).step_seconds
+    return Drawing.of(places, frame, _sharding_subject(plan, step_seconds))
 
 
-def _sharding_subject(question: RecommenderQuestion, step_seconds: float) -> str:
+def _sharding_subject(plan: RecommenderPlan, step_seconds: float) -> str:
+    """Subtitle of a picture of a sharding: model, GPUs, batch, step."""
+    question = plan.question
     cluster, training = question.cluster, question.training
     samples = f"{grouped(training.global_batch)} samples/step ({training.precision})"
     gpus = f"{grouped(cluster.num_gpus)} x {cluster.gpu.name}"
@@ -522,7 +516,7 @@ def _sharding_scaling(request: PictureRequest) -> Drawing:
     if frame.empty:
         raise InfeasibleError(f"nothing fits on {sizes_text(tuple(counts))}, or the batch does not divide")
     subject = f"{question.model.name} on {question.cluster.gpu.name}; the best sharding at each point"
-    return Drawing(frame=frame, figure=sharding_scaling(frame, subject))
+    return Drawing.of(sharding_scaling, frame, subject)
 
 
 @picture("cache", Path)
@@ -539,4 +533,4 @@ def draw_cache(plan: ServingPlan) -> Drawing:
     order = "most" if question.policy == "hottest" else "last"
     gpus = f"{question.cluster.num_gpus} x {question.cluster.gpu.name}"
     subject = f"{question.model.name} on {gpus}, {tables}, rows used {order}; star: the plan"
-    return Drawing(frame=frame, figure=cache(frame, plan, subject))
+    return Drawing.of(cache, frame, plan, subject)

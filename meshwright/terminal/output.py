@@ -225,7 +225,7 @@ class Output:
         problems.require()
         return asked
 
-    def tell_of(self, question: Asked) -> None:
+    def print_notes(self, question: Asked) -> None:
         """Print what had to be assumed to read a question, and what its answer leaves out."""
         self.assumed(question.assumptions)
         self.remark(question.notes)
@@ -255,13 +255,13 @@ class Output:
         for part in text:
             say(str(part))
 
-    def end_interrupted(self, what: str) -> NoReturn:
+    def end_interrupted(self, missing: str) -> NoReturn:
         """Leave after an answer that Ctrl-C cut short.
 
         Raises:
             SystemExit: 130.
         """
-        self.note(f"interrupted: {what}")
+        self.note(f"interrupted: {missing}")
         raise SystemExit(StoppedError.exit_code)
 
     def end_with_no(self) -> NoReturn:
@@ -298,15 +298,13 @@ def _do_all(writers: Sequence[Callable[[], object]]) -> None:
             write()
         except BrokenPipeError as error:
             closed = error
-        except OSError as error:
-            failed.append(word_os_error(error))
-        except InputError as error:
-            failed.append(error)
+        except (InputError, OSError) as error:
+            failed.append(error if isinstance(error, InputError) else word_os_error(error))
     if len(failed) == 1:
         raise failed[0]
     if failed:
-        told = [Problem("", error.headline) for error in failed]
-        raise InputError("not everything could be written", problems=told)
+        problems = [Problem("", error.headline) for error in failed]
+        raise InputError("not everything could be written", problems=problems)
     if closed is not None:
         raise closed
 
@@ -335,22 +333,23 @@ def check_places(*places: tuple[str, Path | None]) -> None:
 
 def print_error(error: MeshwrightError, *, json: bool = False) -> None:
     """Draw an error on stderr: headline, indented problems, an empty line, the hint; `--json` has it on stdout too."""
-    told_of = first_few(error.problems)
+    problems = first_few(error.problems)
     if json:
-        problems = [{"where": problem.where, "what": problem.what} for problem in told_of]
-        told: dict[str, Any] = {"headline": error.headline, "problems": problems, "hint": error.hint or None}
+        record: dict[str, Any] = {"headline": error.headline}
+        record["problems"] = [{"where": problem.where, "what": problem.what} for problem in problems]
+        record["hint"] = error.hint or None
         if isinstance(error, DoesNotFitError):
-            told["would_fit"] = [asdict(one) for one in error.would_fit]
+            record["would_fit"] = [asdict(one) for one in error.would_fit]
         with suppress(OSError):  # stderr has it, too
-            say(as_json({"schema": JSON_SCHEMA, "error": told}))
-    lines, below = [f"error: {error.headline}"], [f"  {problem}" for problem in told_of]
+            say(as_json({"schema": JSON_SCHEMA, "error": record}))
+    lines, reasons = [f"error: {error.headline}"], [f"  {problem}" for problem in problems]
     if isinstance(error, DoesNotFitError):  # first what to do, then why
         from meshwright.render.words import wrapped
 
-        below = [wrapped(line, indent="    ") for line in below]
+        reasons = [wrapped(line, indent="    ") for line in reasons]
         if error.would_fit:
             lines += ["", "would fit:", *(wrapped(f"  {one}", indent="    ") for one in error.would_fit), ""]
-    lines += below
+    lines += reasons
     lines = ["\n".join(printable(part, limit=LONGEST) for part in line.split("\n")) for line in lines]
     if error.hint:
         lines += ["", f"hint: {error.hint}"]

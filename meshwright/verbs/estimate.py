@@ -54,5 +54,5 @@ def estimate(options: EstimateOptions) -> PlanAnswer:
 def estimate_command(options: EstimateOptions, output: Output) -> None:
     """Price one layout, part by part."""
     question = output.read(options.question)
-    output.tell_of(question)
+    output.print_notes(question)
     output.finish(question.answer())

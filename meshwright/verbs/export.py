@@ -141,7 +141,7 @@ def import_command(options: ImportFlags, output: Output) -> None:
     if len(nouns) > 2:
         raise InputError(f"{len(nouns)} words behind the source", hint="it takes MODEL CLUSTER, or CLUSTER")
     question = replace(options, model=nouns[0] if len(nouns) == 2 else None, cluster=nouns[-1]).question()
-    output.tell_of(question)
+    output.print_notes(question)
     with searching(output, options.time_limit) as budget:
         answer = question.answer(budget)
     output.finish(answer)

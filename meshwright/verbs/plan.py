@@ -91,7 +91,7 @@ def _answer_largest(options: PlanFlags, output: Output) -> None:
         _refuse_others(options, LargestOptions, "--largest")
 
     question = output.read(lambda: ask(part_of(options, LargestOptions)), require_growth)
-    output.tell_of(question)
+    output.print_notes(question)
     with searching(output, options.time_limit) as budget:
         answer = question.answer(budget)
     output = output if answer.fits else replace(output, out=None)
@@ -288,7 +288,7 @@ def plan_command(options: PlanFlags, output: Output) -> None:
         return verbs_of_plan(plan).ask_again(plan)
 
     question = output.read(read_question, options.require_serving)
-    output.tell_of(question)
+    output.print_notes(question)
     with searching(output, options.time_limit) as budget:
         answer = question.answer(budget, options.top)
     extra_lines = [answer.more, "" if output.out else "`meshwright explain` of a plan file (-o) says why"]

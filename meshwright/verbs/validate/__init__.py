@@ -88,11 +88,10 @@ def validate_command(options: ValidateFlags, output: Output) -> None:
         output.show(validate_recommenders(*options.runs))
         return
     problems, folder = Problems(), options.out
-    question = problems.read(lambda: ask(options.runs, options))
-    problems.read(lambda: output.check_places())
-    problems.read(lambda: _check_folder(folder, PAGE))
+    question = problems.read(ask, options.runs, options)
+    problems.read(output.check_places)
+    problems.read(_check_folder, folder, PAGE)
     problems.require()
-    assert question is not None
     with progress(output) as reporter:
         answer = question.answer(on_status=reporter.say, keep_on_interrupt=True)
     unwritten = folder is None or answer.interrupted
