@@ -82,12 +82,10 @@ class ClusterFlags(GraphOptions, kw_only=True):
 
     template: bool = switch("Write a commented file to fill in.", panel="subject")
     discover: bool = switch("Describe this node from its driver, kernel and scheduler.", panel="subject")
-    from_links: Path | None = flag(
-        "FILE", "List of links: CSV, JSON, output of `topo -m` or `ibnetdiscover`.", panel="subject"
-    )
-    link: tuple[str, ...] = flag(
-        "LINK", "State a link: inter_node=infiniband,400Gb/s,5us.", kind=list[str], default=()
-    )
+    from_links: Path | None = flag("FILE", panel="subject")
+    """List of links: CSV, JSON, output of `topo -m` or `ibnetdiscover`."""
+    link: tuple[str, ...] = flag("LINK", kind=list[str], default=())
+    """State a link: inter_node=infiniband,400Gb/s,5us."""
 
 
 @command(ClusterFlags, out="Cluster file to write.")
