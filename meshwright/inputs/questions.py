@@ -252,18 +252,13 @@ def loaded_model(model: str | TransformerSpec | RecommenderSpec | Document) -> L
 def _training(request: Request, model: TransformerSpec | None) -> TrainingSpec:
     """The job, with the amounts that were given beside it; a sequence of diffusion is an image."""
     image = model.diffusion.tokens if model and model.diffusion and request.training is None else None
-    amounts = {
-        "global_batch": request.global_batch,
+    fields = ("global_batch", "images", "dropout", "optimizer", "state_dtype", "answers")
+    amounts = {name: getattr(request, name) for name in fields} | {
         "sequence_length": image if request.sequence is None else request.sequence,
         "target_length": request.decoder_sequence,
-        "images": request.images,
         "freeze": request.freeze.split(",") if isinstance(request.freeze, str) else request.freeze,
         "precision": in_words(request.precision),
-        "dropout": request.dropout,
-        "optimizer": request.optimizer,
         "optimizer_in_backward": request.optimizer_in_backward or None,
-        "state_dtype": request.state_dtype,
-        "answers": request.answers,
     }
     return job_of(request.training, TrainingSpec, resolve_training, amounts, "a transformer")
 

@@ -10,7 +10,7 @@ from cost_models.recommender import memory
 from cost_models.recommender.prices import RecommenderEstimate
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.sharding import Sharding
-from meshwright.records import frame_of
+from meshwright.records import fields_of, frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,16 +41,14 @@ def stages_frame(priced: RecommenderEstimate) -> pd.DataFrame:
 def tiers_frame(priced: RecommenderEstimate) -> pd.DataFrame:
     """A row for each GPU and each host that tables fill: `tier`, `place`, bytes of each part at the `moment` of a step
     when it is fullest, and `limit_bytes`."""
+    tiers = [("device", priced.device_parts, priced.device_memory)]
+    tiers += [("host", priced.host_parts, priced.host_memory)] * bool(priced.host_bytes.max() > 0)
     rows = [
         {"tier": tier, "place": place, "moment": priced.fullest_moment[place] if tier == "device" else ""}
         | {name: float(size[place]) for name, size in parts.items()}
         | {"limit_bytes": float(limit) or np.nan}
-        for tier, parts, limit in (
-            ("device", priced.device_parts, priced.device_memory),
-            ("host", priced.host_parts, priced.host_memory),
-        )
+        for tier, parts, limit in tiers
         for place in range(len(next(iter(parts.values()))))
-        if tier == "device" or priced.host_bytes.max() > 0
     ]
     return frame_of(rows).fillna(dict.fromkeys(priced.device_parts, 0.0))
 
@@ -73,10 +71,7 @@ def shards_frame(question: RecommenderQuestion, sharding: Sharding) -> pd.DataFr
                 "name": name,
                 "bytes": kind.rows * kind.width * question.training.table_bytes,
                 "held_as": str(option),
-                "form": option.form,
-                "tier": option.tier,
-                "hot": option.hot,
-                "cached": option.cached,
+                **fields_of(option, "form", "tier", "hot", "cached"),
                 "gpu": gpu,
                 "placed": option.placed,
             }

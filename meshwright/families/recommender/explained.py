@@ -142,13 +142,10 @@ def verify(plan: RecommenderPlan, budget: Budget) -> Iterator[Check]:
     if plan.certificate is None:
         return
     limits = plan.restrictions.read(plan.model)
-    yield from verify_sharding(
-        covered_options(plan.question, limits, plan.sharding),
-        plan.sharding,
-        plan.certificate,
-        restrictions=limits,
-        time_limit=60.0 if budget.time_limit is None else budget.time_limit,
-    )
+    prices = covered_options(plan.question, limits, plan.sharding)
+    seconds = 60.0 if budget.time_limit is None else budget.time_limit
+    checked = plan.sharding, plan.certificate
+    yield from verify_sharding(prices, *checked, restrictions=limits, time_limit=seconds)
 
 
 SECONDS = 10.0
@@ -303,17 +300,14 @@ class ShardingAdvised(PlanAnswer):
     def document(self) -> dict[str, Any]:
         advice = self.advice
         changes = [
-            {
-                "change": self._words(one),
-                "tables": list(one.tables),
-                "before": one.today,
-                "after": one.proposed,
-            }
+            {"change": self._words(one), "tables": list(one.tables)}
+            | {"before": one.today, "after": one.proposed}
             | {"alone": estimate_record(one.by_itself), "together": estimate_record(one.with_earlier)}
             for one in advice.changes
         ]
         further = [
-            {"change": one.words, "trouble": one.trouble, "proven": one.proven}
+            {"change": one.words}
+            | fields_of(one, "trouble", "proven")
             | {"plan": estimate_record(one.estimate)}
             for one in advice.other_questions
         ]

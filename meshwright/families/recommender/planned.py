@@ -209,12 +209,13 @@ class ShardingQuestion:
     def answer(self, budget: Budget | None = None, top: int | None = None) -> ShardingPlanned:
         """Search within the budget. Raises DoesNotFitError: no sharding fits, which is proven."""
         budget, restrictions = budget or Budget(), self.limits.read(self.question.model)
+        prices, aim = covered_options(self.question, restrictions), self.objective
+
+        def progress(value: float, bound: float, doing: str) -> None:
+            budget.tell(doing)
+
         result = plan_sharding(
-            covered_options(self.question, restrictions),
-            objective=self.objective,
-            restrictions=restrictions,
-            budget=budget,
-            progress=lambda value, bound, doing: budget.tell(doing),
+            prices, objective=aim, restrictions=restrictions, budget=budget, progress=progress
         )
         budget.interrupted = budget.interrupted or result.interrupted
         return ShardingPlanned(

@@ -99,12 +99,9 @@ class ServedRecommender(SavedAnswer):
         """A row for each batch."""
         service, weights = self.service, self.plan.question.tables.weights
         parts = ("launch_seconds", "cache_seconds", "host_seconds", "drive_seconds", "host_rows")
-        columns = {
-            "latency_seconds": service.seconds,
-            **fields_of(service, *parts),
-            "hits": [weights @ hits for hits in service.hits],
-            "samples_per_second": service.samples_per_second,
-        }
+        columns = {"latency_seconds": service.seconds, **fields_of(service, *parts)}
+        columns |= {"hits": [weights @ hits for hits in service.hits]}
+        columns |= fields_of(service, "samples_per_second")
         return [
             {"batch": int(batch), **{name: float(column[place]) for name, column in columns.items()}}
             for place, batch in enumerate(service.batch)
@@ -127,13 +124,13 @@ class ServedRecommender(SavedAnswer):
 
     def view(self) -> tuple[str | Table, ...]:
         launched, last = self.service.launch_seconds.any(), self.plan.question.policy == "lru"
-        latency = (
-            "Latency is from ids to vectors of one batch on one GPU: "
-            f"{'launching the lookup of each table, ' if launched else ''}reading the cache, rows from the host"
-            f"{', rows that the host reads from drives' if self._from_drives else ''}. "
-            f"{'Hits are of ids one by one: a batch brings a row up once. ' if last else ''}"
-            "Left out: the dense network, and waiting for a batch"
-        )
+        parts = ["launching the lookup of each table"] * bool(launched) + [
+            "reading the cache, rows from the host"
+        ]
+        parts += ["rows that the host reads from drives"] * self._from_drives
+        latency = f"Latency is from ids to vectors of one batch on one GPU: {', '.join(parts)}. "
+        latency += "Hits are of ids one by one: a batch brings a row up once. " * last
+        latency += "Left out: the dense network, and waiting for a batch"
         tables = self._tables(), wrapped(self._finding()), self._latencies()
         return spaced(self._header(), *tables, wrapped(latency))
 
@@ -142,16 +139,15 @@ class ServedRecommender(SavedAnswer):
         return bool(self.service.drive_rows.any())
 
     def _header(self) -> str:
-        question = self.plan.question
-        cluster, tables = question.cluster, question.tables
+        question, cluster = self.plan.question, self.plan.question.cluster
         place = "host memory and on drives" if self._from_drives else "host memory"
         recency = "most" if question.policy == "hottest" else "last"
-        words = (
-            f"{question.model.name} served on {cluster.num_gpus} x {cluster.gpu.name}: "
-            f"{counted(question.model.num_tables, 'table')} of {format_bytes(tables.bytes)} ({question.table_dtype}) "
-            f"in {place}, and a cache of {format_bytes(self.plan.cache_bytes)} on each GPU for the rows used {recency}"
+        tables = f"{counted(question.model.num_tables, 'table')} of {format_bytes(question.tables.bytes)}"
+        cache = f"a cache of {format_bytes(self.plan.cache_bytes)} on each GPU for the rows used {recency}"
+        return wrapped(
+            f"{question.model.name} served on {cluster.num_gpus} x {cluster.gpu.name}: {tables}"
+            f" ({question.table_dtype}) in {place}, and {cache}"
         )
-        return wrapped(words)
 
     def _tables(self) -> Table:
         rows = sorted(self.rows, key=lambda entry: -entry["accesses"])[:MOST_TABLES]
@@ -167,22 +163,18 @@ class ServedRecommender(SavedAnswer):
         return table_of(columns, names=("table",))
 
     def _finding(self) -> str:
-        plan = self.plan
+        plan, size = self.plan, f"A cache of {format_bytes(self.plan.cache_bytes)}"
         gap = plan.bound - plan.hits
         proof = f"no choice of rows has {'more' if gap <= 1e-6 else f'{gap:.1g} more of them'}"
-        size = f"A cache of {format_bytes(plan.cache_bytes)}"
+        further = [share for share in (0.5, 0.8, 0.9, 0.95, 0.99) if share > plan.hits][:2]
         if self.asked_hits is not None:
             size = f"{percent(self.asked_hits)} hits need a cache of {format_bytes(plan.cache_bytes)}: it"
-            proof = "no choice of rows that is smaller by a row of each table has as many"
-        larger = filling_order(plan.question.tables)
+            proof, further = "no choice of rows that is smaller by a row of each table has as many", []
         words = f"{size} serves {percent(plan.hits)} of all accesses; {proof}. "
         words += f"The same share of every table's rows would serve {percent(self.one_share_hits)}"
-        further = [share for share in (0.5, 0.8, 0.9, 0.95, 0.99) if share > plan.hits][:2]
-        if further and self.asked_hits is None:
-            sizes = [format_bytes(larger.smallest(share).bytes) for share in further]
-            needs = [f"{percent(share)} hits {size}" for share, size in zip(further, sizes, strict=True)]
-            words += f". More: {', '.join(needs)}"
-        return words
+        smallest = filling_order(plan.question.tables).smallest
+        needs = [f"{percent(share)} hits {format_bytes(smallest(share).bytes)}" for share in further]
+        return f"{words}. More: {', '.join(needs)}" if needs else words
 
     def _latencies(self) -> Table:
         launched = ("launch",) if self.service.launch_seconds.any() else ()
@@ -231,9 +223,8 @@ def plan_cache(options: CacheOptions) -> ServedRecommender:
     rate = problems.read(_amount, "--drive-rate", options.drive_rate, parse_bandwidth)
     share = problems.read(read_flag, "--hits", options.hits, _share, "hits cannot be read")
     batches = problems.read(read_batches, options.batch, BATCHES)
-    problems.read(lambda: _require_known(options.precision, tuple(ELEMENT_BYTES), "--precision"))
-    problems.read(_require_known, options.policy, POLICIES, "--policy")
-    problems.read(_require_one, options.cache, options.hits)
+    problems.read(_require_choices, options)
+    problems.read(_require_size_or_hits, options)
     problems.require()
     host = with_host_memory(cluster, memory)
     if isinstance(host, MixedCluster):
@@ -304,14 +295,21 @@ def read_batches(batches: str | int | Sequence[int] | None, default: tuple[int, 
     return tuple(sorted({int(word) for word in sizes}))
 
 
-def _require_known(word: str | None, words: Sequence[str], flag: str) -> None:
-    if word is not None and word not in words:
-        reason = f"`{printable(word)}` is not one of {', '.join(words)}"
-        raise InputError("a choice is unknown", problems=[Problem(flag, reason)])
+def _require_choices(options: CacheOptions) -> None:
+    """Raise InputError for an unknown precision or policy."""
+    choices = {"--precision": (options.precision, ELEMENT_BYTES), "--policy": (options.policy, POLICIES)}
+    problems = [
+        Problem(flag, f"`{printable(word)}` is not one of {', '.join(words)}")
+        for flag, (word, words) in choices.items()
+        if word is not None and word not in words
+    ]
+    if problems:
+        raise InputError("a choice is unknown", problems=problems)
 
 
-def _require_one(cache: object, hits: object) -> None:
-    if cache is not None and hits is not None:
+def _require_size_or_hits(options: CacheOptions) -> None:
+    """Raise InputError where both a size and a share of hits are given."""
+    if options.cache is not None and options.hits is not None:
         raise InputError("`--cache` says how large the cache is, `--hits` asks for it", hint="leave out one")
 
 
@@ -333,14 +331,8 @@ def serve(options: ServeOptions) -> CacheServed:
 
     plan = plan if options.scale == 1 else scaled(plan, options.scale)
     sizes = batches or (plan.question.batches if options.requests is None else plan.question.batches[:1])
-    run = serving.serve(
-        plan,
-        sizes,
-        samples=options.synthetic or SAMPLES,
-        requests=options.requests,
-        drive=options.drive,
-        weights=options.weights,
-    )
+    places = fields_of(options, "requests", "drive", "weights")
+    run = serving.serve(plan, sizes, samples=options.synthetic or SAMPLES, **places)
     question = _on_device(plan.question, run.device, options).model_copy(update={"batches": sizes})
     return CacheServed(plan=plan.model_copy(update={"question": question}), scale=options.scale, run=run)
 

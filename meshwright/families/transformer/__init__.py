@@ -11,7 +11,7 @@ from planner.plan import Plan
 
 if TYPE_CHECKING:
     from meshwright.families.transformer.compare import Compared
-    from meshwright.families.transformer.estimate import EstimateQuestion
+    from meshwright.families.transformer.estimate import Estimated
     from meshwright.families.transformer.explain import Advised, Explained, NotChosen
     from meshwright.families.transformer.question import ClustersQuestion, PlanQuestion
     from meshwright.families.transformer.run import TransformerRun
@@ -69,7 +69,7 @@ class TransformerVerbs(Verbs[Plan]):
 
         return ask_again(plan)
 
-    def ask_estimate(self, options: EstimateOptions) -> EstimateQuestion:
+    def ask_estimate(self, options: EstimateOptions) -> Estimated:
         from meshwright.families.transformer.estimate import ask
 
         return ask(options)

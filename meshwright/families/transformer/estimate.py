@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from meshwright.families.transformer.training import TrainingRun, training_run
 from meshwright.inputs.goals import trained_at
 from meshwright.inputs.problems import Problems
 from meshwright.inputs.questions import question_of
+from meshwright.records import present
 from meshwright.records.estimates import completed_record, estimate_record, estimate_row, question_record
 from meshwright.render.estimates import estimate_text, expected_lines, expected_record
 from meshwright.render.explanation import filled_sentence
@@ -23,7 +24,6 @@ from meshwright.render.links import crossing_sentence
 from meshwright.render.ranked import layout_text
 from meshwright.render.tables import Table
 from meshwright.render.words import wrapped
-from meshwright.terminal.answers import Requested
 from meshwright.verbs.contract import PlanAnswer
 from meshwright.verbs.estimate import EstimateOptions
 from planner.explain.reasons import CompletedLayout, complete_layout
@@ -34,44 +34,34 @@ from planner.space.obstacles import notes_of
 from planner.space.restrictions import Restrictions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EstimateQuestion:
-    """A question and a layout that were read: what is left is to price it."""
+class Estimated(PlanAnswer):
+    """A question and the price of one layout, which is priced when it is first read."""
 
     question: Question
     layout: str
+    """Layout as the user wrote it."""
     trainer: str | None = None
-    """Whose rules the layout obeys."""
+    """Trainer whose rules the layout obeys."""
     assumptions: tuple[str, ...] = ()
+    """Sentences on assumptions made to read the question."""
     objective: Objective = field(default_factory=Objective)
     """Objective that holds the price of GPUs."""
+
+    def answer(self, budget: Budget | None = None, top: int | None = None) -> Estimated:
+        """The answer itself, with its layout priced. Raises InputError: the layout cannot run, or the trainer refuses
+        it."""
+        assert self.completed
+        return self
+
+    @cached_property
+    def completed(self) -> CompletedLayout:
+        """Layout with its price; the search fills fields left open, and places blocks as well as possible."""
+        return complete_layout(self.question, self.layout, Restrictions(trainer=self.trainer))
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences on effects that the answer leaves out."""
         return notes_of(self.question)
-
-    def answer(self, budget: Budget | None = None, top: int | None = None) -> Estimated:
-        """Price the layout. The search fills fields left open, and places blocks as well as possible.
-
-        Raises:
-            InputError: the layout cannot run, or the trainer refuses it.
-        """
-        completed = complete_layout(self.question, self.layout, Restrictions(trainer=self.trainer))
-        return Estimated(request=self, completed=completed)
-
-
-class Estimated(Requested, PlanAnswer):
-    """A question and the price of one layout."""
-
-    request: EstimateQuestion
-    completed: CompletedLayout
-    """Layout with its price, and how the words were read."""
-
-    @property
-    def question(self) -> Question:
-        """The question that was asked."""
-        return self.request.question
 
     @property
     def estimate(self) -> Estimate:
@@ -86,7 +76,7 @@ class Estimated(Requested, PlanAnswer):
     @property
     def plan(self) -> Plan:
         """The layout as a plan that was given, not searched for."""
-        return make_plan(self.question, self.estimate, None, Restrictions(trainer=self.request.trainer))
+        return make_plan(self.question, self.estimate, None, Restrictions(trainer=self.trainer))
 
     def next_commands(self, path: Path) -> str:
         return f"meshwright explain {path}, meshwright advise {path}"
@@ -104,19 +94,19 @@ class Estimated(Requested, PlanAnswer):
         layout = self.estimate.layout
         return {
             "question": question_record(self.question),
-            "assumptions": list(self.request.assumptions),
-            "notes": list(self.request.notes),
+            "assumptions": list(self.assumptions),
+            "notes": list(self.notes),
             "estimate": estimate_record(self.estimate, self.question),
             "expected": expected_record(self.question, layout, self.expected),
-            "split": {"layers": list(layout.layers), "chosen": self._split_chosen},
+            "split": {"layers": list(layout.layers), "chosen": self._searches_split},
             **completed_record(self.completed),
-            **({} if self.training is None else {"training": self.training.record()}),
+            **present(training=self.training and self.training.record()),
         }
 
     @property
-    def _split_chosen(self) -> bool:
-        """Whether the layout did not say how many blocks go on which stage."""
-        return "layers=" not in self.request.layout
+    def _searches_split(self) -> bool:
+        """Whether the layout leaves open how many blocks are on each stage."""
+        return "layers=" not in self.layout
 
     @cached_property
     def expected(self) -> ExpectedStep | None:
@@ -126,21 +116,21 @@ class Estimated(Requested, PlanAnswer):
     @cached_property
     def training(self) -> TrainingRun | None:
         """All of the training job; None where nobody says on how many tokens."""
-        return training_run(self.question, self.request.objective, self.estimate, self.expected)
+        return training_run(self.question, self.objective, self.estimate, self.expected)
 
     def view(self) -> tuple[str | Table, ...]:
         """Text that `meshwright estimate` prints."""
         return layout_text(self.question, self.estimate, repr(self))
 
     def __repr__(self) -> str:
-        words = [filled_sentence(self.completed), estimate_text(self.estimate, searched=self._split_chosen)]
+        words = [filled_sentence(self.completed), estimate_text(self.estimate, searched=self._searches_split)]
         words += expected_lines(self.question, self.estimate.layout, self.expected)
         words += [wrapped(f"Training: {self.training.words}")] if self.training else []
         return "\n".join(filter(None, [*words, crossing_sentence(crossing(self.question, self.estimate))]))
 
 
-def ask(options: EstimateOptions) -> EstimateQuestion:
-    """Read everything that `estimate` is given.
+def ask(options: EstimateOptions) -> Estimated:
+    """Read the options of `estimate`.
 
     Raises:
         InputError: something is missing or wrong; everything that is, at once.
@@ -149,11 +139,11 @@ def ask(options: EstimateOptions) -> EstimateQuestion:
     answer = problems.read(question_of, options)
     problems.read(parse_layout, options.layout)
     problems.require()
-    question, objective, counted_words = trained_at(options, answer[0])
-    return EstimateQuestion(
+    question, objective, words = trained_at(options, answer[0])
+    return Estimated(
         question=question,
         layout=options.layout,
         trainer=options.trainer,
-        assumptions=(*answer[1], *counted_words),
+        assumptions=(*answer[1], *words),
         objective=objective,
     )

@@ -238,7 +238,8 @@ class Advised(PlanAnswer):
             for one in advice.changes
         ]
         further = [
-            {"change": one.words, "trouble": one.trouble, "proven": one.proven}
+            {"change": one.words}
+            | fields_of(one, "trouble", "proven")
             | {"plan": estimate_record(one.estimate)}
             for one in advice.other_questions
         ]

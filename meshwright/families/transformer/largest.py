@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from meshwright.records.estimates import estimate_record, estimate_row, question
 from meshwright.render.ranked import question_header
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, sentence_list, spaced, wrapped
-from meshwright.terminal.answers import Requested, SavedAnswer
+from meshwright.terminal.answers import SavedAnswer
 from meshwright.verbs.contract import option_word
 from meshwright.verbs.plan import LargestOptions
 from planner.answers.feasibility import LargestSize, largest_sizes
@@ -38,41 +38,30 @@ from planner.space.restrictions import Restrictions
 from planner.space.sizes import LADDERS, SEQUENCE_STEP, WAYS, By, Family, family_named
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LargestQuestion:
-    """A family and a question without its model, both read: what is left is to search."""
+class Largest(SavedAnswer):
+    """A family on a cluster, and its largest sizes."""
 
     family: Family
     question: Question
     """Question, with the family's base model in place of a size."""
     restrictions: Restrictions
     assumptions: tuple[str, ...] = ()
+    """Sentences on assumptions made to read the question."""
+    sizes: tuple[LargestSize, ...] = ()
+    """Largest sizes: with nothing in host memory, with each offload of the stack, and with all offloads."""
+    searches: int = 0
+    seconds: float = 0.0
+    """Seconds of all searches together."""
+
+    def answer(self, budget: Budget) -> Largest:
+        """Search sizes within the budget."""
+        sizes = tuple(largest_sizes(self.question, self.family, self.restrictions, budget))
+        return replace(self, sizes=sizes, searches=budget.searches, seconds=budget.seconds_spent)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences on effects that the answer leaves out."""
         return notes_of(self.question, self.restrictions)
-
-    def answer(self, budget: Budget) -> Largest:
-        """Search sizes within the budget."""
-        sizes = tuple(largest_sizes(self.question, self.family, self.restrictions, budget))
-        return Largest(request=self, sizes=sizes, searches=budget.searches, seconds=budget.seconds_spent)
-
-
-class Largest(Requested, SavedAnswer):
-    """A family on a cluster, and its largest sizes."""
-
-    request: LargestQuestion
-    sizes: tuple[LargestSize, ...]
-    """Largest sizes: with nothing in host memory, with each offload of the stack, and with all offloads."""
-    searches: int
-    seconds: float
-    """Seconds of all searches together."""
-
-    @property
-    def family(self) -> Family:
-        """The family whose sizes were tried."""
-        return self.request.family
 
     @property
     def largest(self) -> LargestSize:
@@ -89,7 +78,7 @@ class Largest(Requested, SavedAnswer):
         best = self.largest
         if best.question is None or best.result is None:
             return None
-        return make_plan(best.question, best.result.best, None, self.request.restrictions)
+        return make_plan(best.question, best.result.best, None, self.restrictions)
 
     def save(self, path: str | Path) -> None:
         """Write that plan."""
@@ -126,7 +115,7 @@ class Largest(Requested, SavedAnswer):
         return [self._size(one) | plan for one, plan in zip(self.sizes, plans, strict=True)]
 
     def document(self) -> dict[str, Any]:
-        request, family, host = self.request, self.family, self.request.question.cluster.host_memory
+        family, host = self.family, self.question.cluster.host_memory
         fields = {"model": None, "family": family.name, "by": family.by, "host_memory": host}
         sizes = [
             {
@@ -137,8 +126,8 @@ class Largest(Requested, SavedAnswer):
             for one in self.sizes
         ]
         return {
-            "question": question_record(request.question) | fields,
-            "assumptions": list(request.assumptions),
+            "question": question_record(self.question) | fields,
+            "assumptions": list(self.assumptions),
             "sizes": sizes,
             "searches": self.searches,
         }
@@ -155,7 +144,7 @@ class Largest(Requested, SavedAnswer):
         return {"parameters": self.family.parameters(size), **shape, **longest}
 
     def view(self) -> tuple[str | Table, ...]:
-        family, question = self.request.family, self.request.question
+        family, question = self.family, self.question
         subject = f"sizes of {family.name} by {family.by}"
         if family.by == "sequence":
             subject, question = f"longest sequence of {family.name}", self.largest.question or question
@@ -172,7 +161,7 @@ class Largest(Requested, SavedAnswer):
 
     def _cells(self, size: LargestSize) -> tuple[str, ...]:
         """Cells of one size; tokens/s of all GPUs together."""
-        family, offloads = self.request.family, "any"
+        family, offloads = self.family, "any"
         if len(size.offloads) <= 1:
             offloads = size.offloads[0] if size.offloads else "nothing"
         if not size.size:
@@ -218,8 +207,8 @@ USUAL_BATCH = 8
 _EXAMPLE = "meshwright plan llama hgx-h200 --largest --gpus 1 --host-memory 128GiB --stack meshwright"
 
 
-def ask(options: LargestOptions) -> LargestQuestion:
-    """Read everything that the largest size is asked with.
+def ask(options: LargestOptions) -> Largest:
+    """Read the options of the largest size; its sizes are searched by `answer`.
 
     Raises:
         InputError: something is missing or wrong; everything that is, at once.
@@ -254,7 +243,7 @@ def ask(options: LargestOptions) -> LargestQuestion:
     elif question.cluster.gpu.kind != "cpu":
         restrictions = replace(restrictions, allowed=restrictions.allowed | {"offload"})
     limits = confident(restrictions, question)
-    return LargestQuestion(family=family, question=question, restrictions=limits, assumptions=assumptions)
+    return Largest(family=family, question=question, restrictions=limits, assumptions=assumptions)
 
 
 def _family(name: str | TransformerSpec | RecommenderSpec | Document, way: By) -> Family:

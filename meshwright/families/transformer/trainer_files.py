@@ -13,7 +13,7 @@ from cost_models.errors import InputError, Problem, UnknownNameError
 from cost_models.files.loading import read_sequence
 from cost_models.files.reading import read_document, read_text
 from cost_models.specs.cluster import MixedCluster
-from meshwright.families.transformer.estimate import EstimateQuestion
+from meshwright.families.transformer.estimate import Estimated
 from meshwright.inputs import questions
 from meshwright.inputs.problems import read_flag
 from meshwright.verbs.export import ImportOptions
@@ -42,7 +42,7 @@ _OF_SETTINGS = {
 """Trainer of a file of settings → its reader, and where the file has or names one for DeepSpeed."""
 
 
-def ask_import(kind: str, options: ImportOptions) -> EstimateQuestion:
+def ask_import(kind: str, options: ImportOptions) -> Estimated:
     """Read the command or files of a trainer of transformers, without running it.
 
     Raises:
@@ -63,7 +63,7 @@ def ask_import(kind: str, options: ImportOptions) -> EstimateQuestion:
     question = complete_question(*parts, stack=reading.stack, profile=options.profile)
     ignored = [f"no effect of `{key}`, which --ignore leaves out of the price" for key in options.ignore]
     assumptions = (*ignored, *reading.assumptions, *assumed_dropout(reading.training, question))
-    return EstimateQuestion(question=question, layout=str(layout), assumptions=assumptions)
+    return Estimated(question=question, layout=str(layout), assumptions=assumptions)
 
 
 def _megatron_command(request: ImportOptions) -> Reading:
