@@ -294,7 +294,7 @@ class LinkReading:
     assumed: list[str] = field(default_factory=list)
 
 
-class Inside(NamedTuple):
+class NodeLinks(NamedTuple):
     """Links between the GPUs of one node."""
 
     node: LinkReading
@@ -313,7 +313,7 @@ def link(kind: str, bandwidth: float) -> Fields:
     return {"kind": kind, "bandwidth": rate, "latency": USUAL_LATENCY[kind]}
 
 
-def inside_node(gpus: Sequence[SeenGpu], topology: Topology) -> Inside:
+def inside_node(gpus: Sequence[SeenGpu], topology: Topology) -> NodeLinks:
     """Detect how the GPUs of a node are linked: by NVLink all together, by NVLink in groups, or by PCIe only."""
     names = [f"GPU{gpu.index}" for gpu in gpus]
     counts = {(one, other): topology.nvlinks(one, other) for one, other in permutations(names, 2)}
@@ -323,20 +323,20 @@ def inside_node(gpus: Sequence[SeenGpu], topology: Topology) -> Inside:
     shown = zip(row.values(), gpus, strict=True)
     rate = min(sum(gpu.nvlinks) * number / (len(gpu.nvlinks) or 1) for number, gpu in shown)
     if len(groups) == 1 < len(names):
-        return Inside(_over_nvlink(gpus, set(counts.values()), min(row.values()), rate))
+        return NodeLinks(_over_nvlink(gpus, set(counts.values()), min(row.values()), rate))
     node, sizes = _through_host(gpus, topology, names), {len(group) for group in groups}
     if len(groups) == len(names):
-        return Inside(node)
+        return NodeLinks(node)
     if len(sizes) > 1:
         joined = ", ".join("+".join(group) for group in groups if len(group) > 1)
         unequal = f"NVLinks that join a part of the GPUs ({joined}) are left out: groups differ in size"
         node.assumed.append(unequal)
-        return Inside(node)
+        return NodeLinks(node)
     size, by_bridge = sizes.pop(), [one for group in groups for one in group]
     node.source = f"nvidia-smi: NVLink inside {counted(len(groups), 'group')} of {size}, PCIe between"
     bridge = LinkReading(fields=link("nvlink", rate), source=node.source)
     order = [] if by_bridge == names else [gpus[names.index(one)].index for one in by_bridge]
-    return Inside(node, bridge, size, tuple(order))
+    return NodeLinks(node, bridge, size, tuple(order))
 
 
 def _over_nvlink(gpus: Sequence[SeenGpu], counts: set[int], fewest: int, rate: float) -> LinkReading:

@@ -166,7 +166,7 @@ class Segment:
         grown = _exp(need / m)
         trials = m * (grown - 1)
         spread = max(0.0, m * m * (grown * grown - 1) - 2 * m * need * grown)
-        first, square = truncated(m, length)
+        first, square = truncated_moments(m, length)
         of_square = (1 - p) * length**2 + p * (square + 2 * first * trials + spread + trials**2)
         return max(0.0, of_square - self.expected**2)
 
@@ -181,7 +181,7 @@ def _exp(value: float) -> float:
     return math.exp(min(value, _MAX_EXPONENT))
 
 
-def truncated(mean: float, threshold: float) -> tuple[float, float]:
+def truncated_moments(mean: float, threshold: float) -> tuple[float, float]:
     """Mean and mean square of an exponentially distributed time of mean `mean`, given that it is shorter than
     `threshold`."""
     x = threshold / mean
@@ -551,8 +551,8 @@ class Forecast:
         mean_wait, square = wait.mean_seconds, 2 * wait.chance * wait.seconds**2
         p, retries = segment.failure_probability, math.expm1(min(need / segment.mtbf, 300.0))
         count, squares = p * (1 + retries), p * (1 + 3 * retries + 2 * retries**2)
-        first, _ = truncated(segment.mtbf, segment.length)
-        retried, _ = truncated(segment.mtbf, need)
+        first, _ = truncated_moments(segment.mtbf, segment.length)
+        retried, _ = truncated_moments(segment.mtbf, need)
         # E[time · failures] beyond what a segment without failures adds, which is nothing
         joint_mean = p * ((first + need) * (1 + retries) + retried * (retries + retries + 2 * retries**2))
         covariance = joint_mean - segment.expected * count
@@ -668,7 +668,7 @@ def _sum_of(rng: np.random.Generator, counts: Ints, mean: float, threshold: floa
     """Draw sums, (N,), of `counts` exponentially distributed times of mean `mean`, each conditioned to be
     shorter than `threshold`."""
     if counts.sum() > _MOST_DRAWS:
-        first, square = truncated(mean, threshold)
+        first, square = truncated_moments(mean, threshold)
         return np.asarray(rng.normal(counts * first, np.sqrt(counts * max(0.0, square - first**2))))
     share = -math.expm1(-threshold / mean)
     times = -mean * np.log1p(-share * rng.random(int(counts.sum())))

@@ -270,7 +270,7 @@ class Layout(CheckedSpec):
     @property
     def pools_field(self) -> str:
         """Name of the field (`replicas` or `pools`) that assigns the layout's ranks to pools; empty if
-        neither does. Empty if neither does."""
+        neither does."""
         return next((name for name in ("replicas", "pools") if getattr(self, name)), "")
 
     def resolve(self, axis: str) -> Any:

@@ -73,13 +73,13 @@ def policies_by_schedule(policies: Iterable[str]) -> Bools:
     return np.array([policy_mask({*policies}.intersection(allowed_recompute(one))) for one in SCHEDULES])
 
 
-def _is_mix(text: str) -> str:
+def _checked_mix(text: str) -> str:
     """Check that a text is a recompute policy or mix of policies; returns the text, or raises ValueError."""
     _parts(text)
     return text
 
 
-StageRecompute = Annotated[str, AfterValidator(_is_mix)]
+StageRecompute = Annotated[str, AfterValidator(_checked_mix)]
 """Text of a stage's recompute policy or mix of policies, such as `full` or `full:3/selective`."""
 
 

@@ -28,7 +28,7 @@ class Word:
 
     def read(self, text: str) -> Any:
         """Parse the axis's value from a word's text after the axis name; None if the text is not of this kind
-        of word. None if the text is not of this kind of word.
+        of word.
 
         Raises:
             ValueError: the value cannot be parsed; the message says why.
@@ -37,8 +37,8 @@ class Word:
         return self.parse(text.removeprefix(self.sign)) if has_sign else None
 
     def parse(self, text: str) -> Any:
-        """Parse the axis's value from a word's text after the sign; None if the text is not of this kind of
-        word. None if the text is not of this kind of word."""
+        """Parse the axis's value from a word's text after the axis name and `sign`; None if the text is not
+        of this kind of word."""
         return text
 
     def write(self, name: str, value: Any) -> str:
@@ -53,7 +53,7 @@ class Word:
         return self.write(name, value)
 
     def columns(self, name: str) -> dict[str, Word]:
-        """Name of each column that stores the axis `name` → kind of word that writes the column's number."""
+        """Kind of word that writes the number in each column that stores the axis `name`, by column."""
         return {name: self}
 
     def numbers(self, value: Any) -> tuple[int, ...]:
@@ -67,7 +67,7 @@ class Word:
     @property
     def number_range(self) -> range | None:
         """Range of the numbers that the axis's column may contain; None if any number from `simplest` up is
-        possible. None: any number from `simplest` up."""
+        possible."""
         return None
 
 

@@ -133,8 +133,8 @@ def _once_around_seconds(groups: Groups) -> Array:
 
 
 def _fill_seconds(groups: Groups, profile: HardwareProfile) -> Array:
-    """Seconds until the last rank of a broadcast chain gets its first chunk: those of one chunk of every
-    channel at each hop's rate."""
+    """Seconds until the last rank of a broadcast chain gets its first chunk, the sum over hops of the seconds
+    for one chunk of every channel."""
     adapters = np.maximum(1.0, groups.ranks_per_node / max(at.level.sharers or 1 for at in groups.reach))
     leaving = [groups.size - 1, *(np.where(at.domains > 1, at.domains - 1, 0) for at in groups.reach[1:])]
     chunks = [adapters * _CHUNK / (at.bandwidth * at.level.efficiency(profile)) for at in groups.reach]

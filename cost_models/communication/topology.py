@@ -158,8 +158,7 @@ def link_graph(cluster: ClusterSpec, gpus: Iterable[int] | None = None) -> netwo
 
 
 class Runs(NamedTuple):
-    """Ranks of N communication groups in compressed form, (N,) each: a group is `pieces` runs of `length`
-    ranks that are `stride` apart; the runs begin `outer` ranks apart. A group is `pieces` runs of `length`
+    """Ranks of N communication groups in compressed form, (N,) each. A group is `pieces` runs of `length`
     ranks that are `stride` apart; the runs begin `outer` ranks apart."""
 
     length: Ints

@@ -102,7 +102,7 @@ def tiers_of(graph: Links, units: Sequence[Sequence[str]], arriving: Mapping[str
         joint = joint if joint.absorbed else climb.across_greatest_cuts()
         if len(set(joint.joined.values())) == len(joint.joined) and not joint.absorbed:
             break
-        cuts, bundles = climb.cuts(joint), climb.rise(joint)
+        cuts, bundles = climb.cuts(joint), climb.move_up(joint)
         if len(set(climb.inner)) < len(set(inner)):
             domains = np.array(inner), np.array(climb.inner)
             tiers.append(Tier(*domains, bundles, dict(climb.seconds), cuts, tuple(joint.absorbed)))
@@ -208,7 +208,7 @@ class _Climb:
                 capacities |= dict.fromkeys(domains, cut / len(domains))
         return capacities
 
-    def rise(self, joint: Joint) -> dict[str, Bundle | None]:
+    def move_up(self, joint: Joint) -> dict[str, Bundle | None]:
         """Move every end (GPU or adapter) up to the switches of the merged domain, and return the bundle of
         cables that each end passes on the way."""
         new_domain = {vertex: joint.joined[domain] for vertex, domain in self.domain.items()} | joint.absorbed

@@ -59,7 +59,7 @@ def read_raw(path: str | Path, most_bytes: int) -> bytes:
         raise InputError(f"cannot read `{name}`: {error}") from None
 
 
-def opened(path: Path) -> BufferedReader:
+def open_binary(path: Path) -> BufferedReader:
     """Open a file or a pipe of any length for reading in binary mode.
 
     Raises:
@@ -193,8 +193,7 @@ class Nesting:
         self._escaping = b""
 
     def take(self, part: bytes) -> None:
-        """Count the brackets in the next part of the text. Raises InputError if it is nested too deeply.
-        Raises InputError where it is nested too deeply."""
+        """Count the brackets in the next part of the text. Raises InputError if it is nested too deeply."""
         import numpy as np
 
         plain = _ESCAPED.sub(b"", self._escaping + part)

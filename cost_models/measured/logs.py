@@ -27,7 +27,7 @@ from cost_models.documents import printable
 from cost_models.errors import MOST_PROBLEMS, InputError, Problem
 from cost_models.files import data_document, data_files
 from cost_models.files.catalog import validate
-from cost_models.files.reading import opened
+from cost_models.files.reading import open_binary
 from cost_models.units import LARGEST, counted, grouped
 
 TIMES = ("seconds", "tokens_per_second_per_gpu", "samples_per_second", "steps_per_second")
@@ -177,7 +177,7 @@ def chunks_of(path: Path) -> Iterator[bytes]:
     """
     name = printable(str(path))
     try:
-        with opened(path) as file:
+        with open_binary(path) as file:
             is_packed, content_bytes = file.peek(2)[:2] == _MAGIC, 0
             packed_bytes = path.stat().st_size if is_packed else 0  # a pipe has no size
             with gzip.open(file) if is_packed else file as content:

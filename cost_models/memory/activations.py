@@ -133,8 +133,7 @@ def _patch_bytes(question: Question) -> float:
 
 
 class ActivationBytes(NamedTuple):
-    """Bytes of activations that a pipeline rank keeps per live microbatch, (N,) each except `block`, (N, P).
-    `block` is (N, P)."""
+    """Bytes of activations that a pipeline rank keeps per live microbatch, (N,) each except `block`, (N, P)."""
 
     block: Array
     """Bytes of a block under each of P recompute policies, (N, P)."""
@@ -334,8 +333,8 @@ def _second_output_bytes(question: Question, columns: LayoutColumns) -> Array:
 
 def _score_bytes(question: Question) -> Amount:
     """Bytes per token kept inside the attention core for its backward pass, by sharding of the activation
-    (place): softmax output, dropout mask and its output (s × s per head), or a flash kernel's log-sum-exp
-    row, and picked tokens."""
+    (place). An eager core keeps the softmax output, the dropout mask and its output (s × s per head); a flash
+    kernel keeps a log-sum-exp row per head, and picked tokens."""
     model, training, heads = question.model, question.training, question.model.num_heads
     if question.stack.attention not in STORES_SCORES:
         picked = min(model.attention_window or 0, training.sequence_length) * (model.window_kind == "picked")

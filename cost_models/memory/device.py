@@ -91,12 +91,10 @@ def is_own_host(cluster: ClusterSpec) -> bool:
 
 
 def usable_host_memory(cluster: ClusterSpec) -> float:
-    """Bytes of one host's memory available to offloaded blocks; 0 if the memory's size is unknown. 0 if its
-    size is unknown."""
+    """Bytes of one host's memory available to offloaded blocks; 0 if the memory's size is unknown."""
     return USABLE * (cluster.host_memory or 0.0)
 
 
 def usable_drive(cluster: ClusterSpec) -> float:
-    """Bytes of one host's drives available to offloaded optimizer states; 0 if no drive is known. 0 if no
-    drive is known."""
+    """Bytes of one host's drives available to offloaded optimizer states; 0 if no drive is known."""
     return 0.0 if cluster.drive is None else USABLE * cluster.drive.capacity

@@ -92,8 +92,6 @@ def state_bytes(
     """Bytes per parameter of weights, gradients and optimizer states on the device, for one `part` of the
     model, by the ZeRO stage of each layout; in fine-tuning per parameter of the model.
 
-    They follow from the ZeRO stage of each layout; in fine-tuning they are per parameter of the model.
-
     With w bytes for passes and m for the update: if the shards are the parameters (`fully_shard`, and every
     trainer without a master copy), m/d, and gathered from them w, which ZeRO-2 holds all step and ZeRO-3 a
     block at a time, counted as `gathered` (Zhao et al. 2023, PyTorch FSDP, sections 3.2 and 4.4). Otherwise

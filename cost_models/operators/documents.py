@@ -116,7 +116,7 @@ def _excess_of_pairs(excess: _Excess, question: Question, ranks: Ints, sequences
 
 def _score_pairs(keys: Callable[[int], float], length: Ints) -> Array:
     """Number of query-key pairs scored in documents of the given lengths; `keys` maps a length to the mean
-    number of keys per query. `keys` maps a length to the mean number of keys per query."""
+    number of keys per query."""
     distinct, index = np.unique(length, return_inverse=True)
     pairs: Array = np.array([one * keys(one) if one else 0.0 for one in distinct.tolist()])
     return pairs[index].reshape(length.shape)

@@ -40,8 +40,7 @@ from cost_models.specs.choices import OUTPUTS, RECOMPUTE_POLICIES
 
 def persistent_block(pieces: Pieces, states: StateBytes, experts: StateBytes) -> Term:
     """Bytes by part of memory that a block occupies throughout the step; `states` and `experts` are bytes per
-    parameter outside and inside routed experts. `states` and `experts` are bytes per parameter outside and
-    inside routed experts."""
+    parameter outside and inside routed experts."""
     # ZeRO-3 makes copies for products in fp8 or fp4 as it gathers
     copies = np.where(pieces.columns.zero <= 2, narrow_copies(pieces.question), 0.0)
     dense = _persistent_bytes(states, pieces.counts.block, copies)
@@ -57,8 +56,7 @@ def persistent_end(pieces: Pieces, states: StateBytes, parameters: Array) -> Ter
 
 def update_of_block(pieces: Pieces, states: StateBytes, experts: StateBytes) -> Term:
     """Temporary bytes by part of memory of a block's optimizer step; `states` and `experts` are bytes per
-    parameter outside and inside routed experts. `states` and `experts` are bytes per parameter outside and
-    inside routed experts."""
+    parameter outside and inside routed experts."""
     return sum_terms(update_of(states, pieces.counts.block), update_of(experts, pieces.counts.experts))
 
 

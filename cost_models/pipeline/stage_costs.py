@@ -159,7 +159,7 @@ _END_HOST_SHARE = 0.5
 
 def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: bool = True) -> Terms:
     """All time coefficients of N layouts, in seconds by part; `data_parallel=False` prices each layout as if
-    it had one replica. With `data_parallel=False`, as if each layout had one replica."""
+    it had one replica."""
     question = with_bucket_lengths(question)
     pieces = Pieces(question, columns, data_parallel)
     ends, tensor, summed = pieces.ends, pieces.tensor, pieces.tensor.head_backward
@@ -365,16 +365,16 @@ def _zero_frozen_terms(kind: Question, terms: Terms) -> Terms:
 
 
 def terms_by_sort(by_kind: Sequence[Terms]) -> Terms:
-    """Join the cost coefficients of all kinds of blocks. With several kinds, coefficients of blocks are by
-    sort (kind and recompute policy), with an axis T in place of P."""
+    """Cost coefficients of all kinds of blocks together. With several kinds, the coefficients of blocks are
+    by sort (pair of kind and recompute policy), with an axis T in place of P."""
     if len(by_kind) == 1:
         return by_kind[0]
     return by_kind[0] | {name: join_terms([terms[name] for terms in by_kind], by_sort) for name in OF_BLOCKS}
 
 
 def by_sort(values: Sequence[Array]) -> Array:
-    """Join the values of each kind of block into values by sort (kind and recompute policy), (N, T); values
-    that no policy changes may be (N,)."""
+    """Values by sort (pair of kind and recompute policy), (N, T), from the values of each kind of block, (N,
+    P), or (N,) if no policy changes them."""
     policies = len(RECOMPUTE_POLICIES)
     by_kind = [np.repeat(value[:, None], policies, axis=1) if value.ndim == 1 else value for value in values]
     return np.concatenate(by_kind, axis=-1)

@@ -115,9 +115,8 @@ def _span(text: str) -> tuple[int, int, int]:
 
 
 def read_link(values: Mapping[str, str | None], place: str, problems: list[Problem]) -> list[Link]:
-    """Parse one line of a file of links, given by column name (`COLUMNS`), into links; problems are added to
-    `problems`, and a line with problems gives no links. A line with problems, which are added to `problems`,
-    has no links."""
+    """Parse one line of a file of links, given by column name (`COLUMNS`), into links. A line with problems,
+    which are added to `problems`, has no links."""
     one, other, bandwidth, latency, count, kind = (values.get(name) or "" for name in COLUMNS)
     messages: list[str] = []
     refuse = messages.append

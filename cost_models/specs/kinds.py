@@ -100,7 +100,7 @@ class Frozen:
 
 def frozen_parts(model: TransformerSpec, training: TrainingSpec) -> Frozen:
     """Parts of a model that a job's `freeze` excludes from training; parts that the model lacks count as
-    frozen. Parts that the model lacks count as frozen."""
+    frozen."""
     frozen_names, count = set(training.freeze), training.first_frozen
     tower = model.tower.layers if model.tower else 0
     language = "language" in frozen_names

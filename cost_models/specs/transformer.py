@@ -246,7 +246,7 @@ class RotaryScaling(CheckedSpec):
     are scaled in part."""
 
     def contradictions(self) -> dict[str, object]:
-        """Error message, mapped to whether `low_turns` is above `high_turns`."""
+        """Whether `low_turns` is above `high_turns`, with the error message as key."""
         low, high = self.low_turns, self.high_turns
         return {f"low_turns {low:g} is above high_turns {high:g}": low > high}
 
@@ -281,8 +281,7 @@ class ExpertGroups(Spec):
 
 
 def share_of(pattern: Sequence[bool], layers: int) -> float:
-    """Share of `layers` blocks for which a repeated pattern of flags is true; 1 without a pattern. 1 without
-    a pattern."""
+    """Share of `layers` blocks for which a repeated pattern of flags is true; 1 without a pattern."""
     return sum(islice(cycle(pattern), layers)) / layers if pattern else 1.0
 
 
@@ -689,8 +688,7 @@ class TransformerSpec(_Widths):
         return turned if self.positions == "rotary" else 0.0
 
     def window_of(self, layer: int) -> int | None:
-        """Attention window of a block (counted from 0), in tokens; None if the block attends to all tokens.
-        None if the block attends to all tokens."""
+        """Attention window of a block (counted from 0), in tokens; None if the block attends to all tokens."""
         pattern = self.window_pattern
         return None if pattern and pattern[layer % len(pattern)] == "full" else self.attention_window
 
@@ -715,7 +713,7 @@ class TransformerSpec(_Widths):
     @property
     def source_share(self) -> float:
         """Number of encoder tokens per decoder token that a decoder's blocks attend to; 0 without an
-        encoder-decoder. 0 without an encoder-decoder."""
+        encoder-decoder."""
         return self.stacks.source_share if self.stacks else 0.0
 
     def _mean_over_blocks(self, full_value: float, window_value: float) -> float:
@@ -774,7 +772,7 @@ class TransformerSpec(_Widths):
 
     @property
     def moe_share(self) -> float:
-        """Share of the blocks that have a mixture of experts; 0 for a dense model. 0 for a dense model."""
+        """Share of the blocks that have a mixture of experts; 0 for a dense model."""
         return self.num_moe_layers / self.num_layers
 
     def is_mixture(self, layer: int) -> bool:

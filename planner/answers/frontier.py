@@ -318,7 +318,8 @@ def _trainer_techniques(question: Question, layout: Layout) -> Iterator[Techniqu
     stack, overlaps = question.stack, layout.overlap or ()
 
     def technique(name: str, is_used: bool, **values: tuple[Any, Any]) -> Technique:
-        """Create a technique from each stack field's values (without the technique, with it)."""
+        """Create a technique that stack fields switch; each field is given with its values without and with
+        the technique."""
         off, on = ({fact: pair[at] for fact, pair in values.items()} for at in (0, 1))
         return Technique(name=name, part="stack", on=on, off=off, is_used=is_used)
 

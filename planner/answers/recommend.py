@@ -340,9 +340,9 @@ def recommend(
 def simplest_competitive(
     question: Question, result: SearchResult, sure: Restrictions, budget: Budget
 ) -> tuple[SearchResult, LayoutKind] | None:
-    """Find the best layout of the simplest kind (set of layouts) whose best step the model cannot tell apart
-    from the fastest step within `sure`; the fastest layout if no kind comes so close. None if nothing fits,
-    or time ends.
+    """Find the best layout of the simplest kind (set of layouts) whose best step is about as fast as the
+    fastest step within `sure`, so that the model cannot distinguish them; the fastest layout if there is no
+    such kind. None if nothing fits, or time ends.
 
     If the trainer cannot run the fastest, the fastest that it can run takes its place, so that the answer is one
     that the trainer can run wherever any fits. Layouts that are too slow, or slower than the best of an earlier

@@ -50,7 +50,7 @@ from cost_models.risk import weighed_mask
 from cost_models.schedules.registry import schedule_named
 from cost_models.schedules.timeline import CriticalPath
 from planner.bounds.steps import rank_sizes
-from planner.placement.leaf import TOLERANCE, Leaf, Placement, Solution, Status, Task, proven
+from planner.placement.leaf import TOLERANCE, Leaf, Placement, Solution, Status, Task, final_status
 from planner.placement.mixes import fastest_mixes
 from planner.placement.rank_costs import RankCosts
 
@@ -439,7 +439,7 @@ def place_by_labels(task: Task) -> Solution | None:
         fastest = int(seconds_K.argmin())
         if seconds_K[fastest] < best_seconds:
             best, best_seconds = Placement.of(blocks_KRP[fastest]), float(seconds_K[fastest])
-    status: Status = "stopped" if stopped else proven(best_seconds, cut_off)
+    status: Status = "stopped" if stopped else final_status(best_seconds, cut_off)
     bound = 0.0 if stopped else min(best_seconds, cut_off)
     return Solution(status, best, best_seconds, bound, rounds, tuple(paths[len(task.met_paths) :]))
 

@@ -51,7 +51,7 @@ from planner.bounds.steps import rank_bounds
 from planner.exact.labels import Choices, choices_in_time, choices_of, place_by_labels
 from planner.exact.solvers import Solved, SolverName, available_solver, solve, weighted
 from planner.objectives import ClosingProgram
-from planner.placement.leaf import TOLERANCE, Leaf, Placement, Solution, Status, Task, proven
+from planner.placement.leaf import TOLERANCE, Leaf, Placement, Solution, Status, Task, final_status
 from planner.placement.mixes import good_placement, priced_mixes
 from planner.placement.patterns import chunk_patterns
 from planner.placement.rank_costs import RankCosts
@@ -440,12 +440,12 @@ def place_by_ilp(task: Task, solver: SolverName | None = None) -> Solution:
     the form of `place_by_labels`."""
     cut_off, choices = task.cut_off, choices_of(task.leaf, task.cut_off)
     if choices is None:
-        return Solution(proven(math.inf, cut_off), None, math.inf, bound=cut_off, rounds=0)
+        return Solution(final_status(math.inf, cut_off), None, math.inf, bound=cut_off, rounds=0)
     target = min(cut_off, choices.slowest_step) * (1 + TOLERANCE)
     result = minimum([(task, stage_columns(choices))], target, solver)
     if result.status == "stopped":
         return result
-    status, bound = proven(result.objective, cut_off), min(result.objective, cut_off)
+    status, bound = final_status(result.objective, cut_off), min(result.objective, cut_off)
     return replace(result, status=status, bound=bound)
 
 
@@ -470,5 +470,5 @@ def best_placement(task: Task) -> Solution:
             stopped.append(max(bound, solution.bound))
         if solution.placement is not None and solution.objective < seconds:
             best, seconds = solution.placement, solution.objective
-    status: Status = "stopped" if stopped else proven(seconds, task.cut_off)
+    status: Status = "stopped" if stopped else final_status(seconds, task.cut_off)
     return Solution(status, best, seconds, min([*stopped, seconds, task.cut_off]), rounds, tuple(paths))

@@ -21,8 +21,8 @@ Watch = Callable[[float, float], bool]
 
 
 class Solved(NamedTuple):
-    """Result of one solver call. `bound` is a lower bound of the optimum under every verdict; variables have
-    values if `has_solution`."""
+    """Result of one solver call: verdict, bound, and whether the variables have values. `bound` is a lower
+    bound of the optimum under every verdict; variables have values if `has_solution`."""
 
     verdict: Verdict
     bound: float

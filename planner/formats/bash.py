@@ -464,7 +464,7 @@ def exit_status(words: Sequence[Word], values: Values) -> Truth:
 
 class _Test:
     """Recursive-descent evaluator of a bash test, `[ .. ]` or `[[ .. ]]`, which consumes words from the
-    front. ]` or `[[ .. ]]`, which takes words from the front."""
+    front."""
 
     def __init__(self, words: list[Word], values: Values, *, patterns: bool) -> None:
         self.words, self.values, self.patterns = words, values, patterns

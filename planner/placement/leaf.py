@@ -252,7 +252,7 @@ class Solution:
     ranks and microbatches."""
 
 
-def proven(seconds: float, cut_off: float) -> Status:
+def final_status(seconds: float, cut_off: float) -> Status:
     """Status of a completed search for a layout's best placement, which found a step of `seconds`: "optimal",
     "infeasible" or "cut off"."""
     if math.isfinite(seconds) and seconds <= cut_off * (1 + TOLERANCE):

@@ -167,18 +167,20 @@ def good_placement(leaf: Leaf) -> tuple[Placement, float] | None:
     usual_stop = min(leaf.sizes.stop, 2 * -(-leaf.num_layers // leaf.pp) + 2)
     for sizes in dict.fromkeys((range(leaf.sizes.start, usual_stop), leaf.sizes)):
         mixes = fastest_mixes(leaf, sizes)
-        candidates_KR = _balanced(leaf, mixes[0])
+        candidates_KR = _balanced_counts(leaf, mixes[0])
         for _ in range(ROUNDS):
-            better = _best(leaf, candidates_KR[(candidates_KR < sizes.stop).all(axis=1)], *mixes)
+            better = _fastest_placement(leaf, candidates_KR[(candidates_KR < sizes.stop).all(axis=1)], *mixes)
             if better is None or (best is not None and better[1] >= best[1]):
                 break
-            best, candidates_KR = better, _moves(leaf, np.array(better[0].layers))
+            best, candidates_KR = better, _single_moves(leaf, np.array(better[0].layers))
         if best is not None:
             break
     return best
 
 
-def _best(leaf: Leaf, layers_KR: Ints, seconds_BR: Array, blocks_BRP: Ints) -> tuple[Placement, float] | None:
+def _fastest_placement(
+    leaf: Leaf, layers_KR: Ints, seconds_BR: Array, blocks_BRP: Ints
+) -> tuple[Placement, float] | None:
     """Fastest of K candidate placements, with its step seconds; None where none fits. Every rank uses its
     fastest mix of policies that fits."""
     size_KR = leaf.choice_indices(layers_KR) - leaf.kinds.classes * leaf.sizes.start
@@ -192,7 +194,7 @@ def _best(leaf: Leaf, layers_KR: Ints, seconds_BR: Array, blocks_BRP: Ints) -> t
     return Placement.of(blocks_KRP[k]), float(step_K[k])
 
 
-def _balanced(leaf: Leaf, seconds_BR: Array) -> Ints:
+def _balanced_counts(leaf: Leaf, seconds_BR: Array) -> Ints:
     """Candidate numbers of blocks on each rank, (K, R), for which the slowest rank is as fast as possible.
     Ranks get the most blocks within its seconds, less the surplus in several orders."""
     low, classes = leaf.sizes.start, leaf.kinds.classes
@@ -216,10 +218,10 @@ def _balanced(leaf: Leaf, seconds_BR: Array) -> Ints:
     from_ends = sorted(ranks, key=lambda rank: (min(rank, leaf.pp - 1 - rank), rank))
     orders = [ranks, ranks[::-1], from_ends]
     most_R = largest_counts(limits[first])
-    return np.stack([_reduced(most_R, leaf.num_layers, low, order) for order in orders])
+    return np.stack([_reduced_to(most_R, leaf.num_layers, low, order) for order in orders])
 
 
-def _reduced(most_R: Ints, total: int, low: int, order: list[int]) -> Ints:
+def _reduced_to(most_R: Ints, total: int, low: int, order: list[int]) -> Ints:
     """Remove blocks from the ranks of `order` in turn until `total` blocks are left; return the number on
     each rank, (R,)."""
     layers_R = most_R.copy()
@@ -230,7 +232,7 @@ def _reduced(most_R: Ints, total: int, low: int, order: list[int]) -> Ints:
     return layers_R
 
 
-def _moves(leaf: Leaf, layers_R: Ints) -> Ints:
+def _single_moves(leaf: Leaf, layers_R: Ints) -> Ints:
     """Number of blocks on each rank after every possible move of one block between two ranks, (K, R); empty
     if there are too many to evaluate."""
     giver_K, taker_K = np.indices((leaf.pp, leaf.pp)).reshape(2, -1)

@@ -137,8 +137,8 @@ def best_pattern(leaf: Leaf, cut_off: float = math.inf) -> tuple[Placement, floa
 
 
 def _undominated(leaf: Leaf, patterns: Ints) -> Ints:
-    """Indices of the patterns (placements) that are not dominated, which means that no pattern with the same
-    stage sizes has backward passes all as short. Longer actions never shorten a timeline."""
+    """Indices of the patterns (placements) for which no other pattern with the same stage sizes has backward
+    passes that are all as short. Longer actions never shorten a timeline."""
     layers = patterns.sum(axis=-1)
     backward = np.concatenate([scenario.backward(patterns) for scenario in leaf.scenario_leaves], axis=-1)
     front: list[int] = []

@@ -64,7 +64,7 @@ class State:
         """Objective of the current assignment plus penalties for overfull memory and uneven load."""
         return float(self._scores(self.use[None])[0])
 
-    def over(self, use: Array) -> Array:
+    def excess_share(self, use: Array) -> Array:
         """Share by which memory of GPUs or hosts is exceeded at the fullest moment, (..., K + M + 1) → (...)."""
         return np.asarray(np.maximum(use[..., self.memories].max(axis=-1) - 1, 0))
 
@@ -72,7 +72,7 @@ class State:
         """Scores of n candidate assignments, (n,), from their resources (n, G, K + M + 1)."""
         stages = self.problem.stage_seconds(use).sum(axis=-1)
         even = np.square(use[..., :-1]).mean(axis=-2).sum(axis=-1)
-        return np.asarray(stages + OVERFULL * self.over(use).sum(axis=-1) + self.even * even)
+        return np.asarray(stages + OVERFULL * self.excess_share(use).sum(axis=-1) + self.even * even)
 
     def add(self, unit: int, row: int, places: Places, sign: int = 1) -> None:
         """Place a unit in an option row at the given places, or with `sign` −1 remove it."""
@@ -114,7 +114,7 @@ class State:
         after = before + shard[:, None]
         stages = np.maximum(after[..., self.loads], longest[:, None]).sum(axis=-1)
         even = np.matmul(before[..., :-1], shard[:, :-1, None])[..., 0] * (2 * self.even / self.gpus)
-        cost = stages + OVERFULL * self.over(after) + even
+        cost = stages + OVERFULL * self.excess_share(after) + even
         cost[np.arange(len(active))[:, None], places[active, :nth]] = np.inf  # slices of a table lie apart
         best = np.argmin(cost, axis=1)
         places[active, nth] = best
@@ -168,7 +168,7 @@ def improve(state: State, *, patience: int, seed: int, target: float, stop: Call
     best, best_score = state.placement, state.score
     for nth in range(ROUNDS):
         step = float(state.problem.stage_seconds(state.use).sum())
-        at_target = step <= target and not state.over(state.use).any()
+        at_target = step <= target and not state.excess_share(state.use).any()
         if at_target or idle > patience or stop():
             break
         if nth:
@@ -269,7 +269,7 @@ def repack(state: State, gpu: int, random: np.random.Generator) -> bool:
         longest = np.maximum(elsewhere, problem.stage_floors)
         stages = np.maximum(np.maximum(own_use, partner_use)[:, state.loads], longest).sum(axis=1)
         even = (np.square(own_use) + np.square(partner_use))[:, :-1].sum(axis=1) * (EVEN / state.gpus)
-        scores = stages + OVERFULL * (state.over(own_use) + state.over(partner_use)) + even
+        scores = stages + OVERFULL * (state.excess_share(own_use) + state.excess_share(partner_use)) + even
         best = int(np.argmin(scores))
         if scores[best] >= scores[0] - BETTER * stages[0]:
             continue

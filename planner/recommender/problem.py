@@ -290,7 +290,7 @@ def no_room_error(problem: Problem) -> DoesNotFitError:
     return DoesNotFitError(message, problems=least, hint=hint)
 
 
-def pose(priced: PricedOptions, objective: Objective, restrictions: ShardingRestrictions) -> Problem:
+def build_problem(priced: PricedOptions, objective: Objective, restrictions: ShardingRestrictions) -> Problem:
     """Build the optimization problem of a sharding search from prices, objective and restrictions.
 
     Raises:

@@ -50,7 +50,7 @@ class OptionsProgram:
         self.T = [variable(f"T_{k}", lowBound=floor) for k, floor in enumerate(floors)]
         self.E = [variable(f"E_{k}", lowBound=0) for k in range(len(floors))]
         self.problem += pulp.lpSum(self.T), "seconds"
-        self.every_unit_is_held()
+        self.every_unit_is_placed()
         self.stages_and_memories_hold_the_mean()
         self.large_shards_lie_apart()
         if shards:
@@ -62,7 +62,7 @@ class OptionsProgram:
         """Linear expression Σ coefficient · x over option rows."""
         return weighted(zip(self.x, coefficients.tolist(), strict=True))
 
-    def every_unit_is_held(self) -> None:
+    def every_unit_is_placed(self) -> None:
         """Constrain each class so that Σ_r x[r] equals its number of units."""
         for class_index, count in enumerate(self.counts.tolist()):
             rows = self.of.rows_of(class_index).tolist()
@@ -160,9 +160,13 @@ class PlacesProgram(OptionsProgram):
                     self.problem += y - self.x[row] <= 0, f"apart_{row}_{place}"
 
     def every_gpu_and_host_holds_its_shards(self) -> None:
-        """Constrain stage lengths, T[k] ≥ E[k] + Σ_r shard[r, k] y[r, g] + load of tables with given places
-        on GPU g; memory, base[g, m] + F[m] + Σ_r size[r, m] y[r, g] ≤ 1 at each moment m; and host memory
-        likewise, base[n] + H + Σ_r host[r] y[r, p] ≤ 1 over the places p of each node n."""
+        """Bound stage lengths from below, and memory of GPUs and hosts from above, by the shards placed on
+        each GPU and host.
+
+        Stage lengths: T[k] ≥ E[k] + Σ_r shard[r, k] y[r, g] + load of tables with given places on GPU g. Memory of a
+        GPU: base[g, m] + F[m] + Σ_r size[r, m] y[r, g] ≤ 1 at each moment m. Memory of a host: base[n] + H +
+        Σ_r host[r] y[r, p] ≤ 1 over the places p of each node n.
+        """
         stages, host, on_nodes = self.base.shape[1], self.of.base.shape[1] - 1, self.rows.on_nodes
         everywhere = [*self.E, *(self.sum(self.rows.everywhere[:, m]) for m in range(stages, host + 1))]
         gpus, per_node = range(self.of.priced.gpus), self.of.priced.gpus_per_node

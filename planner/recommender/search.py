@@ -42,7 +42,7 @@ from planner.exact.solvers import (
     solve,
 )
 from planner.recommender.local_search import State, improve, place_units
-from planner.recommender.problem import Objective, Placement, Problem, no_room_error, pose
+from planner.recommender.problem import Objective, Placement, Problem, build_problem, no_room_error
 from planner.recommender.program import OptionsProgram, PlacesProgram
 from planner.recommender.restrictions import UNRESTRICTED, ShardingRestrictions, covered_options
 from planner.search.search import Budget, Row, scaling_rows
@@ -415,7 +415,10 @@ def plan_sharding(
         KeyboardInterrupt: the user ended it, unless interrupts are kept.
     """
     budget, start = budget or Budget(), time.monotonic()
-    problem, limit = pose(priced, objective, restrictions), min(budget.time_limit or math.inf, seconds)
+    problem, limit = (
+        build_problem(priced, objective, restrictions),
+        min(budget.time_limit or math.inf, seconds),
+    )
     search = Search(
         problem=problem,
         solver=budget.solver or available_solver(),

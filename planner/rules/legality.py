@@ -150,9 +150,8 @@ UNPRICED_OFFLOAD = (
 
 
 def is_offload_unpriced(question: Question) -> bool:
-    """Whether the cost model cannot price offload to host memory in this training job, which would offload
-    frozen weights, or optimizer states of another size than Adam's. Host memory would hold frozen weights, or
-    optimizer states of another size than Adam's."""
+    """Whether the cost model cannot price offload to host memory in this training job, as it would offload
+    frozen weights, or optimizer states of another size than Adam's."""
     training = question.training
     of_adam = training.optimizer in ("adamw", "sgd", "lamb")
     return not of_adam or any((training.freeze, question.model.tower, training.tuning, training.reference))

@@ -153,8 +153,8 @@ CLOSED: dict[str, Callable[[Question, str | None], str]] = {
     "overlap": lambda question, trainer: "",
     "replicas": _opens_no_replicas,
 }
-"""Name of a closed axis (left at its simplest value unless `--allow` or a restriction names it) → reason why
-`--allow` has no effect for a question and trainer. The reason is empty if it has an effect."""
+"""Function that returns the reason why `--allow` has no effect for a question and trainer (empty if it has one), by
+name of a closed axis (an axis left at its simplest value unless `--allow` or a restriction names it)."""
 
 _AFFECTS: dict[str, tuple[Matter, ...]] = {
     **dict.fromkeys(("tp", "cp", "ep", "etp"), ("states", "blocks")),

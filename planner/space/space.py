@@ -322,8 +322,8 @@ class Space:
         return replace(self.cores.rows(core), zero=zero, shard=shard, vpp=vpp, schedule=schedule)
 
     def smallest_rows(self) -> tuple[Ints, LayoutColumns]:
-        """For every core and ZeRO stage, the index of the core, (N,), and the layout that needs least memory.
-        It is sharded over all ranks, with the minimum of offloaded blocks.
+        """Layout that needs least memory for every core and ZeRO stage, with the index of the core, (N,). It
+        is sharded over all ranks, with the minimum of offloaded blocks.
 
         In 1f1b, or where a pipeline cannot run that (it has few microbatches, or was fixed) in its first shape.
         """
@@ -487,8 +487,8 @@ bytes each."""
 
 
 def _key(question: Question, limits: Restrictions) -> tuple[Question, Restrictions, frozenset[str]]:
-    """Cache key of a question and restrictions, without memory limit and confidence, which no legality rule
-    reads; of the recompute policies only the schedules count that run under them."""
+    """Cache key of a question and restrictions, without parts that no legality rule reads, such as memory
+    limit and confidence. Instead of recompute policies it has the schedules that run under them."""
     runs = schedules_run(question, limits)
     free = replace(limits, max_memory=None, confidence=None, forbidden_recompute=frozenset())
     return replace(question, confidence=EVEN), free, frozenset(runs)

@@ -15,7 +15,7 @@ from shardings import least_of_all, loads_of, random_prices
 from cost_models.errors import DoesNotFitError, RunError
 from planner.exact.solvers import solve
 from planner.recommender import search as proving
-from planner.recommender.problem import OBJECTIVES, Objective, pose
+from planner.recommender.problem import OBJECTIVES, Objective, build_problem
 from planner.recommender.program import OptionsProgram
 from planner.recommender.restrictions import ShardingRestrictions
 from planner.recommender.search import plan_sharding
@@ -56,7 +56,7 @@ def test_the_bound_over_options_is_never_above_the_optimum(
     priced = random_prices(seed, tables=3)
     least = least_of_all(priced, objective)
     try:
-        problem = pose(priced, objective, ShardingRestrictions())
+        problem = build_problem(priced, objective, ShardingRestrictions())
     except DoesNotFitError:
         assert math.isinf(least)
         return

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from shardings import least_of_all, random_prices
 
 from cost_models.errors import DoesNotFitError
-from planner.recommender.problem import OBJECTIVES, Objective, pose
+from planner.recommender.problem import OBJECTIVES, Objective, build_problem
 from planner.recommender.program import OptionsProgram, PlacesProgram
 from planner.recommender.restrictions import ShardingRestrictions
 from planner.recommender.search import Search, probe
@@ -22,7 +22,7 @@ def test_probing_leaves_the_optimum_open(seed: int, objective: Objective, known:
     priced = random_prices(seed, tables=3)
     least = least_of_all(priced, objective)
     try:
-        problem = pose(priced, objective, ShardingRestrictions())
+        problem = build_problem(priced, objective, ShardingRestrictions())
     except DoesNotFitError:
         return
     if math.isinf(least):

@@ -7,14 +7,14 @@ import pytest
 from shardings import random_prices
 
 from planner.recommender.local_search import State, improve, repack
-from planner.recommender.problem import OBJECTIVES, pose
+from planner.recommender.problem import OBJECTIVES, build_problem
 from planner.recommender.restrictions import ShardingRestrictions
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_sums_are_those_of_the_placement_and_slices_lie_apart(objective: str) -> None:
     for seed in range(6):
-        problem = pose(random_prices(seed, tables=30, gpus=4), objective, ShardingRestrictions())  # type: ignore[arg-type]
+        problem = build_problem(random_prices(seed, tables=30, gpus=4), objective, ShardingRestrictions())  # type: ignore[arg-type]
         unscaled, problem = problem, problem.in_units_of(1e-3)
         state = State(problem)
         for unit in range(len(problem.units)):
