@@ -39,7 +39,7 @@ class Flag:
     """Command-line form of one field of an options class: spelling, type, help and group."""
 
     metavar: str
-    help: str
+    help: str = ""
     """Text in `--help`; empty: the first paragraph of the field's docstring."""
     kind: Any = str
     """Type to which the flag's text is converted: `str`, `int`, `float`, `bool`, `Path`, an enumeration, or a

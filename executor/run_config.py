@@ -94,87 +94,85 @@ def require_descent(rate: Rate, clip: float | None) -> None:
 class RunConfig(Spec):
     """How to train, for how long, on what, and what to do about faults. Fields are named as flags are."""
 
-    steps: Annotated[_Count, Flag("N", "Optimizer steps to train.", int, minimum=1)] = 20
-    """Steps that are measured, after the warm-up."""
-    backend: Annotated[str | None, Flag("", "nccl or gloo; default: as the cluster.")] = None
-    """`nccl` or `gloo`; None: as the plan's cluster has it."""
-    seed: Annotated[int, Flag("N", "Of the weights and the order of the data.", int)] = 0
+    steps: Annotated[_Count, Flag("N", kind=int, minimum=1)] = 20
+    """Optimizer steps to train.
+
+    They are measured, after the warm-up.
+    """
+    backend: Annotated[str | None, Flag("")] = None
+    """nccl or gloo; default: as the cluster."""
+    seed: Annotated[int, Flag("N", kind=int)] = 0
     """Seed of the weights and of the order of the data."""
-    learning_rate: Annotated[float, Flag("RATE", "At its highest.", float)] = CONSTANT_RATE.peak
+    learning_rate: Annotated[float, Flag("RATE", kind=float)] = CONSTANT_RATE.peak
     """Learning rate at its peak."""
-    rate_warm_up: Annotated[int, Flag("N", "Steps in which the rate rises to it.", int)] = 0
-    """Steps in which the learning rate rises to it."""
-    rate_decay: Annotated[
-        int | None, Flag("N", "Step by which it has fallen to a tenth, as a cosine.", int)
-    ] = None
-    """Step by which the rate has fallen to a tenth, as a cosine; None keeps it constant."""
-    clip: Annotated[float | None, Flag("NORM", "Largest norm of a step's gradient.", float)] = None
-    """Largest norm of the full model's gradient; larger gradients are scaled down to it."""
-    compile: Annotated[bool, Flag("", "Compile each block with torch.compile.", bool)] = False
-    """Compile each block with `torch.compile`."""
+    rate_warm_up: Annotated[int, Flag("N", kind=int)] = 0
+    """Steps in which the learning rate rises to its peak."""
+    rate_decay: Annotated[int | None, Flag("N", kind=int)] = None
+    """Step by which the rate has fallen to a tenth, as a cosine; default: it stays constant."""
+    clip: Annotated[float | None, Flag("NORM", kind=float)] = None
+    """Largest norm of a step's gradient."""
+    compile: Annotated[bool, Flag("", kind=bool)] = False
+    """Compile each block with torch.compile."""
     out: Annotated[
-        _PathLike | None,
-        Flag("DIR", "Folder of run-report.json.", Path, names=("-o", "--out"), command_default=Path("run")),
+        _PathLike | None, Flag("DIR", kind=Path, names=("-o", "--out"), command_default=Path("run"))
     ] = None
-    """Folder that keeps `run-report.json` and `progress.jsonl`; None: nothing is kept."""
-    trace: Annotated[
-        _PathLike | None,
-        Flag("FILE.json", "Chrome trace of a step: every rank as predicted and as measured.", Path),
-    ] = None
-    """File for the Chrome trace of one step."""
-    profiler: Annotated[
-        _PathLike | None, Flag("DIR", "torch.profiler's trace of a step, one file a rank, for measure.", Path)
-    ] = None
-    """Folder for what torch's profiler sees of one more step on each rank."""
-    drive: Annotated[
-        _PathLike | None,
-        Flag("DIR", "Folder for states that the plan has on the drive; default: --out.", Path),
-    ] = None
-    """Folder of the drive on which optimizer states lie, where the plan has them there; None: the run's own."""
+    """Folder of run-report.json.
+
+    It also holds `progress.jsonl`; None: nothing is written.
+    """
+    trace: Annotated[_PathLike | None, Flag("FILE.json", kind=Path)] = None
+    """Chrome trace of a step: every rank as predicted and as measured."""
+    profiler: Annotated[_PathLike | None, Flag("DIR", kind=Path)] = None
+    """torch.profiler's trace of a step, one file a rank, for measure."""
+    drive: Annotated[_PathLike | None, Flag("DIR", kind=Path)] = None
+    """Folder for states that the plan has on the drive; default: --out."""
     data: Annotated[
-        str,
-        BeforeValidator(lambda given: str(given) if isinstance(given, Path) else given),
-        Flag("DIR", "A token folder; also: text, random."),
+        str, BeforeValidator(lambda given: str(given) if isinstance(given, Path) else given), Flag("DIR")
     ] = TEXT
-    """`text`, `random`, or a folder that `meshwright tokens` made."""
-    weights: Annotated[
-        _PathLike | None, Flag("DIR", "Start from the safetensors of a Hugging Face folder.", Path)
-    ] = None
-    """Folder of Hugging Face with the weights to start from; None: they are drawn."""
-    save_weights: Annotated[
-        _PathLike | None, Flag("DIR", "Write the weights at the end, as such a folder.", Path)
-    ] = None
-    """Folder that gets the weights after the last step, as Hugging Face has them."""
-    checkpoint: Annotated[_PathLike | None, Flag("DIR", "Save the training state here.", Path)] = None
-    """Folder of checkpoints; None: none are written, and lost ranks are not started again."""
-    every: Annotated[
-        _Count, Flag("N", "Steps from checkpoint to checkpoint; auto: the best.", command_default="100")
-    ] = 100
-    """Optimizer steps from one checkpoint to the next; there is one more at the end."""
-    keep: Annotated[_Count, Flag("N", "Newest checkpoints that stay.", int, minimum=1)] = 3
-    """How many checkpoints stay, the newest."""
-    resume: Annotated[bool, Flag("", "Go on from the newest whole checkpoint, on this plan.", bool)] = False
-    """Go on from the newest checkpoint that is whole; start at the beginning where there is none."""
-    restarts: Annotated[
-        int, Field(ge=0), Flag("N", "With --checkpoint: how often to replace lost ranks.", int, minimum=0)
-    ] = 3
-    """How often lost ranks are started again, where there are checkpoints."""
+    """A token folder; also: text, random.
+
+    `meshwright tokens` makes such a folder.
+    """
+    weights: Annotated[_PathLike | None, Flag("DIR", kind=Path)] = None
+    """Start from the safetensors of a Hugging Face folder.
+
+    None: weights are drawn.
+    """
+    save_weights: Annotated[_PathLike | None, Flag("DIR", kind=Path)] = None
+    """Write the weights at the end, as such a folder."""
+    checkpoint: Annotated[_PathLike | None, Flag("DIR", kind=Path)] = None
+    """Save the training state here.
+
+    Folder of checkpoints; None: none are written, and lost ranks are not started again.
+    """
+    every: Annotated[_Count, Flag("N", command_default="100")] = 100
+    """Steps from checkpoint to checkpoint; auto: the best.
+
+    Optimizer steps from one checkpoint to the next; there is one more at the end.
+    """
+    keep: Annotated[_Count, Flag("N", kind=int, minimum=1)] = 3
+    """Newest checkpoints that stay."""
+    resume: Annotated[bool, Flag("", kind=bool)] = False
+    """Go on from the newest whole checkpoint, on this plan.
+
+    Go on from the newest checkpoint that is whole; start at the beginning where there is none.
+    """
+    restarts: Annotated[int, Field(ge=0), Flag("N", kind=int, minimum=0)] = 3
+    """With --checkpoint: how often to replace lost ranks."""
     timeout: Annotated[
-        float,
-        Field(gt=0, allow_inf_nan=False),
-        Flag(
-            "SECONDS",
-            "A rank without progress for so long counts as hung.",
-            float,
-            minimum=1,
-            command_default=600,
-        ),
+        float, Field(gt=0, allow_inf_nan=False), Flag("SECONDS", kind=float, minimum=1, command_default=600)
     ] = 600.0
-    """Seconds without progress after which a rank is taken to hang; several nodes wait as long for one another."""
-    nodes: Annotated[int, Flag("N", "Nodes to run on; start it on each of them.", int, minimum=1)] = 1
-    """Number of nodes, which share the ranks evenly; the run is started on each."""
-    rendezvous: Annotated[str | None, Flag("HOST:PORT", "Where nodes meet: one of them.")] = None
-    """`host:port` on one of several nodes, where they meet."""
+    """A rank without progress for so long counts as hung.
+
+    Seconds without progress after which a rank is taken to hang; several nodes wait as long for one another.
+    """
+    nodes: Annotated[int, Flag("N", kind=int, minimum=1)] = 1
+    """Nodes to run on; start it on each of them.
+
+    Number of nodes, which share the ranks evenly; the run is started on each.
+    """
+    rendezvous: Annotated[str | None, Flag("HOST:PORT")] = None
+    """Where nodes meet: one of them."""
 
     # without a flag
     warm_up: Annotated[int, Field(ge=0)] = 2

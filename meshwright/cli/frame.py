@@ -54,6 +54,7 @@ def typer_function(command: Command[Any], words: Sequence[str] | None = None) ->
         defaults |= defaults_of(record)
     if words is None or {"-h", "--help"} & set(words):  # reading the texts takes time
         verb_flags, output_flags = with_help(verb_flags, command.options), with_help(output_flags, Output)
+        nested = with_help(nested, record) if record is not None else nested
 
     def value(name: str, given: Any) -> Any:
         """Value of an option: a list as a tuple, its default where it was not given."""
