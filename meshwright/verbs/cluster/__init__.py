@@ -20,9 +20,13 @@ if TYPE_CHECKING:
 class ClusterOptions(Options, kw_only=True):
     """What is known of any cluster beside its machine or its file of links."""
 
-    nodes: int | None = flag("N", "Nodes; default: the SLURM job's, or 1.", minimum=1)
-    """Nodes of the cluster, where neither scheduler nor file says."""
-    name: str | None = flag("NAME", "Name of the cluster; default: SLURM's.")
+    nodes: int | None = flag("N", minimum=1)
+    """Nodes; default: the SLURM job's, or 1.
+
+    Nodes of the cluster, where neither scheduler nor file says.
+    """
+    name: str | None = flag("NAME")
+    """Name of the cluster; default: SLURM's."""
     links: Mapping[str, str] | None = None
     """Known links: `{"inter_node": "infiniband,400Gb/s,5us"}`; the latency may be left out."""
 
@@ -50,12 +54,21 @@ def discover(options: DiscoverOptions) -> Discovered:
 class GraphOptions(ClusterOptions, kw_only=True):
     """Options of a cluster that a file of links describes."""
 
-    gpu: str | None = flag("NAME", "GPU, if the file of links names none.")
-    """A name of the catalogue; None: the file has it (`# gpu: h100-sxm`)."""
-    hosts: str | None = flag("PATTERN", "GPU nodes among the hosts of `ibnetdiscover`: 'gpu*'.")
-    """Pattern of the GPU nodes' names; None: what they are usually called."""
-    gpus_per_node: int | None = flag("N", "GPUs per node; default: its adapters.", minimum=1)
-    """GPUs in a node for `ibnetdiscover`, which shows adapters alone; None: as many as adapters."""
+    gpu: str | None = flag("NAME")
+    """GPU, if the file of links names none.
+
+    A name of the catalogue; None: the file has it (`# gpu: h100-sxm`).
+    """
+    hosts: str | None = flag("PATTERN")
+    """GPU nodes among the hosts of `ibnetdiscover`: 'gpu*'.
+
+    Pattern of the GPU nodes' names; None: what they are usually called.
+    """
+    gpus_per_node: int | None = flag("N", minimum=1)
+    """GPUs per node; default: its adapters.
+
+    GPUs in a node for `ibnetdiscover`, which shows adapters alone; None: as many as adapters.
+    """
 
 
 class LinksOptions(GraphOptions):
@@ -80,8 +93,10 @@ def cluster_from_links(options: LinksOptions) -> LinkedCluster:
 class ClusterFlags(GraphOptions, kw_only=True):
     """Options of `meshwright cluster`."""
 
-    template: bool = switch("Write a commented file to fill in.", panel="subject")
-    discover: bool = switch("Describe this node from its driver, kernel and scheduler.", panel="subject")
+    template: bool = switch(panel="subject")
+    """Write a commented file to fill in."""
+    discover: bool = switch(panel="subject")
+    """Describe this node from its driver, kernel and scheduler."""
     from_links: Path | None = flag("FILE", panel="subject")
     """List of links: CSV, JSON, output of `topo -m` or `ibnetdiscover`."""
     link: tuple[str, ...] = flag("LINK", kind=list[str], default=())
