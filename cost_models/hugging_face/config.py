@@ -384,12 +384,14 @@ def tower_fields(config: Config, decoder: Mapping[str, Any]) -> tuple[dict[str, 
     entry = table["towers"].get(joined["tower"] if kind == model_type else kind)
     if entry is None:
         return None
-    tower = dict(entry["facts"])
+    tower = entry["facts"] | joined.get("facts", {})
     for name, (key, default) in entry["optional"].items():
         tower[name] = default if vision.get(key) is None else vision[key]
     layers, width = tower["layers"], tower["hidden_size"]
     sized = all(isinstance(one, int | float | str) for one in tower.values())
     if not sized or not isinstance(decoder.get("num_layers"), int):
+        return None
+    if tower["image"] // tower["patch"] % tower.get("merge", 1):  # as where a config states no size of images
         return None
     if "ffn_hidden_size" not in tower:
         tower["ffn_hidden_size"] = int(width * vision.get("mlp_ratio", 4))
@@ -403,7 +405,7 @@ def tower_fields(config: Config, decoder: Mapping[str, Any]) -> tuple[dict[str, 
         merge = tower.get("merge")
         tower["projector_hidden_size"] = width * merge**2 if merge else decoder["hidden_size"]
         tower["projector_activation"] = ACTIVATIONS.get(config.get("projector_hidden_act", "gelu"), "gelu")
-    tower["projector_bias"] = bool(config.get("multimodal_projector_bias", True))
+    tower.setdefault("projector_bias", bool(config.get("multimodal_projector_bias", True)))
     assumption = f"a vision tower of {tower['layers']} blocks before its decoder"
     if not joined["normed"]:
         assumption += f", without the {behind} behind it and their norm, which the decoder does not read"

@@ -392,8 +392,9 @@ class Tower(_Widths):
     norm_after: bool = False
     """Whether there is a norm after the last block."""
     merge: PositiveInt = 1
-    """Side, in patches, of the squares of neighbouring patches that are concatenated into one token
-    (Qwen2-VL: 2)."""
+    """Side, in patches, of the squares of neighbouring patches that become one token (Qwen2-VL: 2)."""
+    pools: bool = Field(default=False, exclude_if=lambda pools: not pools)
+    """Whether the tokens of a square of `merge` patches are averaged, not concatenated (Gemma 3)."""
     projector_norm: bool = False
     """Whether the projector begins with a norm."""
     projector_hidden_size: Annotated[int, Field(ge=0, le=10**6)] = 0
@@ -445,7 +446,7 @@ class Tower(_Widths):
     @property
     def projector_inputs(self) -> int:
         """Input width of the projector between vision tower and decoder."""
-        return int(self.hidden_size * self.merge**2)
+        return int(self.hidden_size * (1 if self.pools else self.merge**2))
 
 
 Activation = Literal["gelu", "gelu-tanh", "silu", "relu", "squared-relu", "quick-gelu"]

@@ -72,7 +72,7 @@ class Patches(nn.Module):
 
 
 class Projector(nn.Module):
-    """Tokens of neighbouring patches side by side, made as wide as the decoder; the class token is left out."""
+    """Tokens of neighbouring patches, side by side or averaged, as wide as the decoder; the class token is left out."""
 
     def __init__(self, tower: Tower, width: int) -> None:
         super().__init__()
@@ -88,7 +88,8 @@ class Projector(nn.Module):
         x, side = x_NPE[:, int(self.tower.class_token) :], self.tower.merge
         if side > 1:
             squares = torch.unflatten(x, 1, (-1, side, self.tower.image // self.tower.patch // side, side))
-            x = squares.transpose(2, 3).flatten(3).flatten(1, 2)
+            squares = squares.transpose(2, 3)
+            x = (squares.mean((3, 4)) if self.tower.pools else squares.flatten(3)).flatten(1, 2)
         x = x if self.norm is None else self.norm(x)
         output: Tensor = self.down(x if self.up is None else self.activation(self.up(x)))
         return output

@@ -31,6 +31,22 @@ CLIP = {"model_type": "clip_vision_model", "image_size": 336, "patch_size": 14, 
 SIGLIP = {"model_type": "siglip_vision_model", "image_size": 384, "patch_size": 14, **VISION}
 QWEN = {"model_type": "qwen2_vl", "depth": 4, "embed_dim": 256, "num_heads": 4, "hidden_size": 512}
 GEMMA = {"model_type": "gemma", "head_dim": 64}
+QWEN_7B = {
+    "model_type": "qwen2_5_vl_text",
+    "hidden_size": 3584,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
+}
+QWEN_7B |= {"intermediate_size": 18944, "vocab_size": 152064, "tie_word_embeddings": False}
+GEMMA_4B = {
+    "model_type": "gemma3_text",
+    "hidden_size": 2560,
+    "num_hidden_layers": 34,
+    "intermediate_size": 10240,
+}
+GEMMA_4B |= {"head_dim": 256, "vocab_size": 262208, "sliding_window": 1024}
+SO400M = {"image_size": 896, "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27}
+SO400M |= {"num_attention_heads": 16}
 LLAVA = {"model_type": "llava", "vision_feature_layer": -2}
 ONEVISION = {"model_type": "llava_onevision", "vision_feature_layer": -1}
 COUNTED: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], int, int]] = [
@@ -38,9 +54,18 @@ COUNTED: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], int, int]] =
     (ONEVISION, {"model_type": "qwen2"}, SIGLIP, 12_000_256, NORM + 512),
     ({"model_type": "paligemma"}, GEMMA, SIGLIP | {"image_size": 224}, 11_100_928, 0),
     ({"model_type": "qwen2_vl"}, {"model_type": "qwen2_vl_text"}, QWEN, 13_143_552, 0),
+    (
+        {"model_type": "qwen2_5_vl"},
+        QWEN_7B,
+        {"depth": 32, "hidden_size": 1280, "num_heads": 16},
+        8_292_166_656,
+        0,
+    ),
+    ({"model_type": "gemma3"}, GEMMA_4B, SIGLIP | SO400M, 4_300_079_472, -1152),
 ]
 """Configs (outside, of the text, of the tower), parameters by `AutoModelForImageTextToText` of transformers 5.24 on the
-meta device, and those of them that the decoder does not read: a block and a norm, a vector behind rows of patches."""
+meta device (Qwen2.5-VL-7B, Gemma 3 4B: headers of the checkpoints), and those of them that the decoder does not read: a
+block and a norm, a vector behind rows of patches; Gemma's norm before its projector has no bias, ours has."""
 
 
 @pytest.mark.parametrize(("outer", "text", "vision", "count", "unread"), COUNTED)

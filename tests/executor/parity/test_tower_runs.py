@@ -16,11 +16,11 @@ from training import LLAMA, LLAVA, TWO_IMAGES, plan_for, reported
 from cost_models.operators.flops import model_flops
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.specs.training import TrainingSpec
-from cost_models.specs.transformer import TransformerSpec
+from cost_models.specs.transformer import Tower, TransformerSpec
 from executor.engine.engine import loss
 from executor.measure.report import RunReport
 from executor.models.adapters import freeze as freeze_parts
-from executor.models.transformer import Transformer
+from executor.models.transformer import Projector, Transformer
 from planner.plan import Plan
 
 
@@ -64,3 +64,12 @@ def test_bytes_are_those_of_the_plan(
 
 def _reported(plan: Plan, folder: Path) -> RunReport:
     return reported(plan, folder, steps=1, warm_up=1, waiting_steps=0)
+
+
+def test_a_tower_that_pools_averages_squares_of_patches() -> None:
+    """Four rows of four patches become two rows of two tokens, each the mean of four."""
+    tower = Tower(layers=1, hidden_size=8, num_heads=2, image=56, merge=2, pools=True, projector_bias=False)
+    projector, patches = Projector(tower, 8), torch.randn(3, 16, 8)
+    torch.nn.init.eye_(projector.down.weight)
+    means = patches.view(3, 2, 2, 2, 2, 8).mean((2, 4)).reshape(3, 4, 8)
+    torch.testing.assert_close(projector(patches), means)
