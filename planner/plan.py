@@ -386,6 +386,7 @@ class Plan(AnyPlan):
 
     @property
     def num_ranks(self) -> int:
+        """Number of ranks of the plan's layout."""
         return self.layout.num_gpus
 
     def require_readable(self) -> None:

@@ -37,6 +37,8 @@ class _Template(Formatter):
     pattern: `{stack.zero_stages:zero*}` is "zero0, zero1 or zero2"."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
+        """Format a value; a list with a pattern that ends with `*` becomes alternatives, any other value is
+        formatted as usual."""
         if "*" in format_spec:
             return either([format_spec.replace("*", str(item)) for item in value])
         return format(value, format_spec)

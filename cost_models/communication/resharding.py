@@ -157,6 +157,8 @@ def _rank_boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dic
     copies = int(LayoutColumns.of([layout]).expert_shard[0]) if sharded else 1
 
     def side(place: Ints, number: int) -> Array:
+        """Begin and end of each rank's part along one direction, (R, 2), if it has part `place` of `number`
+        equal parts."""
         return np.stack([place / number, (place + 1) / number], axis=-1)
 
     expert, cut = side(seat // etp % ep, ep), side(seat // (etp * ep) % copies, copies)

@@ -111,6 +111,7 @@ def _recomputed_seconds(
     products = products_of(operators)
 
     def forward_of(share: float, gemm: Gemm) -> Array:
+        """Forward seconds of a matrix product in the share `share` of the blocks, (N,)."""
         return share * forward_seconds(local_gemm(question, columns, gemm), device)
 
     selective = core if drops & ATTEND_AGAIN else np.zeros(len(columns))

@@ -51,6 +51,7 @@ def measured_block(question: Question, columns: LayoutColumns) -> Array:
     model, operators = question.model, block_operators(question.model)
 
     def calls(operator: ElementwiseOperator, amount: Amount, count: float = 1.0) -> _Calls:
+        """Operator with the amount of data on a rank and the number of its calls."""
         return operator, on_rank(question, columns, amount), count
 
     call_counts: dict[tuple[ElementwiseOperator, Tensor], float] = defaultdict(float)

@@ -256,6 +256,7 @@ def _known_names(devices: Devices, hosts: Mapping[str, Sequence[str]]) -> dict[s
     """Device name by GUID: `host.nic0` in order of descriptions, or the description of a switch."""
 
     def ordered(guids: Iterable[str]) -> list[str]:
+        """GUIDs sorted by the description of their device."""
         return sorted(guids, key=lambda guid: (natural(devices[guid][1]), guid))
 
     names = {guid: f"{host}.nic{at}" for host, nics in hosts.items() for at, guid in enumerate(ordered(nics))}

@@ -95,6 +95,8 @@ class LogFormat(Spec):
 
 
 class _Formats(Spec):
+    """Contents of a data file of log formats."""
+
     source: str
     """The releases of the trainers that the patterns were read from, by file."""
     formats: dict[str, LogFormat]

@@ -207,6 +207,7 @@ def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> 
     inputs = [(one, one.share, _kept_bytes(question, one)) for one in operators]
 
     def bytes_of(terms: Iterable[tuple[float, Amount]]) -> Array:
+        """Bytes on a rank, (N,), of terms given as (factor, amount)."""
         return on_rank(question, columns, sum_amounts(terms))
 
     core = [(question.model.attention_share, _score_bytes(question))]

@@ -214,6 +214,7 @@ class Pipeline:
         stages or ranks."""
 
         def values(name: str) -> Array:
+            """Values of one coefficient on every pipeline rank, (R, ...)."""
             column: Array = getattr(self.costs, name)
             if self.scenario_axes:
                 return column.reshape(-1, *[1] * self.scenario_axes, *column.shape[1:])

@@ -195,6 +195,8 @@ def _transfer_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> dict[str, tup
     ranks, waits_n = len(pool_R), terms.blocking[rows]
 
     def between_pools(seconds: Array, sender: Ints, receiver: Ints) -> tuple[Array, Array]:
+        """Seconds of transfers between the pools of senders and receivers, and the larger slowdown of both,
+        (R, n) each."""
         slower = np.maximum(terms.slowdown[sender[:, None], rows], terms.slowdown[receiver[:, None], rows])
         return seconds[sender[:, None], receiver[:, None], rows], slower
 
@@ -239,6 +241,7 @@ def _without_transfers(terms: Terms, pool: Question, columns: LayoutColumns) -> 
     slowdown = jitter_share(pool, columns)
 
     def without_pp(term: Term) -> Term:
+        """Term without pipeline transfers."""
         other_parts = {part: value for part, value in term.items() if part not in ("pp_comm", "jitter")}
         return with_jitter({**other_parts, "pp_comm": np.zeros(len(columns))}, slowdown)
 
@@ -385,6 +388,7 @@ def shares(question: Question, layout: Layout, pipelines: Sequence[Pipeline], bl
     as possible."""
 
     def finish(pipeline: Pipeline, microbatches: int) -> float:
+        """Step seconds of a replica in a pool with the given number of microbatches."""
         return float(replace(pipeline, microbatches=microbatches).step_seconds(blocks_SP))
 
     total_microbatches = question.training.global_batch // layout.mbs
@@ -405,6 +409,8 @@ def shared(finish: Sequence[Finish], replicas: Sequence[int], microbatches: int,
     pools = range(len(replicas))
 
     def end(pool: int, added: int = 0) -> tuple[float, int]:
+        """Time at which a replica of a pool ends with its present microbatches and `added` more, and the
+        pool."""
         return ends[pool](counts[pool] + added), pool
 
     while True:

@@ -324,6 +324,7 @@ def _links_of(pieces: Pieces) -> Links:
     matrices = sum(len(one.gemm.outputs) for one in block_operators(question.model) if one.gemm)
 
     def seconds(module: Array, tensors: float, part: Part) -> DataSeconds:
+        """Data-parallel seconds of a module with `module` parameters (N,) in `tensors` tensors."""
         # ranks that own tensors of it: as many as its share of the parameters, at most one a tensor
         owners = np.minimum(tensors, columns.shard * module / rank_parameters)
         of = trained_share(question, columns, part)
@@ -380,6 +381,7 @@ def _exposed_tensor_seconds(pieces: Pieces, comm: Array, window: Array) -> Array
     question, columns, stack = pieces.question, pieces.columns, pieces.question.stack
 
     def like_sent(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Array (N,) with as many axes as the communication seconds."""
         return values.reshape(-1, *[1] * (comm.ndim - 1))
 
     supported = question.training.precision in USER_BUFFERS or not stack.transformer_engine

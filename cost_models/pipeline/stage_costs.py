@@ -313,6 +313,7 @@ def terms_by_kind(question: Question, columns: LayoutColumns, price: Price = sta
         by_kind.append(_zero_frozen_terms(kind, over_distinct(rows, AXIS_COLUMNS, partial(price, kind))))
 
     def mean(name: str) -> Term:
+        """Coefficient `name` as the mean over blocks of all kinds."""
         return join_terms([terms[name] for terms in by_kind], kinds.mean)
 
     common = by_kind[kinds.of_block[-1]]
@@ -326,6 +327,7 @@ def terms_by_kind(question: Question, columns: LayoutColumns, price: Price = sta
         common = common | begins
 
     def select_rows(pair: list[Array]) -> Array:
+        """Values of the second term for layouts with such blocks on a rank, else of the first."""
         return np.where(has_blocks if pair[0].ndim == 1 else has_blocks[:, None], pair[1], pair[0])
 
     own_names = [name for name in OF_BLOCKS if name in common]

@@ -170,6 +170,7 @@ def option_bytes(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array
     away = np.where(x.on_host, stay / parts, 0.0)
 
     def table_parts(rows: Array, width: Array, element: float, entries: Array) -> tuple[Array, ...]:
+        """Bytes of weights, optimizer states and hash-table entries of tables."""
         return rows * width * element, rows * state_bytes(question, width), entries * entry
 
     on_holders = table_parts(device_rows, x.width, element_bytes, keys)

@@ -118,6 +118,8 @@ def links_of(question: RecommenderQuestion) -> Links:
     message_bytes = question.samples * vectors * question.training.exchange_bytes
 
     def rate(collective: Callable[..., Any], group: Groups, ranks: float = 1.0) -> Rate:
+        """Linear cost of a collective over a group, the straight line through its seconds at two message
+        sizes."""
         sizes = (message_bytes, 2 * message_bytes)
         near, far = (float(collective(size * ranks, group, profile)[0]) for size in sizes)
         seconds_per_byte = max(0.0, (far - near) / message_bytes)
@@ -176,6 +178,7 @@ def vectors_seconds(question: RecommenderQuestion, x: OptionColumns, links: Link
     conditions = [x.ids <= 0, (x.form == "row") & (x.shards == 0), x.form == "node-row", x.form == "copy"]
 
     def seconds(of_sums: Rate, in_node: Rate) -> Array:
+        """Seconds of each sharding option's exchange, by the costs of its collectives."""
         rows = np.minimum(sums * of_sums.each_byte, vectors)
         return np.select(conditions, [0.0, rows, sums * in_node.each_byte + between_nodes, 0.0], exchanged)
 
@@ -534,6 +537,8 @@ def estimate(question: RecommenderQuestion, sharding: Sharding) -> RecommenderEs
     shard_bytes, everywhere_bytes = option_bytes(question, x)
 
     def on_gpus(shard: Array, everywhere: Array, holders: Ints | int = 1) -> Array:
+        """Total loads of each GPU, (GPUs, ...), from loads of shards on the GPUs with the shards, and of
+        tables on every GPU."""
         total: Array = np.tile(counts @ everywhere, (gpus, 1))
         np.add.at(total, shard_gpus, shard[held_rows] / holders)
         return total

@@ -138,6 +138,7 @@ def actions_in_rounds(pp: int, vpp: int, m: int, warm_up_R: Ints, round_size: in
         return backward_RU + np.maximum(0, backward_RU - rank_R1) if splits else backward_RU
 
     def place_of_backward(unit_RU: Ints) -> Ints:
+        """Place of each backward pass in its rank's order of actions, (R, U)."""
         return np.asarray(np.minimum(warm_up_R1 + unit_RU + 1, units) + with_weight_halves(unit_RU))
 
     places = [unit_U + with_weight_halves(np.maximum(0, unit_U - warm_up_R1)), place_of_backward(unit_U)]

@@ -139,6 +139,7 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
 
     @model_validator(mode="after")
     def _check_levels(self) -> LinkLevels:
+        """Raise ValueError for levels with contradictory sizes or names."""
         if problems := list(dict.fromkeys(self._errors())):
             raise ValueError("; ".join(problems))
         return self

@@ -122,6 +122,7 @@ def read_link(values: Mapping[str, str | None], place: str, problems: list[Probl
     refuse = messages.append
 
     def parsed(parse: Callable[[str], T], text: str) -> T | None:
+        """Parse a quantity; an invalid one is added to the messages, and gives None."""
         try:
             return parse(text)
         except ValueError as error:

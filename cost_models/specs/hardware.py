@@ -85,6 +85,7 @@ class AttentionCurve(Spec):
         """A copy of the curve with all seconds divided by `factor`."""
 
         def scaled(points: tuple[CurvePoint, ...]) -> tuple[CurvePoint, ...]:
+            """Curve points with seconds divided by `factor`."""
             return tuple(point.model_copy(update={"seconds": point.seconds / factor}) for point in points)
 
         return self.model_copy(update={"forward": scaled(self.forward), "backward": scaled(self.backward)})

@@ -166,6 +166,7 @@ class _SizeSearch:
         steps and bisection; the first `sure` sizes are known to fit."""
 
         def fits(number: int) -> bool:
+            """Whether the `number`-th size fits."""
             return self._fits(int(sizes[number - 1]))
 
         down = guess > sure and not fits(guess)

@@ -97,6 +97,7 @@ def scaling_frame(
     require_possible(question.cluster, gpu_counts)
 
     def row_at(gpus: int, global_batch: int) -> Row | None:
+        """Row of the best plan with a number of GPUs and a global batch; None if there is none."""
         result = budget.search(resized(question, gpus, global_batch), Restrictions(), effort="bounds")
         if result is None:
             return None
@@ -295,6 +296,7 @@ def ladder_frame(question: Question, target: Layout, allow: Sequence[str]) -> pd
         question = question.updated(technique.part, **technique.off)
 
     def tokens_of(priced: Estimate) -> float:
+        """Number of tokens per step."""
         return priced.tokens_per_second * priced.step_seconds
 
     names, reached = [("nothing of it", "base", True)], [price(question, layout)]
@@ -348,6 +350,7 @@ def _math_techniques(question: Question, allow: Sequence[str]) -> list[Technique
     techniques, problems = list[Technique](), list[Problem]()
 
     def add(name: str, part: Literal["model", "training"], problem: str, **on: Any) -> None:
+        """Add a technique that changes fields of a part of the question, and the problem with it, if any."""
         techniques.append(Technique(name=name, part=part, on=on))
         problems.extend([Problem("--allow", problem)] * bool(problem))
 
@@ -446,6 +449,7 @@ def exact_frontier(
         raise failure or spending.nothing_found()
 
     def losses(point: Point) -> list[float]:
+        """Loss of a point under each objective, lower is better."""
         return [objective.loss(point.question, point.estimate) for objective in objectives]
 
     unbeaten, least_loss = list[Point](), math.inf

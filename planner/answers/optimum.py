@@ -144,6 +144,7 @@ def optimise(
             break
 
     def loss(plan: tuple[_Attempt, Estimate]) -> float:
+        """Loss of a plan under the objective, lower is better."""
         attempt, estimate = plan
         return objective.loss(attempt.question, estimate)
 
@@ -604,6 +605,7 @@ def rank_offers(
         raise InfeasibleError(headline, problems=problems, hint=hint)
 
     def order(answer: OfferAnswer) -> tuple[float, float, float]:
+        """Sort key of an answer: loss, then cost or number of GPUs, then step seconds."""
         optimum, loss = answer.optimum, objective.measure.loss(answer.optimum.value)
         return loss, answer.cost or optimum.question.cluster.num_gpus, optimum.result.best.step_seconds
 

@@ -150,6 +150,7 @@ def classical_layout(question: Question, limits: Restrictions) -> Estimate | Non
     question, stack = limits.apply_confidence(question), question.stack
 
     def priced(layout: Layout) -> Estimate | None:
+        """Estimate of a layout; None if its blocks cannot be placed."""
         try:
             return price(question, place_layout(question, layout)).within(limits.max_memory)
         except InputError:  # no placement exists

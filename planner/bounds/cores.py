@@ -228,6 +228,7 @@ def _ideal_costs(space: Space) -> tuple[StageCosts, Ints]:
     slowed = 1 + jitter_share(question, rows)  # all cores have as many ranks
 
     def seconds_of(terms: Terms) -> Values:
+        """Seconds of each coefficient without what depends on the ZeRO stage, slowed down by stragglers."""
         return {name: (_compute_and_tp_seconds(terms[name]).T * slowed).T for name in _IDEAL if name in terms}
 
     return _unshared_costs(space, rows, seconds_of), kind

@@ -139,6 +139,7 @@ def rank_bounds(
         upper = lower + rounds * (slowest + group.cycle_delay) + group.tail(int(group.sizes[-1]))
 
     def enough(step: Array) -> Bools:
+        """Whether the ranks of each layout can hold all blocks if the step takes `step` seconds, (N,)."""
         _, most_NR = _rank_sizes(group, seconds_NRB, step, work)
         return np.asarray(most_NR.all(axis=1) & (most_NR.sum(axis=1) >= group.num_layers))
 
@@ -304,6 +305,7 @@ def quick_chunk_bounds(rows: RankCosts) -> Array:
     least_N = cheapest_seconds(fewest, fastest_NK, counts_1K)
 
     def paid(price_N: Array) -> Array:
+        """Lower bound of the seconds at a price per byte of memory (Lagrange multiplier), (N,)."""
         added_N = cheapest_seconds(live_N, _priced_seconds(rows, price_N).T - fastest_NK, counts_1K)
         return least_N + added_N - price_N / most_live_N * room_N
 
@@ -453,6 +455,7 @@ def lightest_runs(group: RankCosts) -> Array:
     fits &= updated <= (group.update_bytes + slack_N1)[..., None, None]
 
     def paid(price_N: Array) -> Array:
+        """Lower bound of the seconds at a price per byte of memory (Lagrange multiplier)."""
         priced = sum_of_runs(_priced_seconds(group, price_N)[..., None])
         return priced - (price_N[:, None] / live_NR)[..., None, None] * room
 

@@ -124,6 +124,7 @@ def _highs(limit: float, gap: float, stop: Event, watch: Watch | None) -> pulp.L
     kinds = highspy.cb.HighsCallbackType
 
     def on_callback(kind: Any, message: str, out: Any, into: Any, data: Any) -> None:
+        """Stop the solver if interrupted or if `watch` says that the bound suffices."""
         enough = False
         if watch is not None and kind == kinds.kCallbackMipInterrupt:
             enough = watch(float(out.mip_primal_bound), float(out.mip_dual_bound))
@@ -159,6 +160,7 @@ def interruptible(stop: Event) -> Iterator[None]:
     not return to Python."""
 
     def press(number: int, frame: object) -> None:
+        """Handle Ctrl-C by setting the event."""
         stop.set()
 
     with ExitStack() as restoring:

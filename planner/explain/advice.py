@@ -350,6 +350,7 @@ class MovePricer:
         full recompute of the fewest blocks."""
 
         def price_under(policy: str) -> Estimate | None:
+            """Estimate of the layout with one recompute policy for all blocks; None if it does not fit."""
             return self._price(layout.model_copy(update={"recompute": (policy,)}))
 
         allowed = {*self.question.training.recompute} & {*allowed_recompute(layout.schedule)}
@@ -394,6 +395,7 @@ def moves(question: Question, layout: Layout) -> Iterator[Move]:
     mesh = Mesh(layout.tp, layout.pp, layout.cp, layout.dp)
 
     def along(axis: str, values: Iterable[Any]) -> Iterator[Move]:
+        """Moves to each of the values of an axis."""
         return ({axis: value} for value in values)
 
     shares = divisors(question.training.global_batch // layout.dp)

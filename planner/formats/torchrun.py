@@ -52,6 +52,7 @@ def _exporter(name: str, text: Callable[[Job, str], str], usage: Callable[[Job],
     """Exporter called `name` whose file has the text `text` and whose usage note is `usage`."""
 
     def write(plan: Plan, plan_file: str, partly: bool) -> Exported:
+        """Export a plan as the script; raise InputError if the cluster has several pools."""
         if plan.question.has_pools:
             message = f"{name} starts as many ranks on every node, and pools of several kinds may differ"
             hint = "`meshwright run` on each node, in the order of the pools, trains it"

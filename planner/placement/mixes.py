@@ -205,9 +205,11 @@ def _balanced_counts(leaf: Leaf, seconds_BR: Array) -> Ints:
     size_B1 = low + np.arange(len(seconds_BR))[:, None]
 
     def largest_counts(limit: float) -> Ints:
+        """Largest number of blocks on each rank that takes at most `limit` seconds, (R,); 0 if none does."""
         return np.asarray(np.where(seconds_BR <= limit, size_B1, 0).max(axis=0))
 
     def enough(limit: float) -> bool:
+        """Whether the ranks together can have all blocks within `limit` seconds."""
         most_R = largest_counts(limit)
         return bool(most_R.sum() >= leaf.num_layers and most_R.all())
 

@@ -341,6 +341,7 @@ def every_option(priced: PricedOptions, objective: Objective) -> Problem:
     by_stage = objective == "step"
 
     def resources(seconds: Array, device: Array, host: Array) -> Array:
+        """Shares of each resource that sharding options take, (R, K + M + 1), from seconds and bytes."""
         loads = seconds if by_stage else seconds.sum(axis=1, keepdims=True)
         shares = [_share(device, priced.device_memory), _share(host, priced.host_memory)[:, None]]
         return np.concatenate([loads, *shares], axis=1)

@@ -199,6 +199,7 @@ class Search:
         size, calls = len(program.problem.variables()) ** 2, count(1)
 
         def watch(value: float, bound: float) -> bool:
+            """Whether the solver may stop at this value and bound."""
             return is_enough(self.seconds(value), self.seconds(bound), next(calls) * size)
 
         limit, stop = self.seconds_left, self.interrupt
@@ -311,6 +312,7 @@ def _solve_with_places(search: Search, work_before: float) -> tuple[float, bool]
     program = PlacesProgram(search.unit.with_rows(rows), ordered=ordered, limit=limit)
 
     def is_enough(value: float, bound: float, work: float) -> bool:
+        """Whether the bound closes the rows, is close to the best value, or time is over."""
         nonlocal total, closes_rows
         if math.isfinite(bound):
             search.prove(bound)
@@ -485,6 +487,7 @@ def best_sharding(
     """
 
     def search() -> ShardingAnswer:
+        """Search for the best sharding within the given seconds."""
         priced = covered_options(question, restrictions)
         return plan_sharding(priced, restrictions=restrictions, budget=budget, seconds=seconds)
 
@@ -510,6 +513,7 @@ def sharding_scaling_frame(
     require_possible(on_nodes.cluster, gpu_counts)
 
     def row_at(gpus: int, samples: int) -> Row | None:
+        """Row of the best sharding with a number of GPUs and samples per step; None if there is none."""
         sized = resized(on_nodes, gpus, samples)
         answer = best_sharding(sized, budget, UNRESTRICTED, POINT_SECONDS)
         if answer is None:

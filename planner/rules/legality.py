@@ -44,6 +44,7 @@ from planner.rules.stack import STACK_RULES, split_rows
 
 
 def _gpus_words(question: Question, layout: Layout) -> Words:
+    """Sentence and hint for a layout of another number of GPUs than the cluster has."""
     gpus, cluster = question.cluster.num_gpus, question.cluster
     text = f"layout `{layout}` uses {counted(layout.num_gpus, 'GPU')}; cluster `{cluster.name}` has {gpus:,}"
     dp, remainder = divmod(gpus, layout.tp * layout.cp * layout.pp)
@@ -58,6 +59,7 @@ def _divides(noun: str, count: Callable[[TransformerSpec], float]) -> dict[str, 
     heads, as rule name → (condition, sentence)."""
 
     def sentence(question: Question, layout: Layout) -> Words:
+        """Sentence and hint for a number that tp does not divide."""
         total = int(count(question.model))
         hint = divisors_clause("tp", total, question.cluster.gpus_per_node)
         return Words(f"`tp{layout.tp}` splits {total:,} {noun}", hint)
@@ -74,6 +76,7 @@ def _splits_nf4_blocks(question: Question, x: LayoutColumns) -> Bools:
 
 
 def _nf4_block_words(question: Question, layout: Layout) -> Words:
+    """Sentence and hint for tensor parallelism that would split blocks of nf4 elements."""
     rows = split_rows(question, layout.tp, layout.expert_tp)
     cuts = [(name, width // degree) for name, width, degree in rows]
     parts = " and ".join(f"{cut:,} elements of `{name}`" for name, cut in cuts if cut % NF4_BLOCK)
@@ -89,6 +92,7 @@ def _pieces(question: Question, x: LayoutColumns) -> Ints:
 
 
 def _length_words(question: Question, layout: Layout) -> Words:
+    """Sentence for a sequence length that the pieces of context parallelism do not divide."""
     length, pieces = question.training.sequence_length, int(_pieces(question, LayoutColumns.of([layout]))[0])
     return Words(f"`cp{layout.cp}` deals a sequence of {length} tokens in {pieces:,} pieces")
 
@@ -102,28 +106,33 @@ def _splits_odd_sequence(question: Question, x: LayoutColumns) -> Bools:
 
 
 def _kv_heads_words(question: Question, layout: Layout) -> Words:
+    """Sentence for key/value heads that tensor or context parallelism do not divide."""
     who = "`context=all-to-all`" if layout.context else f"software stack `{question.stack.name}`"
     text = f"{who} trades tokens for heads: tp{layout.tp} x cp{layout.cp} ranks share"
     return Words(f"{text} {question.model.num_kv_heads} key/value heads")
 
 
 def _experts_words(question: Question, layout: Layout) -> Words:
+    """Sentence and hint for experts that ep does not divide."""
     count = question.model.num_experts
     return Words(f"`ep{layout.ep}` shares {counted(count, 'expert')}", divisors_clause("ep", count, count))
 
 
 def _expert_group_words(question: Question, layout: Layout) -> Words:
+    """Sentence and hint for ep × etp ranks of an expert group that do not divide the tp × cp × dp ranks."""
     ranks, group_ranks = layout.tp * layout.data_ranks, layout.ep * layout.expert_tp
     text = f"ep{layout.ep} x etp{layout.expert_tp} = {group_ranks:,} ranks hold the experts of a block"
     return Words(f"{text}; tp x cp x dp has {ranks:,}", "they must divide it")
 
 
 def _no_experts_words(question: Question, layout: Layout) -> Words:
+    """Sentence and hint for expert parallelism in a model without experts."""
     text = f"`ep{layout.ep}`" if layout.ep > 1 else f"`etp{layout.etp}`"
     return Words(f"{text} shares experts, and model `{question.model.name}` has none", "leave it out")
 
 
 def _empty_stage_words(question: Question, layout: Layout) -> Words:
+    """Sentence and hint for more pipeline stages than blocks."""
     written = f"pp{layout.pp} vpp{layout.vpp}" if layout.vpp > 1 else f"pp{layout.pp}"
     has = f"makes {counted(layout.num_stages, 'stage')}; the model has"
     hint = "only the first stage and the last may have none: they have the embedding and the head"
@@ -131,6 +140,7 @@ def _empty_stage_words(question: Question, layout: Layout) -> Words:
 
 
 def _batch_words(question: Question, layout: Layout) -> Words:
+    """Sentence and hint for a global batch that is not a multiple of dp × mbs."""
     batch, step_batch = question.training.global_batch, layout.dp * layout.mbs
     lower_batch = batch // step_batch * step_batch
     neighbours = f"{lower_batch} and {lower_batch + step_batch} are" if lower_batch else f"{step_batch} is"
@@ -138,6 +148,7 @@ def _batch_words(question: Question, layout: Layout) -> Words:
 
 
 def _backward_update_words(question: Question, layout: Layout) -> Words:
+    """Sentence and hint for updates in the backward pass with several microbatches or stages."""
     count = layout.microbatches(question.training.global_batch)
     text = "updates in the backward pass (`--optimizer-in-backward`) leave no gradients to add up: a step has one"
     return Words(f"{text} microbatch without stages, and {count} with pp{layout.pp} here", "a smaller batch")
@@ -164,6 +175,7 @@ def _cpu_updates(columns: LayoutColumns) -> Bools:
 
 
 def _offloaded_blocks_words(question: Question, layout: Layout) -> Words:
+    """Sentence and hint for more offloaded blocks than a rank has."""
     blocks, has = counted(layout.offload.explicit_blocks, "block"), question.model.num_layers // layout.pp
     text = f"`offload` moves {blocks} of every rank; `pp{layout.pp}` gives a rank {has}"
     return Words(text, "name fewer, or leave out the count: every block")
@@ -176,6 +188,7 @@ def _outnumbers_streamed(question: Question, x: LayoutColumns) -> Bools:
 
 
 def _ring_words(question: Question, layout: Layout) -> Words:
+    """Sentence and hint for a ring with more buffers than streamed blocks."""
     streamed = min(layout.offload.streamed, question.model.num_layers // layout.pp)
     text = f"`ring={layout.ring}` has more buffers than the {counted(streamed, 'block')} that are streamed"
     return Words(text, f"use `ring={streamed}` or less")
@@ -199,6 +212,7 @@ def _overflows_drive(question: Question, x: LayoutColumns) -> Bools:
 
 
 def _host_memory_words(question: Question, layout: Layout) -> Words:
+    """Sentence for offloaded data that overflow host memory."""
     columns = LayoutColumns.of([layout])
     pool = next(pool for pool in question.pools if overflows_hosts(pool, columns)[0])
     cluster, size = pool.cluster, format_bytes(float(host_bytes(pool, columns)[0]))
@@ -213,6 +227,7 @@ def _host_memory_words(question: Question, layout: Layout) -> Words:
 
 
 def _drive_words(question: Question, layout: Layout) -> Words:
+    """Sentence for optimizer states that overflow the host's drive."""
     columns = LayoutColumns.of([layout])
     pool = next(pool for pool in question.pools if _overflows_drive(pool, columns)[0])
     cluster, size = pool.cluster, format_bytes(float(drive_bytes(pool, columns)[0]))

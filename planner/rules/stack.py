@@ -44,6 +44,7 @@ FP8_SIDE = 16
 
 
 def _precision_words(question: Question, layout: Layout) -> Words:
+    """Sentence and hint for a training precision that the executor lacks."""
     text = f"the executor trains in fp32, bf16 or fp8, not in {question.training.precision}"
     reason = ", whose gradients vanish without loss scaling" if question.training.precision == "fp16" else ""
     return Words(text + reason, IN_16_BITS)
@@ -66,6 +67,7 @@ def _has_narrow_states(training: TrainingSpec) -> bool:
 
 
 def _fp8_words(question: Question, layout: Layout) -> Words:
+    """Sentence and hint for fp8 products whose sizes are no multiples of the required unit."""
     sides = _dims(question, LayoutColumns.of([layout]))
     odd = dict.fromkeys(f"{side[0]:g}" for side in sides if side[0] % FP8_SIDE)
     degrees = f"tp{layout.tp} cp{layout.cp}" if layout.cp > 1 else f"tp{layout.tp}"
@@ -87,6 +89,7 @@ def _dims(question: Question, x: LayoutColumns) -> list[Array]:
 
 
 def _untrained_words(question: Question, layout: Layout) -> Words:
+    """Sentence and hint for a model that the executor cannot train."""
     model = question.model
     features = either([*model.left_out, *model.not_in_executor])
     text = f"the executor's blocks have no {features}: it would train another model than"
@@ -96,6 +99,7 @@ def _untrained_words(question: Question, layout: Layout) -> Words:
 
 
 def _positions_words(question: Question, layout: Layout) -> Words:
+    """Sentence and hint for a sequence longer than the model's learned positions."""
     model, length = question.model, question.training.sequence_length
     text = f"`{model.name}` has {model.longest_sequence:,} learned positions; sequences have"
     needed = length + model.max_positions - model.longest_sequence
@@ -104,6 +108,7 @@ def _positions_words(question: Question, layout: Layout) -> Words:
 
 
 def _parallel_block_words(question: Question, layout: Layout) -> Words:
+    """Sentence and hint for tensor parallelism in parallel blocks."""
     part = "experts" if question.model.has_experts else "latent attention"
     text = f"the executor cannot split {part} over tp{layout.tp} in blocks that run attention and MLP side by side"
     return Words(text, "use tp1")
@@ -132,6 +137,7 @@ def _nf4_block_crosses_rows(question: Question) -> bool:
 
 
 def _pipeline_sends_words(question: Question, layout: Layout) -> Words:
+    """Sentence and hint for an overlap that the stack always has or lacks."""
     text = f"PyTorch runs `schedule={layout.schedule}` off a table, which posts sends ahead"
     axes = ",".join(axis for axis in OVERLAPS if axis == "pp" or axis in (layout.overlap or ()))
     return Words(f"{text} whatever a layout says", f"write `overlap={axes}`, or leave `overlap` out")
@@ -291,6 +297,7 @@ def _lacks(x: LayoutColumns, axis: str, offered: Container[str]) -> Bools:
 
 
 def _offload_words(question: Question, layout: Layout) -> Words:
+    """Sentence and hint for kinds of offload that the stack lacks."""
     stack, has = question.stack, question.stack.residencies
     offered = either([f"`{one}`" for one in has]) if has else "nothing"
     lacking = [part for part, count in layout.offload._asdict().items() if count and part not in has]
@@ -313,6 +320,7 @@ def overlappable_axes(stack: StackSpec) -> tuple[Overlap, ...]:
 
 
 def _overlap_words(question: Question, layout: Layout) -> Words:
+    """Sentence and hint for overlaps that the stack lacks."""
     stack, has = question.stack, overlappable_axes(question.stack)
     lacks = [axis for axis in layout.overlap or () if axis not in has]
     hint = f"it can with {either([f'`overlap={axis}`' for axis in has])}" if has else "leave out `overlap`"

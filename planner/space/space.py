@@ -121,6 +121,7 @@ def candidate_cores(question: Question, limits: Restrictions) -> LayoutColumns:
     table = np.ascontiguousarray(numbers.reshape(-1, len(_COLUMNS)).T)
 
     def everywhere(value: int) -> Ints:
+        """Column with the same value in every row."""
         return np.broadcast_to(np.int64(value), table.shape[1:])
 
     simplest = {name: everywhere(word.simplest) for name, word in COLUMNS.items()}
@@ -202,6 +203,7 @@ def shapes_of(question: Question, limits: Restrictions, pipelines: LayoutColumns
 
     @cache
     def tried_shapes(pp: int) -> list[tuple[int, int]]:
+        """Pipeline shapes (chunks per rank, index of the schedule) to try with pp ranks."""
         chunks = range(1, (layers + ENDS) // pp + 1)
         shapes = [
             (vpp, SCHEDULES.index(schedule))

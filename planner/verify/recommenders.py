@@ -76,6 +76,7 @@ def _check_loads(priced: PricedOptions, sharding: Sharding, certificate: Shardin
     exact = np.vectorize(lambda value: Fraction(float(value)), otypes=[object])
 
     def loads(everywhere: Array, shard: Array, shards: list[list[int]]) -> Any:
+        """Exact sum of the loads of shards and copied rows."""
         return exact(everywhere[rows]).sum(axis=0) + np.array(shards, dtype=object).T @ exact(shard[rows])
 
     loads_GK = loads(priced.everywhere_seconds, priced.shard_seconds, shards_TG)

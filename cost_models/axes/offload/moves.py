@@ -109,6 +109,7 @@ class _Lanes:
         adding = added / (added + (1 / float(columns.shard[0]) if layout.zero else 1.0))
 
         def seconds(part: Residency, channel: str, count: int, share: float = 1.0) -> float:
+            """Seconds of one of `count` equal moves of a residency's blocks on a channel, times `share`."""
             return share * float(getattr(by_part[part], channel)[0]) / max(count, 1)
 
         self._down_from = layout.microbatches(question.training.global_batch) - trips

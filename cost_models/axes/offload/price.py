@@ -170,6 +170,8 @@ def tiers(question: Question, layout: Layout) -> Mapping[str, Any]:
     columns = LayoutColumns.of([layout])
 
     def fullest(tier: str, sizes: list[Array], limit_in: Callable[[ClusterSpec], float]) -> dict[str, Any]:
+        """Bytes used on the fullest host, and their limit, as fields of an estimate for one tier (host memory
+        or drive)."""
         limits = [limit_in(pool.cluster) for pool in question.pools]
         pairs = zip((float(size[0]) for size in sizes), limits, strict=True)
         size, limit = max(pairs, key=lambda pair: pair[0] / (pair[1] or np.inf))

@@ -353,6 +353,8 @@ def drive_buffer_bytes(question: Question, columns: LayoutColumns) -> Array:
         return np.zeros(len(columns))
 
     def updated(question: Question, columns: LayoutColumns, residency: Residency, part: Part) -> Array:
+        """Share of a part's parameters with a residency whose states the CPU updates from the drive, on one
+        rank, (N,)."""
         on_drive = (columns.offload_drive > 0) & (residency in UPDATED_BY_CPU)
         return np.where(on_drive, 1 / columns.shards(part, zero=1), 0.0)
 

@@ -37,6 +37,7 @@ class StepTimes:
     def __init__(self, cases: Sequence[Case]) -> None:
 
         def shared(row: int) -> tuple[str, ...]:
+            """Key of all inputs of a case except layout and hardware profile."""
             question = cases[row].question
             return tuple(map(repr, (question.model, question.cluster, question.training, question.stack)))
 
