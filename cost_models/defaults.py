@@ -143,9 +143,13 @@ def _peak_distance(profile: HardwareProfile, gpu: GpuSpec) -> float:
 
 
 def nearest_profile(
-    gpu: GpuSpec, stack: str, known: Iterable[HardwareProfile] | None = None, *, family: str | None = None
+    gpu: GpuSpec,
+    stack: str,
+    candidates: Iterable[HardwareProfile] | None = None,
+    *,
+    family: str | None = None,
 ) -> HardwareProfile:
-    """Choose the hardware profile that best predicts a GPU under a stack, from `known` or, if None, the
+    """Choose the hardware profile that best predicts a GPU under a stack, from `candidates` or, if None, the
     catalogue.
 
     In this order: this GPU and stack, its die and this stack, both with the stack's family, this GPU with any
@@ -154,7 +158,11 @@ def nearest_profile(
     one with the closest peak counts. Profiles that borrow their constants from another GPU are not used for
     further GPUs.
     """
-    profiles = [catalog.load_profile(name) for name in catalog.names("profiles")] if known is None else known
+    profiles = (
+        [catalog.load_profile(name) for name in catalog.names("profiles")]
+        if candidates is None
+        else candidates
+    )
     fitted = [profile for profile in profiles if profile.tier != "datasheet"]
     fitted.sort(key=lambda profile: _peak_distance(profile, gpu))
     accelerator, stacks = gpu.kind != "cpu", (stack, family, "any")

@@ -108,8 +108,8 @@ def _visible(machine: Machine, rows: list[list[str]]) -> list[list[str]]:
         return rows
     if set(indices) <= set(by_index):
         return [by_index[index] for index in indices]
-    given = printable(",".join(indices), limit=60)
-    machine.unsaid.append(f"{_VISIBLE}=`{given}` does not number GPUs: all {len(rows)} count")
+    index_text = printable(",".join(indices), limit=60)
+    machine.unsaid.append(f"{_VISIBLE}=`{index_text}` does not number GPUs: all {len(rows)} count")
     return rows
 
 
@@ -320,8 +320,8 @@ def inside_node(gpus: Sequence[SeenGpu], topology: Topology) -> NodeLinks:
     groups = groups_of(names, (pair for pair, count in counts.items() if count))
     row = {one: sum(counts[one, other] for other in names if other != one) for one in names}
     # of links that are up, those to the GPUs that the matrix shows
-    shown = zip(row.values(), gpus, strict=True)
-    rate = min(sum(gpu.nvlinks) * number / (len(gpu.nvlinks) or 1) for number, gpu in shown)
+    rows_and_gpus = zip(row.values(), gpus, strict=True)
+    rate = min(sum(gpu.nvlinks) * number / (len(gpu.nvlinks) or 1) for number, gpu in rows_and_gpus)
     if len(groups) == 1 < len(names):
         return NodeLinks(_over_nvlink(gpus, set(counts.values()), min(row.values()), rate))
     node, sizes = _through_host(gpus, topology, names), {len(group) for group in groups}
@@ -343,10 +343,10 @@ def _over_nvlink(gpus: Sequence[SeenGpu], counts: set[int], fewest: int, rate: f
     """Link of a node whose GPUs all reach each other over NVLinks: through switches, directly, or in several
     hops. `counts` are the numbers of NVLinks between pairs of GPUs; `fewest` is the smallest number of
     NVLinks from a GPU to all others, which carry at least `rate` bytes/s."""
-    most = max(counts)
-    if len(counts) == 1 and len(gpus) > 2 and (fewest > MOST_NVLINKS or len(gpus[0].nvlinks) == most):
+    max_links = max(counts)
+    if len(counts) == 1 and len(gpus) > 2 and (fewest > MOST_NVLINKS or len(gpus[0].nvlinks) == max_links):
         fields = link("nvswitch", min(sum(gpu.nvlinks) for gpu in gpus))
-        return LinkReading(fields=fields, source=f"nvidia-smi: NV{most} between all GPUs")
+        return LinkReading(fields=fields, source=f"nvidia-smi: NV{max_links} between all GPUs")
     source = f"nvidia-smi: {counted(fewest, 'NVLink')} a GPU, without switches"
     reading = LinkReading(fields=link("nvlink", rate), source=source)
     if 0 in counts:
@@ -494,9 +494,9 @@ def between_nodes(machine: Machine, topology: Topology, nccl: NcclTopology, gpus
         return _network_link(selected, f"those of {_CHOICE}", len(gpus), witness)
     if rdma:
         near = {device for gpu in gpus for device in topology.near(gpu)}
-        beside = [one for one in rdma if one.name in near] or rdma
-        which = "those beside the GPUs" if len(beside) < len(rdma) else ""
-        return _network_link(beside, which, len(gpus), witness)
+        near_adapters = [one for one in rdma if one.name in near] or rdma
+        which = "those beside the GPUs" if len(near_adapters) < len(rdma) else ""
+        return _network_link(near_adapters, which, len(gpus), witness)
     wired = read_ethernet(machine)
     if len(wired) == 1:
         return _network_link(wired, "", len(gpus), "/sys/class/net")
@@ -725,8 +725,8 @@ class Discovery(ClusterDraft):
         yield from dict.fromkeys(self.machine.unsaid)
         slurm_gpus = positive_integer(self.machine.environment.get("SLURM_GPUS_ON_NODE", ""))
         if slurm_gpus and slurm_gpus != len(self.gpus):
-            given = f"SLURM gives this job {slurm_gpus} GPUs of this node"
-            yield f"{given}, the driver shows {len(self.gpus)}: the file has these"
+            job_gpus = f"SLURM gives this job {slurm_gpus} GPUs of this node"
+            yield f"{job_gpus}, the driver shows {len(self.gpus)}: the file has these"
         if self.inside.order:
             order = ",".join(map(str, self.inside.order))
             yield f"bridges do not join neighbours; number GPUs by them: CUDA_VISIBLE_DEVICES={order}"

@@ -87,11 +87,11 @@ def flag(
     default: Any = None,
     kind: Any = None,
     kw_only: bool | None = None,
-    **rest: Any,
+    **flag_fields: Any,
 ) -> Any:
-    """Declare a dataclass field with a default that is also a command-line flag; `rest` are further fields of
+    """Declare a dataclass field with a default that is also a command-line flag; `flag_fields` are further fields of
     `Flag`."""
-    metadata = {_FLAG: Flag(metavar=metavar, help=help, kind=kind, **rest)}
+    metadata = {_FLAG: Flag(metavar=metavar, help=help, kind=kind, **flag_fields)}
     return field(default=default, metadata=metadata, kw_only=MISSING if kw_only is None else kw_only)
 
 

@@ -317,8 +317,8 @@ def resume_of(question: Question, layout: Layout, checkpoint_size: float) -> Res
     for share, holders in _parts(question, layout):
         message = np.array([checkpoint_size * share * float(holders.size[0]) / ranks])
         sending += float(broadcast_seconds(message, holders, question.hardware)[0])
-    held = checkpoint_size * copies(question, layout)
-    return Resume(checkpoint_bytes=checkpoint_size, held_bytes=held, ranks=ranks, sending=sending)
+    held_bytes = checkpoint_size * copies(question, layout)
+    return Resume(checkpoint_bytes=checkpoint_size, held_bytes=held_bytes, ranks=ranks, sending=sending)
 
 
 def copies(question: Question, layout: Layout) -> float:
@@ -571,7 +571,7 @@ def forecast(job: Job, operations: OperationsSpec, interval: int | None = None) 
     """
     choices = (False, True) if 0 < operations.slow_hosts < 1 else (False,)
     forecasts = [_forecast(job, operations, interval, evicts=evicts) for evicts in choices]
-    result = min(forecasts, key=lambda one: one.seconds)
+    result = min(forecasts, key=lambda candidate: candidate.seconds)
     if result.goodput < LEAST_GOODPUT:
         leave = f"{format_seconds(result.segment.mtbf)} from failure to failure leave {result.goodput:.1%}"
         hint = "a longer --mtbf, a quicker restart, faster storage or more spares"

@@ -281,8 +281,8 @@ class _Flows:
         ring, usual_ring = (self._ring(view, group, rank) for view in views)
         ring = min(ring, slowed)
         exchange = _ratio(*(_fullest(view, view.end[rank], farther_members) for view in views))
-        ones, sides = np.ones(over.sum()), (first[over], second[over])
-        pair = _ratio(*(min(_fullest(view, view.end[ranks], ones) for ranks in sides) for view in views))
+        weights, sides = np.ones(over.sum()), (first[over], second[over])
+        pair = _ratio(*(min(_fullest(view, view.end[ranks], weights) for ranks in sides) for view in views))
         mean = np.bincount(group, level.seconds[level.end[rank]]) / np.maximum(1, np.bincount(group))
         return Share(_ratio(ring, usual_ring), exchange, pair, _ratio(mean.max(), level.latency)), ring
 

@@ -392,16 +392,16 @@ def fabric_of_links(links: Sequence[Link], source: str) -> Fabric:
     places = {node_of(name): link.where for link in reversed(links) for name in link[:2]}
     cluster = _Cluster(links=links, source=source, gpus=gpus, nodes=list(gpus_of_node), places=places)
     if not 0 < len(gpus) <= MOST_DEVICES:
-        many = f"it has {len(gpus):,} GPUs; {MOST_DEVICES:,} are the most"
-        cluster.refuse([Problem(source, many if gpus else "no device of it is a GPU")], _NAMES)
+        size_error = f"it has {len(gpus):,} GPUs; {MOST_DEVICES:,} are the most"
+        cluster.refuse([Problem(source, size_error if gpus else "no device of it is a GPU")], _NAMES)
     seen: dict[tuple[frozenset[str], float], Link] = {}
     firsts = [(link, seen.setdefault((frozenset(link[:2]), link.bandwidth), link)) for link in links]
     twice = [(link, f"is said twice, first at {first.where}") for link, first in firsts if first is not link]
     problems = [Problem(link.where, f"`{link.one}` -- `{link.other}` {what}") for link, what in twice]
     cluster.refuse(problems, "parallel cables are one line with their number (`x2`, or a column `count`)")
-    usual = most_common(gpus_of_node.values())
-    odd = {node: f"{node} has {counted(n, 'GPU')}" for node, n in gpus_of_node.items() if n != usual}
-    unequal = [Problem(places[node], f"{has}, other nodes have {usual}") for node, has in odd.items()]
+    usual_number = most_common(gpus_of_node.values())
+    odd = {node: f"{node} has {counted(n, 'GPU')}" for node, n in gpus_of_node.items() if n != usual_number}
+    unequal = [Problem(places[node], f"{has}, other nodes have {usual_number}") for node, has in odd.items()]
     cluster.refuse(unequal, "every node of a cluster has as many GPUs; leave the others out")
     cables = [link for link in links if not within_node(link)]
     levels = [*cluster.node_levels(), *(cluster.network_levels(cables) if len(gpus_of_node) > 1 else ())]
@@ -423,9 +423,9 @@ class _Cluster:
     places: Mapping[str, str]
     """Line of the first link of each node, by node."""
 
-    def refuse_nodes(self, nodes: Iterable[str], what: str, hint: str) -> None:
-        """Raise InputError if `nodes` is not empty; each node's problem reads "NODE `what`"."""
-        self.refuse([Problem(self.places[node], f"{node} {what}") for node in nodes], hint)
+    def refuse_nodes(self, nodes: Iterable[str], complaint: str, hint: str) -> None:
+        """Raise InputError if `nodes` is not empty; each node's problem reads "NODE `complaint`"."""
+        self.refuse([Problem(self.places[node], f"{node} {complaint}") for node in nodes], hint)
 
     def refuse(self, problems: Sequence[Problem], hint: str) -> None:
         """Raise InputError with the problems of a file of links, if there are any."""
@@ -472,10 +472,10 @@ class _Cluster:
 
     def network_levels(self, cables: Sequence[Link]) -> list[FabricLevel]:
         """Build the levels between nodes, whose ends are adapters with a cable, or GPUs cabled directly."""
-        by_node, others = {node: list[str]() for node in self.nodes}, list[str]()
+        by_node, other_devices = {node: list[str]() for node in self.nodes}, list[str]()
         devices = sorted({name for link in cables for name in link[:2]}, key=natural)
         for name in devices:
-            by_node.get(node_of(name), others).append(name)
+            by_node.get(node_of(name), other_devices).append(name)
         lonely = [node for node, names in by_node.items() if not names]
         hint = "link its adapters: `node0.nic0 -- leaf0 400 Gb/s`"
         self.refuse_nodes(lonely, "has no cable to a switch or another node", hint)
@@ -486,7 +486,7 @@ class _Cluster:
         number = {name: at for at, name in enumerate(arriving)}
         end = np.array([number[name] for name in end_of_gpu])
         units = [[name for name in by_node[node] if name in arriving] for node in self.nodes]
-        switches = [name for name in others if device_kind(name) == "switch"]
+        switches = [name for name in other_devices if device_kind(name) == "switch"]
         tiers = tiers_of(graph_of(cables).subgraph({*arriving, *switches}), units, arriving)
         parts = np.unique(tiers[-1].domain if tiers else range(len(self.nodes)))
         if len(parts) > 1:
@@ -494,12 +494,12 @@ class _Cluster:
             last = self.nodes[parts[-1]]
             message = f"{last} is not connected with all others: {len(parts)} parts, those of {first}"
             self.refuse([Problem(self.places[last], message)], "a cable or a switch between them is missing")
-        named: dict[str, Tier] = {}
+        tier_of_name: dict[str, Tier] = {}
         for at, tier in enumerate(tiers, start=1):
             stems = {"".join(filter(str.isalpha, name.rpartition(".")[2])) for name in tier.switches}
             name = stems.pop() if len(stems) == 1 else "network"
-            named[f"{name}{at}" if name in named else name] = tier
-        return self._levels(named, cables, list(arriving), end, self.node)
+            tier_of_name[f"{name}{at}" if name in tier_of_name else name] = tier
+        return self._levels(tier_of_name, cables, list(arriving), end, self.node)
 
     def _levels(
         self, tiers: Mapping[str, Tier], links: Sequence[Link], ends: Sequence[str], end: Ints, inner: Ints

@@ -73,8 +73,10 @@ def load_job(path: str | None, spec_type: type[S], overrides: Mapping[str, Any],
     flag_values = {name: value for name, value in overrides.items() if value is not None}
     document = Document(source="the training options", value={}) if path is None else read_document(path)
     check_kind(document, spec_type)
-    named = spec_type.model_fields if path is None else flag_values
-    flags: dict[Key, str] = {(name,): _FLAGS.get(name, "--" + name.replace("_", "-")) for name in named}
+    given_fields = spec_type.model_fields if path is None else flag_values
+    flags: dict[Key, str] = {
+        (name,): _FLAGS.get(name, "--" + name.replace("_", "-")) for name in given_fields
+    }
     document = dataclasses.replace(document, value=document.value | flag_values, flags=flags)
     return validate(document, spec_type, readers(document.value))
 
@@ -117,9 +119,9 @@ def check_kind(document: Document, spec_type: type[Spec]) -> None:
     kind = document.value.get("kind", expected)
     if expected is not None and kind != expected:
         unknown = expected in FAMILIES and str(kind) not in FAMILIES
-        known = f" (kinds of models: {', '.join(FAMILIES)})" if unknown else ""
+        kinds_text = f" (kinds of models: {', '.join(FAMILIES)})" if unknown else ""
         stated = f"`{document.source}` is a `{printable(str(kind))}`"
-        raise InputError(f"{stated}; a `{expected}` is needed here{known}")
+        raise InputError(f"{stated}; a `{expected}` is needed here{kinds_text}")
 
 
 KINDS: dict[str, type[Spec]] = {"transformer": TransformerSpec, "cluster": ClusterSpec, "pools": MixedCluster}

@@ -77,8 +77,8 @@ def read_batch(value: Any, sequence: Any) -> Any:
         return value
     match = _full_match(_COUNT, value)
     if match is None:
-        shown = printable(value, _LONGEST)
-        raise ValueError(f"`{shown}` is no number of sequences; write it like `512` or `4M tokens`")
+        excerpt = printable(value, _LONGEST)
+        raise ValueError(f"`{excerpt}` is no number of sequences; write it like `512` or `4M tokens`")
     noun = (match[4] or "").lower()
     if noun.startswith("t"):
         return _sequences(match, sequence)
@@ -130,8 +130,8 @@ def read_price(value: str | float) -> float:
     try:
         price = float(value if match is None else _plain(match[1]))
     except ValueError:
-        shown = printable(str(value), _LONGEST)
-        raise ValueError(f"`{shown}` is no price in dollars; write it like `2.50`") from None
+        excerpt = printable(str(value), _LONGEST)
+        raise ValueError(f"`{excerpt}` is no price in dollars; write it like `2.50`") from None
     if not SMALLEST <= price <= LARGEST:
         complaint = "must be a finite number" if price > LARGEST else "must be above zero"
         raise ValueError(f"{complaint}, not `{price:g}`")
@@ -266,8 +266,8 @@ def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec | MixedCl
             message = f"`{printable(text)}` has {counted(size, 'GPU')}, --gpus says {grouped(gpus or 0)}"
             raise InputError(message, hint="say it once")
         return resolve_cluster(sizes[1], size)
-    if (known := known_name(text, "clusters")) and not is_file(text):
-        cluster = catalog.load_cluster(known)
+    if (catalogue_name := known_name(text, "clusters")) and not is_file(text):
+        cluster = catalog.load_cluster(catalogue_name)
         return sized(cluster, gpus or cluster.num_gpus)
     has_pools = _POOLS.fullmatch(text) is not None
     if not has_pools and not names_a_file(text):
@@ -419,8 +419,9 @@ def resolve_model(text: str | Document) -> LoadedModel:
     if is_file(path / HUGGING_FACE_FILE):
         path = path / HUGGING_FACE_FILE
     elif not is_file(path):
-        if known := known_name(text, "models"):
-            return _loaded(catalog.load_model(known), (f"`{printable(text)}` is {known} of the catalogue",))
+        if catalogue_name := known_name(text, "models"):
+            assumption = f"`{printable(text)}` is {catalogue_name} of the catalogue"
+            return _loaded(catalog.load_model(catalogue_name), (assumption,))
         if is_hub_id(text) or not names_a_file(text):
             raise unknown_model(text)
     document = read_document(path)

@@ -88,8 +88,8 @@ def this_machine(one_core: ClusterSpec, processes: int | None = None) -> Cluster
     share = cores / processes
     memory = float(psutil.virtual_memory().total)
     if memory / processes < MIN_DEVICE_MEMORY:
-        least = f"less than {format_bytes(MIN_DEVICE_MEMORY)} of this machine's memory"
-        raise InputError(f"{processes:,} processes leave each {least}")
+        limit_text = f"less than {format_bytes(MIN_DEVICE_MEMORY)} of this machine's memory"
+        raise InputError(f"{processes:,} processes leave each {limit_text}")
     core = one_core.gpu
     part: dict[str, Any] = {"memory": memory / processes, "memory_bandwidth": core.memory_bandwidth * share}
     part["peak"] = {precision: rate * share for precision, rate in core.peak.items()}

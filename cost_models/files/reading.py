@@ -135,8 +135,8 @@ def read_text(path: str | Path, *, most_bytes: int = MAX_BYTES) -> str:
     """
     name, raw = str(path), read_raw(path, most_bytes + 1)
     if len(raw) > most_bytes:
-        most = f"{most_bytes // int(MB)} MB"
-        raise InputError(f"`{name}` is larger than {most}; it is not an input of this tool")
+        limit_text = f"{most_bytes // int(MB)} MB"
+        raise InputError(f"`{name}` is larger than {limit_text}; it is not an input of this tool")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -277,7 +277,7 @@ class _Reader:
 
     def value(self, event: Any, key: Key) -> Any:
         """Value that begins with `event`, at the place `key` in the document."""
-        before, alias = self.values, isinstance(event, yaml.AliasEvent)
+        values_before, alias = self.values, isinstance(event, yaml.AliasEvent)
         if alias and event.anchor not in self.anchors:
             self.stop(f"`*{printable(str(event.anchor))}` names nothing that is complete")
         if len(key) >= MAX_DEPTH and isinstance(event, yaml.CollectionStartEvent):
@@ -293,7 +293,7 @@ class _Reader:
         else:
             value = self.collection(key, isinstance(event, yaml.MappingStartEvent))
         if event.anchor:
-            self.anchors[event.anchor] = value, self.values - before
+            self.anchors[event.anchor] = value, self.values - values_before
         return value
 
     def collection(self, key: Key, is_mapping: bool) -> dict[str | int, Any] | list[Any]:

@@ -91,8 +91,8 @@ def _of_array(path: Path) -> Counts:
     except ValueError:
         raise InputError(f"`{path}` is no array of numbers (`numpy.save` writes one)") from None
     if counts.ndim != 1 or counts.dtype.kind not in "iuf":
-        holds = f"`{path}` holds {counts.dtype} of shape {counts.shape}"
-        raise InputError(f"{holds}; a count for each row is needed")
+        content = f"`{path}` holds {counts.dtype} of shape {counts.shape}"
+        raise InputError(f"{content}; a count for each row is needed")
     return np.asarray(counts, np.float64)
 
 
@@ -146,10 +146,10 @@ def read_recommender(document: Document) -> RecommenderSpec:
             raise InputError(f"`{document.source}` lists no tables", hint=hint)
         tables = [_of_config(document, at, one) for at, one in enumerate(listed)]
     widths = {one["width"] for one in tables}
-    alike = len(widths) == 1
+    same_width = len(widths) == 1
     fields: dict[str, Any] = {"kind": "recommender", "tables": tables, "source": document.source}
-    fields["bottom_mlp"] = [*_BOTTOM, *widths] if alike else [*_BOTTOM]
-    fields["interaction"] = {"kind": "dot" if alike else "none"}
+    fields["bottom_mlp"] = [*_BOTTOM, *widths] if same_width else [*_BOTTOM]
+    fields["interaction"] = {"kind": "dot" if same_width else "none"}
     return validate(Document(source=document.source, value=fields, lines=document.lines), RecommenderSpec)
 
 
@@ -193,8 +193,8 @@ def resolve_recommender(text: str | Document) -> RecommenderSpec:
     """
     document, folder = text, Path()
     if isinstance(document, str):
-        if (known := known_name(document, "recommenders")) and not is_file(document):
-            return catalog.load_recommender(known)
+        if (catalogue_name := known_name(document, "recommenders")) and not is_file(document):
+            return catalog.load_recommender(catalogue_name)
         if not is_file(document):
             if known_name(document, "models"):
                 hint = "known names: meshwright catalog models"
@@ -238,11 +238,11 @@ def read_tables(document: Document, folder: Path) -> Document:
     return replace(document, value=fields, problems=problems)
 
 
-def resolve_recommender_training(path: str | None, **said: Any) -> RecommenderTraining:
+def resolve_recommender_training(path: str | None, **flag_values: Any) -> RecommenderTraining:
     """Build a recommender's training job from a YAML file, command-line flags, or both. The file has
     `kind: recommender-training`; a flag that is None was not given.
 
     Raises:
         InputError: all problems of file and flags at once.
     """
-    return load_job(path, RecommenderTraining, said, lambda fields: {("global_batch",): read_samples})
+    return load_job(path, RecommenderTraining, flag_values, lambda fields: {("global_batch",): read_samples})

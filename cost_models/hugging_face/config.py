@@ -155,8 +155,12 @@ def unread(config: Noted, redundant: Sequence[str] = ()) -> str:
     """Text that lists the config keys with a value that nothing has read; empty if there are none."""
     table = data_of("families.yaml")
     endings = tuple(table["of_no_price_endings"])
-    rest = sorted(config.keys() - config.read - {*table["of_no_price"], *redundant})
-    keys = [key for key in rest if not key.endswith(endings) and config[key] not in (None, False, [], {}, "")]
+    unread_keys = sorted(config.keys() - config.read - {*table["of_no_price"], *redundant})
+    keys = [
+        key
+        for key in unread_keys
+        if not key.endswith(endings) and config[key] not in (None, False, [], {}, "")
+    ]
     words = [f"{printable(key, limit=40)} {printable(str(config[key]), limit=30)}" for key in keys]
     remainder = f" and {len(words) - _MOST_UNREAD} more" if len(words) > _MOST_UNREAD else ""
     return ", ".join(words[:_MOST_UNREAD]) + remainder
@@ -268,7 +272,7 @@ _TEXT_ALONE = "the part for text alone"
 _PARTS = {"attention_bias": "attention biases", "attention_output_bias": "bias on the attention's output"}
 _PARTS |= {"mlp_bias": "MLP biases", "qk_norm": "norms over queries and keys"}
 """Phrase for each spec field that is true."""
-_CHOSEN = "weights of chosen experts"
+_EXPERT_WEIGHTS = "weights of chosen experts"
 _PLACES = {"before": "before", "after": "after", "around": "before and after"}
 _PHRASES: dict[str, dict[Any, str]] = {
     **{name: {True: part, False: f"no {part}"} for name, part in _PARTS.items()},
@@ -294,7 +298,7 @@ _PHRASES: dict[str, dict[Any, str]] = {
     "separate_halves": {True: "blocks of one half each"},
     "positions": {"none": "no positions"}
     | {kind: f"{kind} positions" for kind in ("rotary", "learned", "alibi")},
-    "normalized_routing": {True: f"{_CHOSEN} scaled to one", False: f"{_CHOSEN} as they are"},
+    "normalized_routing": {True: f"{_EXPERT_WEIGHTS} scaled to one", False: f"{_EXPERT_WEIGHTS} as they are"},
 }
 """Phrase for each value of a spec field; the value None follows from other fields."""
 
@@ -325,22 +329,22 @@ def _family(name: str, model_type: Any, config: Config) -> Family:
     if not isinstance(model_type, str):
         hint = "it is neither a Hugging Face config nor, with `kind: transformer`, one of ours"
         raise InputError(f"{name} does not say its `model_type`", hint=hint)
-    title, known, problem = f"{name} (model_type `{printable(model_type)}`)", families(), ""
-    if model_type not in known and (has := without_price(model_type, config)):
+    title, known_families, problem = f"{name} (model_type `{printable(model_type)}`)", families(), ""
+    if model_type not in known_families and (has := without_price(model_type, config)):
         features = f"{', '.join(has[:-1])} and {has[-1]}, which have" if has[1:] else f"{has[0]}, which has"
         hint = "describe a model near it in YAML with `kind: transformer`"
         raise InputError(f"{title} cannot be represented: it has {features} no price here", hint=hint)
     experts = [count for key in _EXPERTS if isinstance(count := config.get(key), int)]
     mixtures = data_of("families.yaml")["mixtures"]
     if max(experts, default=2 * ("moe" in model_type.lower())) > 1 and model_type not in mixtures:
-        known = {one: known[one] for one in mixtures}
+        known_families = {one: known_families[one] for one in mixtures}
         problem = f"{title} is a mixture of experts that cannot be represented"
-    elif model_type not in known:
+    elif model_type not in known_families:
         problem = f"{name} has model_type `{printable(model_type)}`, which cannot be represented"
     if problem:
-        hint = f"known: {', '.join(known)}; or describe the shape in YAML with `kind: transformer`"
+        hint = f"known: {', '.join(known_families)}; or describe the shape in YAML with `kind: transformer`"
         raise InputError(problem, hint=hint)
-    return known[model_type]
+    return known_families[model_type]
 
 
 def _activation(name: str, family: Family, config: Config, assumed: list[str]) -> str:
@@ -353,11 +357,11 @@ def _activation(name: str, family: Family, config: Config, assumed: list[str]) -
     if written is None:
         assumed.append(f"activation {ACTIVATIONS.get(default, default)} (no {key})")
         written = default
-    known = {**ACTIVATIONS, **family.priced_as}
-    if not isinstance(written, str) or written not in known:
+    activations = {**ACTIVATIONS, **family.priced_as}
+    if not isinstance(written, str) or written not in activations:
         message = f"`{printable(str(written), limit=60)}` is not one of {', '.join(ACTIVATIONS)}"
         raise InputError(f"1 problem in {name}", problems=[Problem(f"{name}  {key}", message)])
-    return known[written]
+    return activations[written]
 
 
 def _model_name(document: Document, fields: Mapping[str, Any]) -> str:
@@ -418,11 +422,11 @@ _FREE = frozenset({"name", "source", "vocab_multiple", "load_balance", "changed"
 """Spec fields that no config states, or that do not affect the weights."""
 
 
-Wanted = Callable[[str], bool]
+TypeFilter = Callable[[str], bool]
 """Function that says whether a config may have a `model_type`."""
 
 
-def config_of(model: TransformerSpec, dtype: str, wanted: Wanted | None = None) -> dict[str, Any] | None:
+def config_of(model: TransformerSpec, dtype: str, wanted: TypeFilter | None = None) -> dict[str, Any] | None:
     """Hugging Face config that represents all fields of a model, for a `model_type` that `wanted` accepts;
     None if no family can."""
     for model_type, family in families().items():

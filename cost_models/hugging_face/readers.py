@@ -432,17 +432,17 @@ def jamba(config: Config) -> Derived:
     offset."""
     layers = blocks(config)
 
-    def chosen(name: str, every: int, first: int) -> range:
+    def periodic_blocks(name: str, default_period: int, default_offset: int) -> range:
         """Indices of the blocks with the feature `name`, every period from its offset."""
-        period = max(1, whole_number(config, f"{name}_period", every))
-        return range(whole_number(config, f"{name}_offset", first), layers, period)
+        period = max(1, whole_number(config, f"{name}_period", default_period))
+        return range(whole_number(config, f"{name}_offset", default_offset), layers, period)
 
-    attends = chosen("attn_layer", 8, 4)
+    attends = periodic_blocks("attn_layer", 8, 4)
     kinds = ["attention" if layer in attends else "recurrence" for layer in range(layers)]
     fields: Derived = {"mixers": ("attn_layer_period", shortest_round(kinds))}
     if whole_number(config, "num_experts", 16) < 2:
         return fields
-    experts = mixtures("expert_layer_period", layers, chosen("expert_layer", 2, 1))
+    experts = mixtures("expert_layer_period", layers, periodic_blocks("expert_layer", 2, 1))
     fields |= look_up(config, num_experts=("num_experts", 16), experts_per_token=("num_experts_per_tok", 2))
     return fields | experts | routing(config, normalized=False)
 

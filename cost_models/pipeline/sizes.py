@@ -131,7 +131,12 @@ def working_bytes(pieces: Pieces) -> Array:
     After a loss in chunks the gradient of a tied output matrix counts too; with all logits at once the head's
     own peak is larger than a block's with it.
     """
-    question, columns, kept, counts = pieces.question, pieces.columns, pieces.activations, pieces.counts
+    question, columns, activations, counts = (
+        pieces.question,
+        pieces.columns,
+        pieces.activations,
+        pieces.counts,
+    )
     states, experts = pieces.states["block"], pieces.states["experts"]
     model, training = question.model, question.training
     tokens = columns.tokens(training.sequence_length)
@@ -161,11 +166,11 @@ def working_bytes(pieces: Pieces) -> Array:
     in_flight = training.element_bytes * (tokens * model.hidden_size + np.maximum(widest + copies, attending))
     if training.casts_operands and question.stack.fp8_casts_apart and not question.stack.fused_elementwise:
         in_flight = in_flight + EAGER_CAST_BYTES * np.maximum(inner, matrix)
-    recomputed: Array = kept.block[:, :1] - kept.block
+    recomputed: Array = activations.block[:, :1] - activations.block
     # attention is recomputed after the MLP
     if question.stack.drops <= {"core", "block-attention"} | OUTPUTS:
         selective = RECOMPUTE_POLICIES.index("selective")
-        recomputed[:, selective] = np.maximum(0.0, recomputed[:, selective] - kept.mlp)
+        recomputed[:, selective] = np.maximum(0.0, recomputed[:, selective] - activations.mlp)
     # the output matrix's gradient from a loss in chunks waits to be added to that of the tied embedding
     output = training.element_bytes * model.hidden_size * float(padded_vocabulary(model, 1))
     waits = chunks_loss(question, columns) & (columns.pp == 1) & model.tied_embeddings
@@ -177,8 +182,8 @@ def working_bytes(pieces: Pieces) -> Array:
         return recomputed + in_flight + (gathered + scattered)[:, None]
     incoming = training.element_bytes * tokens * model.hidden_size + tied
     during = recomputed + in_flight + 2 * gathered[:, None]  # including the block fetched early
-    after = (incoming + 2 * gathered + scattered)[:, None] - kept.block
-    return np.maximum(during, after)
+    bytes_after = (incoming + 2 * gathered + scattered)[:, None] - activations.block
+    return np.maximum(during, bytes_after)
 
 
 def _largest_widened_matrix(question: Question, columns: LayoutColumns) -> Array:

@@ -198,7 +198,12 @@ def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: boo
 def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
     """All memory coefficients of N layouts, in bytes by part."""
     pieces = Pieces(question, columns)
-    states, counts, kept, head = pieces.states, pieces.counts, pieces.activations, pieces.head_parameters
+    states, counts, activations, head = (
+        pieces.states,
+        pieces.counts,
+        pieces.activations,
+        pieces.head_parameters,
+    )
     of_block = states["block"], states["experts"]
     pending, head_pending = pending_bytes(question, columns)
     boundary, of_first, of_last = boundary_bytes(question, columns)
@@ -206,8 +211,9 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
     # keeps them all, and DualPipeV runs another between; if backward is always split, the output product's kept
     # tensors wait for its weight half
     collects, waits = is_scheduled(columns, KEEPS_ALL_LOGITS), is_scheduled(columns, ALWAYS_SPLIT)
-    live = kept.head + kept.log_probabilities
-    head_moment = kept.loss_gradients + np.where(collects, 0.0, np.where(waits, kept.log_probabilities, live))
+    live = activations.head + activations.log_probabilities
+    kept_head = np.where(collects, 0.0, np.where(waits, activations.log_probabilities, live))
+    head_moment = activations.loss_gradients + kept_head
     if question.training.optimizer_in_backward:  # the output matrix has its gradient beside those of logits
         gradient = question.training.element_bytes * counts.head_matrix
         head_moment = head_moment + np.where(chunks_loss(question, columns), 0.0, gradient)
@@ -216,16 +222,16 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
     terms: Terms = {
         "static": {"buffers": boundary + workspace_bytes(question) + buckets},
         "layer_static": persistent_block(pieces, *of_block),
-        "layer_activation": {"activations": kept.block},
+        "layer_activation": {"activations": activations.block},
         "layer_pending": {"activations": pending},
         "layer_update": update_of_block(pieces, *of_block),
         "rank_update": {"optimizer": np.zeros(len(columns))},
         "embedding_static": persistent_end(pieces, states["embedding"], counts.embedding)
         | {"buffers": of_first},
-        "embedding_activation": {"activations": kept.embedding},
+        "embedding_activation": {"activations": activations.embedding},
         "embedding_update": update_of(states["embedding"], counts.embedding),
         "head_static": persistent_end(pieces, states["head"], head) | {"buffers": of_last},
-        "head_activation": {"activations": np.where(collects, live, np.where(waits, kept.head, 0.0))},
+        "head_activation": {"activations": np.where(collects, live, np.where(waits, activations.head, 0.0))},
         "head_pending": {"activations": head_pending},
         "head_update": update_of(states["head"], head),
         "working": {"working": working_bytes(pieces)},
@@ -241,7 +247,7 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
     moving = [name for name in BYTES if name.endswith(("_activation", "_pending", "_moment", "working"))]
     fragments |= {name: share * sum_of_parts(terms[name]) for name in moving}
     if share:
-        fragments["head_moment"] = fragments["head_moment"] + kept.released_logits
+        fragments["head_moment"] = fragments["head_moment"] + activations.released_logits
     terms |= {name: terms[name] | {FRAGMENTATION: size} for name, size in fragments.items()}
     return terms | {"head_moment": _with_freed_ends(pieces, terms["head_moment"])}
 

@@ -84,9 +84,9 @@ def filled(question: RecommenderQuestion, x: OptionColumns) -> dict[str, tuple[F
         vectors = 2 * facts.output_buffers * element_bytes
         holders = 1.0 if facts.ids_everywhere else x.sharers
         id_bytes, gradient_bytes = ID_BYTES * facts.input_buffers, facts.gradient_row_bytes
-        made, added = np.where(x.ids > 0, x.outputs * x.width, 0.0), x.distinct / x.sharers * x.width
+        made_elements, added = np.where(x.ids > 0, x.outputs * x.width, 0.0), x.distinct / x.sharers * x.width
         received, hot_added = x.outputs * x.whole_width / gpus, x.hot_distinct * x.whole_width
-        on_holders = x.ids / holders * id_bytes, made * vectors, added * gradient_bytes
+        on_holders = x.ids / holders * id_bytes, made_elements * vectors, added * gradient_bytes
         everywhere = (x.ids + x.hot_ids) / gpus * id_bytes, received * vectors, hot_added * gradient_bytes
         return {"step": (on_holders, everywhere)}
     zero = np.zeros(len(x))

@@ -125,10 +125,10 @@ def _access_counts(question: RecommenderQuestion, class_index: int, option: Opti
     varies = table.pooling != 1 or hot_rows > 0
     lengths = outputs if question.facts.sends_all_lengths else batch * float(varies)
     hit = float(cached / (1.0 - hot)) if option.tier == "host" and hot < 1 else 1.0
-    sent = ids * cold, exchanged, ids * hot
-    met = float(accesses.distinct(ids)) - hot_distinct, hot_distinct, local_hot_distinct
+    sent_ids = ids * cold, exchanged, ids * hot
+    distinct_rows = float(accesses.distinct(ids)) - hot_distinct, hot_distinct, local_hot_distinct
     rows = table.rows - hot_rows, hot_rows
-    return *sent, bags, hot_bags, outputs, *met, *rows, hit, cached_rows, lengths
+    return *sent_ids, bags, hot_bags, outputs, *distinct_rows, *rows, hit, cached_rows, lengths
 
 
 _LEAST_WIDTH = 16

@@ -279,22 +279,24 @@ def _read_seconds(
 def _update(question: RecommenderQuestion, ids: Array, distinct: Array, width: Array) -> Array:
     """Seconds per step to sort ids and sum the gradients of each row, (O,)."""
     measured, gradient = question.hardware.tables, width * question.training.exchange_bytes
-    most = question.embedding.update_efficiency
+    max_efficiency = question.embedding.update_efficiency
     if measured is not None:
-        rate = _rate(question, measured.sums, most, width * FP32_BYTES)
+        rate = _rate(question, measured.sums, max_efficiency, width * FP32_BYTES)
         return sum_bytes(ids, gradient, distinct, width) / rate
     sort = _streamed_seconds(question, ids * question.embedding.sort_bytes)
-    return sort + ids * gradient / _rate(question, (), most, gradient)
+    return sort + ids * gradient / _rate(question, (), max_efficiency, gradient)
 
 
 def _change(question: RecommenderQuestion, distinct: Array, rows: Array, width: Array) -> Array:
     """Seconds per step to read and write the rows of a batch with optimizer states, (O,), or all rows in
     order if the stack updates entire tables."""
-    measured, most = question.hardware.tables, question.embedding.update_efficiency
+    measured, max_efficiency = question.hardware.tables, question.embedding.update_efficiency
     if question.facts.updates_whole_tables:
-        return rows * 2 * _kept_bytes(question, width) / (question.cluster.gpu.memory_bandwidth * most)
+        return (
+            rows * 2 * _kept_bytes(question, width) / (question.cluster.gpu.memory_bandwidth * max_efficiency)
+        )
     points = () if measured is None else measured.changes.get(question.training.optimizer, ())
-    rate = _rate(question, points, most, width * question.training.table_bytes)
+    rate = _rate(question, points, max_efficiency, width * question.training.table_bytes)
     return change_bytes(distinct, _kept_bytes(question, width)) / rate
 
 
@@ -314,14 +316,18 @@ def _streamed_seconds(question: RecommenderQuestion, amount: Array) -> Array:
 
 
 def _rate(
-    question: RecommenderQuestion, points: Points, most: float, row_bytes: Array, pooling: ArrayLike = 1.0
+    question: RecommenderQuestion,
+    points: Points,
+    max_efficiency: float,
+    row_bytes: Array,
+    pooling: ArrayLike = 1.0,
 ) -> Array:
     """Bytes/s at which memory reads or writes rows of `row_bytes`, (O,): as measured at `points` or, without
-    points, the share `most` of memory bandwidth for very long rows, and less for short rows."""
+    points, the share `max_efficiency` of memory bandwidth for very long rows, and less for short rows."""
     bandwidth = question.cluster.gpu.memory_bandwidth
     if points:
         return bandwidth * efficiency(points, row_bytes, pooling)
-    return bandwidth * most * (row_bytes / (row_bytes + question.embedding.half_row_bytes))
+    return bandwidth * max_efficiency * (row_bytes / (row_bytes + question.embedding.half_row_bytes))
 
 
 def launch_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
@@ -581,13 +587,13 @@ def _problems(question: RecommenderQuestion, sharding: Sharding) -> Iterator[Pro
     model, cluster = question.model, question.cluster
     tables = zip(model.table_names, model.class_of_table, sharding.tables, strict=True)
     for number, (name, class_index, placement) in enumerate(tables):
-        where, option = f"table:{number} (`{name}`)", placement.option
+        table_text, option = f"table:{number} (`{name}`)", placement.option
         width = model.classes[class_index].width
         place, limit = ("node", cluster.nodes) if option.form == "node-row" else ("GPU", cluster.num_gpus)
         if invalid := [at for at in placement.at if at >= limit]:
-            yield Problem(where, f"lies on {place} {invalid[0]}, and there are {limit}, counted from 0")
+            yield Problem(table_text, f"lies on {place} {invalid[0]}, and there are {limit}, counted from 0")
         if option.tier == "host" and not question.facts.host_tables:
             stack = question.stack.name
-            yield Problem(where, f"lies in host memory, where software stack `{stack}` keeps no tables")
+            yield Problem(table_text, f"lies in host memory, where software stack `{stack}` keeps no tables")
         if option.form == "column" and width % option.shards:
-            yield Problem(where, f"has {width} columns, which {option.shards} slices do not divide")
+            yield Problem(table_text, f"has {width} columns, which {option.shards} slices do not divide")

@@ -349,24 +349,24 @@ def _names_with(trait: Callable[[PipelineSchedule], bool]) -> frozenset[str]:
     return frozenset(name for name, schedule in REGISTRY.items() if trait(schedule))
 
 
-PLAIN = _names_with(lambda own: own.chunks == (1, 1) and own.splits == "never")
+PLAIN = _names_with(lambda schedule: schedule.chunks == (1, 1) and schedule.splits == "never")
 """Names of schedules with one chunk per rank and unsplit backward passes."""
 
-V_SHAPED = _names_with(lambda own: own.v_shaped)
+V_SHAPED = _names_with(lambda schedule: schedule.v_shaped)
 """Names of schedules whose stages go down the ranks and up again, two chunks per rank: rank 0 holds the first
 and the last stage."""
 
-SPLIT_BACKWARD = _names_with(lambda own: own.splits != "never")
+SPLIT_BACKWARD = _names_with(lambda schedule: schedule.splits != "never")
 """Names of schedules that may run the two halves of a backward pass (for input and for weight gradients) at
 different times."""
 
-ALWAYS_SPLIT = _names_with(lambda own: own.splits == "always")
+ALWAYS_SPLIT = _names_with(lambda schedule: schedule.splits == "always")
 """Names of schedules that split every backward pass into halves; DualPipeV does so in warm-up and cool-down
 only."""
 
-QUEUES = _names_with(lambda own: own.steady == "queue")
+QUEUES = _names_with(lambda schedule: schedule.steady == "queue")
 """Names of schedules that run all forward passes before all backward passes, with any number of
 microbatches."""
 
-KEEPS_ALL_LOGITS = _names_with(lambda own: own.keeps_all_logits)
+KEEPS_ALL_LOGITS = _names_with(lambda schedule: schedule.keeps_all_logits)
 """Names of schedules that run other passes between the head's forward and backward pass of a microbatch."""

@@ -117,7 +117,7 @@ def _span(text: str) -> tuple[int, int, int]:
 def read_link(values: Mapping[str, str | None], place: str, problems: list[Problem]) -> list[Link]:
     """Parse one line of a file of links, given by column name (`COLUMNS`), into links. A line with problems,
     which are added to `problems`, has no links."""
-    one, other, bandwidth, latency, count, kind = (values.get(name) or "" for name in COLUMNS)
+    first, second, bandwidth, latency, count, kind = (values.get(name) or "" for name in COLUMNS)
     messages: list[str] = []
     refuse = messages.append
 
@@ -129,9 +129,9 @@ def read_link(values: Mapping[str, str | None], place: str, problems: list[Probl
             refuse(str(error))
             return None
 
-    ones, others = (parsed(expand, name) or [] for name in (one, other.removeprefix("*")))
+    first_names, second_names = (parsed(expand, name) or [] for name in (first, second.removeprefix("*")))
     if not bandwidth:
-        ends = f"`{printable(one, 60)}` -- `{printable(other, 60)}`"
+        ends = f"`{printable(first, 60)}` -- `{printable(second, 60)}`"
         refuse(f"{ends} has no bandwidth; write it like `400 Gb/s`")
     rate = parsed(parse_bandwidth, bandwidth) if bandwidth else None
     seconds = parsed(parse_seconds, latency) if latency else None
@@ -143,21 +143,21 @@ def read_link(values: Mapping[str, str | None], place: str, problems: list[Probl
     if kind and kind not in kinds:
         hint = f"{did_you_mean(kind, kinds)}; kinds: {', '.join(kinds)}"
         refuse(f"`{printable(kind, 30)}` is no kind of link{hint}")
-    for name in (*ones[:1], *others[:1]):
+    for name in (*first_names[:1], *second_names[:1]):
         if device_kind(name) is None:
             hint = "`gpu0`, `nic0`, `nvswitch`, `pcie0`, `leaf0`, `spine0`, `switch0`"
             refuse(f"unknown device `{name}`: the last part of its name says what it is, like {hint}")
         elif device_kind(name) != "switch" and not node_of(name):
-            where = "the node stands before the last dot of its name, like `node0.gpu0`"
-            refuse(f"`{name}` is in no node; {where}")
-    star = other.startswith("*")
-    if ones and len(ones) * (len(others) if star else 1) > MOST_LINKS:
+            hint = "the node stands before the last dot of its name, like `node0.gpu0`"
+            refuse(f"`{name}` is in no node; {hint}")
+    star = second.startswith("*")
+    if first_names and len(first_names) * (len(second_names) if star else 1) > MOST_LINKS:
         refuse(f"these are more than {MOST_LINKS:,} links")
     pairs: list[tuple[str, str]] = []
     if not messages:
-        pairs = list(product(ones, others)) if star else _pairs(ones, others)
+        pairs = list(product(first_names, second_names)) if star else _pairs(first_names, second_names)
         if not pairs:
-            refuse(f"{len(ones):,} devices cannot be shared out evenly among {len(others):,}")
+            refuse(f"{len(first_names):,} devices cannot be shared out evenly among {len(second_names):,}")
     if itself := next((a for a, b in pairs if a == b), ""):
         refuse(f"`{itself}` is linked with itself")
     problems += [Problem(place, message) for message in messages]
@@ -166,10 +166,10 @@ def read_link(values: Mapping[str, str | None], place: str, problems: list[Probl
     return [Link(a, b, rate, seconds, int(count or 1), kind or _usual_kind(a, b), place) for a, b in pairs]  # type: ignore[arg-type]
 
 
-def _usual_kind(one: str, other: str) -> LinkKind:
+def _usual_kind(device: str, neighbour: str) -> LinkKind:
     """Default kind of a link (such as `nvlink`) between two devices, from their names."""
-    kinds = {device_kind(one), device_kind(other)}
-    (node, _, first), (other_node, _, second) = one.rpartition("."), other.rpartition(".")
+    kinds = {device_kind(device), device_kind(neighbour)}
+    (node, _, first), (other_node, _, second) = device.rpartition("."), neighbour.rpartition(".")
     if node != other_node or not node:
         return "infiniband"
     if kinds == {"gpu"}:

@@ -395,8 +395,8 @@ def _without_affix(values: list[str], how: str, pattern: str) -> list[str] | Non
     if not re.fullmatch(r"\*?[^*?\[\]$\\`]+" if "#" in how else r"[^*?\[\]$\\`]+\*?", pattern):
         return None
     removed = re.escape(pattern).replace(r"\*", ".*?" if how == "#" else ".*")
-    kept = {"%": "(.*)", "%%": "(.*?)"}.get(how, "")
-    trimmed = re.compile(f"{kept}{removed}" if kept else f"{removed}(.*)", re.DOTALL)
+    kept_part = {"%": "(.*)", "%%": "(.*?)"}.get(how, "")
+    trimmed = re.compile(f"{kept_part}{removed}" if kept_part else f"{removed}(.*)", re.DOTALL)
     return [match[1] if (match := trimmed.fullmatch(one)) else one for one in values]
 
 
@@ -582,9 +582,9 @@ class _Frame:
     outside: dict[str, list[str]] = field(default_factory=dict)
     """Variables before a subshell, which restores them."""
 
-    def enter(self, holds: Truth) -> None:
-        """Enter the next branch, which runs if its test `holds` and no earlier branch ran."""
-        self.runs, self.remains = all_of(self.remains, holds), all_of(self.remains, negation(holds))
+    def enter(self, test: Truth) -> None:
+        """Enter the next branch, which runs if its test `test` and no earlier branch ran."""
+        self.runs, self.remains = all_of(self.remains, test), all_of(self.remains, negation(test))
 
 
 @dataclass(slots=True)
@@ -746,14 +746,14 @@ class Script:
         assigning = [*takewhile(lambda word: _ASSIGNMENT.fullmatch(word.start), words)]
         del words[: len(assigning)]
         command_words = [] if runs is False else [*chain.from_iterable(map(self.values.expand, words))]
-        known_before = dict(self.values.variables)
+        variables_before = dict(self.values.variables)
         for word in assigning:
             self._assign(word)
         if not command_words:
             return True
         environment, values = self.environment, self.values
         if assigning:  # `TP=4 command $TP`: the command's alone, and its words are as before
-            values, self.values.variables = replace(self.values), known_before
+            values, self.values.variables = replace(self.values), variables_before
         if command_words[0] in ("exit", "return"):
             self.ended = bool(runs)
         apply_builtin(command_words, runs, self.values)
@@ -767,22 +767,22 @@ class Script:
         """Apply an assignment `NAME=value`, `NAME+=value`, `NAME[key]=value` or `NAME=(..)`."""
         target, _, start = word.start.partition("=")
         name, appends = target.removesuffix("+"), target.endswith("+")
-        before = self.values.variables.get(name, []) if appends else []
+        previous = self.values.variables.get(name, []) if appends else []
         if self.runs is False:
             return
         if self.runs is None:
             values = UNKNOWN
         elif word.array is None:
             text = self.values.text(Word([Piece(start, True), *word.pieces[1:]]))
-            values = ["".join(before[:1]) + text]
+            values = ["".join(previous[:1]) + text]
         else:
             table = [_ELEMENT.fullmatch(self.values.text(each)) for each in word.array]
             if word.array and all(table):
                 new = {one[1].strip("\"'"): one[2] for one in table if one is not None}
                 self.values.tables[name] = self.values.tables.get(name, {}) | new if appends else new
                 return
-            values = [*before, *chain.from_iterable(map(self.values.expand, word.array))]
-        self.values.assign(name, UNKNOWN if before == UNKNOWN else values)
+            values = [*previous, *chain.from_iterable(map(self.values.expand, word.array))]
+        self.values.assign(name, UNKNOWN if previous == UNKNOWN else values)
 
 
 def read_script(text: str, environment: Mapping[str, str] | None = None) -> Script:

@@ -215,14 +215,14 @@ def _layout_of(settings: Settings, model: TransformerSpec, gpus: int | None) -> 
         raise InputError(f"{gpus} GPUs do not divide by tp{tp} × pp{pp} × cp{cp} of the file")
     dp = gpus // (tp * pp * cp)
     degrees = {"tp": tp, "pp": pp, "cp": cp, "dp": dp, "ep": ep, "mbs": _batches(settings, dp)[1]}
-    blocks, rest = divmod(model.num_layers, pp)
+    blocks, remainder = divmod(model.num_layers, pp)
     return Layout(
         **degrees,
         zero=settings.get(f"{_ZERO}.stage"),
         recompute=("full" if _recomputes_blocks(settings, pp) else "none",),
         offload=_offload_of(settings, blocks),
         etp=settings.integer("expert_parallel.expert_tensor_parallel_size") if ep > 1 else None,
-        layers=() if rest else (blocks,) * pp,
+        layers=() if remainder else (blocks,) * pp,
     )
 
 
@@ -250,8 +250,8 @@ def _recomputes_blocks(settings: Settings, pp: int) -> bool:
     if pp > 1 or program is not None:
         return bool(interval if pp > 1 else program)
     mentioned = any(path.startswith("activation_checkpointing") for path in settings.values)
-    policy, some = ("every block is recomputed", "an") if mentioned else ("nothing is recomputed", "no")
-    settings.assume(f"{policy}: the program decides, the file has {some} `activation_checkpointing`")
+    policy, article = ("every block is recomputed", "an") if mentioned else ("nothing is recomputed", "no")
+    settings.assume(f"{policy}: the program decides, the file has {article} `activation_checkpointing`")
     return mentioned
 
 

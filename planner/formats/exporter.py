@@ -120,12 +120,20 @@ class JobExport:
         self.sets("stack.context_parallel")  # said with the layout's `context`
 
     def sets(
-        self, path: str, settings: Written = NOTHING, *, differs: str = "", when: object = True, **more: Any
+        self,
+        path: str,
+        settings: Written = NOTHING,
+        *,
+        differs: str = "",
+        when: object = True,
+        **more_settings: Any,
     ) -> None:
         """Express a plan field by trainer settings, if `when` is true; `differs` says how their meaning
         differs."""
         if when:
-            self._answer(path, {**settings, **more}, "otherwise" if differs else "expressed", differs)
+            self._answer(
+                path, {**settings, **more_settings}, "otherwise" if differs else "expressed", differs
+            )
 
     def lacks(self, path: str, reason: str, *, when: object = True) -> None:
         """State that the trainer has no setting for the value of a plan field, if `when` is true."""
@@ -172,10 +180,10 @@ class JobExport:
         A fact of the software stack that has no export so far, and is not among the `facts` that settings switch, is
         expressed by the choice of the trainer, where `trainer_stack` has the same value or this job costs the same.
         """
-        own, named = self.job.stack, StackSpec.model_fields.keys() - ABOUT_STACKS - {*facts}
-        unanswered = [name for name in named if f"stack.{name}" not in self.fields]
-        theirs = {name: getattr(trainer_stack, name) for name in unanswered}
-        trainer_facts = {name: fact for name, fact in theirs.items() if getattr(own, name) != fact}
+        stack, fact_names = self.job.stack, StackSpec.model_fields.keys() - ABOUT_STACKS - {*facts}
+        unanswered = [name for name in fact_names if f"stack.{name}" not in self.fields]
+        trainer_values = {name: getattr(trainer_stack, name) for name in unanswered}
+        trainer_facts = {name: fact for name, fact in trainer_values.items() if getattr(stack, name) != fact}
         for name in _with_effect(self.job, trainer_facts) if trainer_facts else ():
             self.lacks(f"stack.{name}", f"`{trainer_stack.name}` has {value_text(trainer_facts[name])}")
         paths = field_paths()

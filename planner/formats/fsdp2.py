@@ -114,8 +114,8 @@ def _read_sharded(
     strategy = paths["strategy" if is_first and paths["strategy"] in settings.values else "reshard"]
     stage, _, scope = settings.plan_value(strategy).partition("/") if fsdp else ("0", "", "")
     zero = int(stage)
-    same = f"FSDP 1 takes as long, and as much memory, as FSDP 2 with the same layout (zero{zero})"
-    settings.assume(same, when=is_first)
+    remark = f"FSDP 1 takes as long, and as much memory, as FSDP 2 with the same layout (zero{zero})"
+    settings.assume(remark, when=is_first)
     if fsdp and not zero and tp * cp > 1:
         raise InputError(f"tp{tp} × cp{cp} of the file needs FSDP that shards", hint="fsdp_version: 2")
     if scope and not shard % options.node:

@@ -32,7 +32,7 @@ _NODES = ("--nnodes", "--nodes", "-N")
 _PER_NODE = ("--nproc-per-node", "--nproc_per_node", "--gpus-per-node")
 _TASKS = ("--ntasks", "-n", "-np")
 _KNOWN_PROGRAM = "pretrain_gpt.py"
-_OTHERS = {
+_OTHER_TRAINERS = {
     "torchtitan": re.compile(r"torchtitan\.(?:\w+\.)*train|.*torchtitan/train\.py|.*run_train\.sh"),
     "NeMo": re.compile(r".*megatron_gpt_pretraining\.py"),
     "DeepSpeed": re.compile(r"(?:.*/)?deepspeed|--deepspeed(?:_config)?(?:=.*)?"),
@@ -112,10 +112,10 @@ def _launch_in_script(text: str, also: str, options: Mapping[str, Any]) -> Launc
         raise InputError(message, problems=problems, hint="paste the one to import")
     launcher, arguments = launches[0]
     batch |= _options(word for one in script.commands if one.words[0] == "sbatch" for word in one.words[1:])
-    counted = (word for option in _integer_options(batch).items() for word in map(str, option))
+    count_words = (word for option in _integer_options(batch).items() for word in map(str, option))
     further = (word for one in also_script.commands for word in one.words)
     environment, assumptions = trainings[0].environment, tuple(script.values.assumptions)
-    return Launch((*launcher, *counted), (*arguments, *further), environment, assumptions)
+    return Launch((*launcher, *count_words), (*arguments, *further), environment, assumptions)
 
 
 def _options(words: Iterable[str]) -> dict[str, str]:
@@ -212,14 +212,14 @@ def _number(words: Sequence[str], flags: Sequence[str]) -> int | None:
 def _value(words: Sequence[str], flags: Sequence[str]) -> str | None:
     """Value of the first flag of `flags` in a command; `?` if only a shell knows the value, None if the
     command has no such flag."""
-    value = next((one for flag in flags if (one := _take_flag(words, flag)[0]) is not None), None)
+    value = next((text for flag in flags if (text := _take_flag(words, flag)[0]) is not None), None)
     return "?" if value is not None and not is_decided(value) else value
 
 
 def _refuse_other(words: Sequence[str]) -> None:
     """Raise InputError if a command starts another trainer (torchtitan, NeMo, DeepSpeed); the hint is the
     `meshwright import` command for that trainer's files."""
-    for name, program in _OTHERS.items():
+    for name, program in _OTHER_TRAINERS.items():
         places = [at for at, word in enumerate(words) if program.fullmatch(plain(word))]
         if not places:
             continue
@@ -229,18 +229,18 @@ def _refuse_other(words: Sequence[str]) -> None:
                 file, arguments = _take_flag(arguments, "--job.config_file", "--job.config-file")
                 module, arguments = _take_flag(arguments, "--module")
                 file = file or (f"{module}/config_registry.py" if module else "recipe.py")
-                beside = "CLUSTER --gpus N"
+                place_words = "CLUSTER --gpus N"
             case "NeMo":
                 folder, arguments = _take_flag(arguments, "--config-path", "-cp")
                 stem, arguments = _take_flag(arguments, "--config-name", "-cn")
                 file = str(PurePosixPath(folder or ".") / f"{(stem or 'gpt').removesuffix('.yaml')}.yaml")
-                beside = "CLUSTER"
+                place_words = "CLUSTER"
             case _:
                 file, arguments = _take_flag(words, "--deepspeed_config", "--deepspeed")[0] or "", []
                 file = file if file.endswith(".json") else "ds.json"
-                beside = "MODEL CLUSTER --gpus N --sequence S"
+                place_words = "MODEL CLUSTER --gpus N --sequence S"
         also = f' --also "{plain(" ".join(arguments))}"' if arguments else ""
-        hint = f"meshwright import {plain(file)} {beside}{also}"
+        hint = f"meshwright import {plain(file)} {place_words}{also}"
         raise InputError(f"this starts {name}, whose settings are in a file", hint=hint)
 
 

@@ -190,14 +190,16 @@ def stages_of(args: Arguments, blocks: int, pp: int) -> tuple[int, tuple[int, ..
         return vpp, layers
     first, last = (args.get(f"decoder_{end}_pipeline_num_layers") for end in ("first", "last"))
     if first is None and last is None:
-        before, behind = (args.get(f"account_for_{end}_in_pipeline_split") for end in ("embedding", "loss"))
-        share, rest = divmod(blocks + before + behind, stages)
-        if rest:
+        first_extra, last_extra = (
+            args.get(f"account_for_{end}_in_pipeline_split") for end in ("embedding", "loss")
+        )
+        share, remainder = divmod(blocks + first_extra + last_extra, stages)
+        if remainder:
             hint = "`--pipeline-model-parallel-layout` says uneven ones"
             raise InputError(f"`--num-layers {blocks}` does not divide by {stages} stages", hint=hint)
         stage_blocks = [share] * stages
-        stage_blocks[0] -= before
-        stage_blocks[-1] -= behind
+        stage_blocks[0] -= first_extra
+        stage_blocks[-1] -= last_extra
         return vpp, tuple(stage_blocks)
     ends = [end for end in (first, last) if end is not None]
     middle = [(blocks - sum(ends)) // max(1, pp - len(ends))] * (pp - len(ends))
@@ -511,8 +513,8 @@ def training_of(args: Arguments, layout: Layout, stack_named: bool) -> TrainingS
     """Training job (batch, sequence length, precision, optimizer) that Megatron-LM arguments describe. Raises
     InputError for an optimizer that is not priced here."""
     batch, length = args.get("global_batch_size", layout.mbs * layout.dp), args.get("seq_length")
-    one_each = f"a global batch of {batch}: one microbatch on every replica"
-    args.assume(one_each, when=not args.has("global_batch_size"))
+    batch_note = f"a global batch of {batch}: one microbatch on every replica"
+    args.assume(batch_note, when=not args.has("global_batch_size"))
     args.assume("the batch as it is after its ramp", when=args.has("rampup_batch_size"))
     settings = ((name, args.values.get(name)) for name in PRECISIONS)
     precision = next((name for name, value in settings if value not in (None, False)), "fp32")

@@ -148,8 +148,8 @@ def unpriced_values(args: Arguments) -> list[UnusedSetting]:
         if name == "offload_modules":
             priced = [*OFFLOADED, *(OFFLOADED_OF_EXPERTS if args.get("num_experts") else ())]
             unpriced, switch = sorted(set(priced) - set(value)), "fine_grained_activation_offloading"
-            left = ", ".join(unpriced)
-            reason = f"leaves the inputs of {left} on the GPU: all or none are priced on the host"
+            unpriced_names = ", ".join(unpriced)
+            reason = f"leaves the inputs of {unpriced_names} on the GPU: all or none are priced on the host"
         elif name.startswith("exp_avg_") and args.get("exp_avg_dtype") != args.get("exp_avg_sq_dtype"):
             unpriced, reason = [*several], "both moments are priced in one type"
         elif name == "cp_comm_type" and len(set(value)) > 1:
@@ -177,8 +177,8 @@ def _flags() -> dict[str, tuple[str, bool | None]]:
     flags: dict[str, tuple[str, bool | None]] = {}
     for name, row in TABLE.arguments.items():
         if row.kind != "off":
-            others = " ".join(row.spellings.get(column, "") for column in ("flag", "earlier"))
-            spellings = (f"--{name.replace('_', '-')}", *others.split())
+            other_spellings = " ".join(row.spellings.get(column, "") for column in ("flag", "earlier"))
+            spellings = (f"--{name.replace('_', '-')}", *other_spellings.split())
             flags |= dict.fromkeys(spellings, (name, True if row.kind == "switch" else None))
         if row.kind in ("switch", "off"):
             flags[flag_of(name, False)] = name, False
@@ -294,9 +294,11 @@ def printed_arguments(text: str) -> tuple[dict[str, Any], list[str], list[str]]:
     """
     values, words, unknown = dict[str, Any](), list[str](), list[str]()
     earlier = TABLE.spelled("earlier")
-    for printed, shown in _PRINTED.findall(text):
+    for printed, text_value in _PRINTED.findall(text):
         name = earlier.get(f"--{printed.replace('_', '-')}", printed)
-        value = literal(shown.rpartition(".")[2] if re.match(r"torch\.|AttnBackend\.", shown) else shown)
+        value = literal(
+            text_value.rpartition(".")[2] if re.match(r"torch\.|AttnBackend\.", text_value) else text_value
+        )
         value = _DTYPES.get(value, value) if isinstance(value, str) else value
         row = TABLE.arguments.get(name)
         if name in values or value in (None, [], *([] if row is None else [row.default])):

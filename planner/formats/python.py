@@ -28,7 +28,9 @@ OPERATIONS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {ast.Add: add, ast.
 OPERATIONS |= {ast.Eq: eq, ast.NotEq: ne, ast.Lt: lt, ast.LtE: le, ast.Gt: gt, ast.GtE: ge}
 """Operations on two numbers that are equal in Python and in a shell, by node of the syntax tree."""
 _OPERATIONS = OPERATIONS | {ast.FloorDiv: floordiv, ast.Div: truediv, ast.Mod: mod, ast.Is: eq, ast.IsNot: ne}
-_OPERATIONS[ast.In] = lambda one, many: one in (many if isinstance(many, list | dict) else _NOTHING)
+_OPERATIONS[ast.In] = lambda one, container: (
+    one in (container if isinstance(container, list | dict) else _NOTHING)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +76,15 @@ class Module:
         """Evaluate a function of the file for some given arguments, without running it."""
         if depth > _DEEPEST:
             raise InputError(f"`{function}` calls itself, or functions too deep to follow")
-        given, node = dict(arguments or {}), self.functions[function]
+        given_arguments, node = dict(arguments or {}), self.functions[function]
         args, positional = node.args, [*node.args.posonlyargs, *node.args.args]
         pairs: list[tuple[ast.arg, ast.expr | None]] = [*zip(args.kwonlyargs, args.kw_defaults, strict=True)]
         pairs += zip(positional[::-1], args.defaults[::-1], strict=False)
         names: dict[str, Any] = {one.arg: Unknown(one.arg) for one in (*positional, *args.kwonlyargs)}
-        names |= {one.arg: self.value(default, given, depth) for one, default in pairs if default}
+        names |= {one.arg: self.value(default, given_arguments, depth) for one, default in pairs if default}
         if args.kwarg is not None:
-            names[args.kwarg.arg] = {key: value for key, value in given.items() if key not in names}
-        returned = self.run(node.body, names | given, depth)
+            names[args.kwarg.arg] = {key: value for key, value in given_arguments.items() if key not in names}
+        returned = self.run(node.body, names | given_arguments, depth)
         return None if returned is _NOTHING else returned
 
     def run(self, body: Iterable[ast.stmt], names: dict[str, Any], depth: int) -> Any:
@@ -169,16 +171,18 @@ class Module:
             case ast.UnaryOp(op=ast.USub(), operand=item):
                 return _operation(ast.Mult(), -1, self.value(item, names, depth))
             case ast.UnaryOp(op=ast.Not(), operand=item):
-                return not _known(self.value(item, names, depth))
+                return not _require_known(self.value(item, names, depth))
             case ast.BinOp(left, op, right) | ast.Compare(left, [op], [right]):
                 return _operation(op, self.value(left, names, depth), self.value(right, names, depth))
             case ast.BoolOp(op=op, values=values):
-                for operand in map(_known, [self.value(item, names, depth) for item in values]):
+                for operand in map(_require_known, [self.value(item, names, depth) for item in values]):
                     if bool(operand) == isinstance(op, ast.Or):
                         break
                 return operand
             case ast.IfExp(test=test, body=body, orelse=orelse):
-                return self.value(body if _known(self.value(test, names, depth)) else orelse, names, depth)
+                return self.value(
+                    body if _require_known(self.value(test, names, depth)) else orelse, names, depth
+                )
             case ast.Call():
                 return self._call(node, names, depth)
         raise LookupError
@@ -194,12 +198,12 @@ class Module:
             keywords |= value if keyword.arg is None else {keyword.arg: value}
         if isinstance(node.func, ast.Name) and node.func.id in self.functions:
             places = [keyword.arg for keyword in self.functions[node.func.id].args.args]
-            given = dict(zip(places, arguments, strict=False)) | keywords
-            return self.result(node.func.id, depth + 1, given)
+            given_arguments = dict(zip(places, arguments, strict=False)) | keywords
+            return self.result(node.func.id, depth + 1, given_arguments)
         return Call(ast.unparse(node.func)[:200], arguments, keywords)
 
 
-def _known(value: Any) -> Any:
+def _require_known(value: Any) -> Any:
     """Return the value if it is known. Raises LookupError for an unknown value or a call."""
     if isinstance(value, Unknown | Call):
         raise LookupError
@@ -210,12 +214,12 @@ def _operation(op: ast.operator | ast.cmpop, left: Any, right: Any) -> Any:
     """Value of an arithmetic operation or comparison of two evaluated operands. Raises LookupError or
     ArithmeticError if it is unknown."""
     if isinstance(op, ast.cmpop):
-        is_known = not isinstance(left, Unknown | Call) and not isinstance(right, Unknown)
+        is_computable = not isinstance(left, Unknown | Call) and not isinstance(right, Unknown)
     elif isinstance(op, ast.Add) and isinstance(left, list) and isinstance(right, list):
-        is_known = len(left) + len(right) <= _MOST_STEPS
+        is_computable = len(left) + len(right) <= _MOST_STEPS
     else:
-        is_known = all(isinstance(one, int | float) and abs(one) <= LARGEST for one in (left, right))
-    if not is_known:
+        is_computable = all(isinstance(one, int | float) and abs(one) <= LARGEST for one in (left, right))
+    if not is_computable:
         raise LookupError
     return _OPERATIONS[type(op)](left, right)
 

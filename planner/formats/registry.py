@@ -82,8 +82,12 @@ def _estimate(row: Mapping[str, str], values: Mapping[str, Any], options: Mappin
 _TARGETS = {"megatron": "megatron:TARGET", "torchtitan": "torchtitan:TARGET"}
 _TARGETS |= {"deepspeed": "deepspeed:TARGET", "nemo": "nemo:TARGET"}
 _TARGETS |= {"accelerate": "fsdp2:ACCELERATE", "axolotl": "fsdp2:AXOLOTL"}
-_OTHER = {"torchrun": "torchrun:TORCHRUN", "slurm": "torchrun:SLURM", "torchrec": "torchrec:EXPORTER"}
-EXPORTERS = _TARGETS | _OTHER
+_OTHER_EXPORTERS = {
+    "torchrun": "torchrun:TORCHRUN",
+    "slurm": "torchrun:SLURM",
+    "torchrec": "torchrec:EXPORTER",
+}
+EXPORTERS = _TARGETS | _OTHER_EXPORTERS
 """Module and object in `planner.formats` of each exporter, by its name; imported on first use."""
 _SUFFIXES = {".py": ("nemo", "torchtitan"), ".toml": ("torchtitan",), ".json": ("deepspeed", "torchrec")}
 _SUFFIXES |= dict.fromkeys((".yaml", ".yml"), ("axolotl", "accelerate", "nemo"))
@@ -101,8 +105,8 @@ _BRIDGE = "megatron.bridge"
 def exporter_named(name: str) -> Exporter:
     """Exporter with the given name. Raises UnknownNameError. Raises UnknownNameError."""
     if name not in EXPORTERS:
-        known = tuple(EXPORTERS)
-        raise UnknownNameError("trainer to export to", name, known, hint=f"there are {', '.join(known)}")
+        hint = f"there are {', '.join(EXPORTERS)}"
+        raise UnknownNameError("trainer to export to", name, tuple(EXPORTERS), hint=hint)
     exporter: Exporter | Target = load(f"planner.formats.{EXPORTERS[name]}")
     return Exporter(write=exporter.write) if isinstance(exporter, Target) else exporter
 
@@ -132,18 +136,20 @@ def reader_of(source: str, reader: str | None = None, options: Mapping[str, Any]
         UnknownNameError: there is no such reader.
         InputError: neither its name nor its words tell, or they are of a trainer whose files are not read.
     """
-    known = ", ".join(READERS)
-    hint = f"--from says it: {known}"
+    reader_names = ", ".join(READERS)
+    hint = f"--from says it: {reader_names}"
     if reader is not None:
         if reader not in READERS:
-            raise UnknownNameError("trainer to import from", reader, READERS, hint=f"there are {known}")
+            raise UnknownNameError(
+                "trainer to import from", reader, READERS, hint=f"there are {reader_names}"
+            )
         return reader
     if is_command(source):
         return "megatron"
     suffix = PurePath(source).suffix
     if suffix not in _SUFFIXES:
         raise InputError(f"`{source}` does not tell whose it is", hint=hint)
-    *marked, rest = _SUFFIXES[suffix]
+    *marked, fallback = _SUFFIXES[suffix]
     if marked and is_pipe(source):
         message = f"`{source}` is a pipe, which is read once: its words cannot tell whose it is"
         raise InputError(message, hint=hint)
@@ -159,10 +165,10 @@ def reader_of(source: str, reader: str | None = None, options: Mapping[str, Any]
     for name in marked:
         if is_bridge or MARKS.get(name, set()) & document.keys():
             return name
-    if rest == "nemo" and not document.keys() >= MARKS["nemo"]:
-        hint = f"read are those of {known}; `meshwright estimate` asks about any layout"
+    if fallback == "nemo" and not document.keys() >= MARKS["nemo"]:
+        hint = f"read are those of {reader_names}; `meshwright estimate` asks about any layout"
         raise InputError(f"`{source}` is of no trainer that is known here", hint=hint)
-    return rest
+    return fallback
 
 
 def is_command(source: str) -> bool:

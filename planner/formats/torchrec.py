@@ -126,9 +126,9 @@ def _parameter(table: TableSpec, placement: TablePlacement, world: int, local: i
     option, ranks = placement.option, _ranks(placement, world, local)
     kernel = "dense" if option.form == "copy" else _KERNELS[option.tier, option.cached > 0]
     shards = zip(_shards(table, option.form, len(ranks)), ranks, strict=True)
-    placed = [shard | {"placement": f"rank:{rank}/cuda:{rank % local}"} for shard, rank in shards]
+    placed_shards = [shard | {"placement": f"rank:{rank}/cuda:{rank % local}"} for shard, rank in shards]
     fields: dict[str, Any] = {"sharding_type": _TYPES[option.form], "compute_kernel": kernel, "ranks": ranks}
-    fields["sharding_spec"] = None if option.form == "copy" else {"shards": placed}
+    fields["sharding_spec"] = None if option.form == "copy" else {"shards": placed_shards}
     if option.cached:
         fields["cache_params"] = {"load_factor": option.cached}
     return fields

@@ -147,13 +147,13 @@ def _export(export: JobExport) -> None:
 def _export_model(export: JobExport) -> None:
     """Export the model as the shipped model (flavor) of the same shape, with the differences between the two."""
     model, shape = export.job.model, attrgetter(*_SHAPE.split())
-    same = {flavour: spec for flavour, spec in _models().items() if shape(spec) == shape(model)}
-    flavour, spec = next(iter(same.items()), (None, model))
+    same_shape = {flavour: spec for flavour, spec in _models().items() if shape(spec) == shape(model)}
+    flavour, spec = next(iter(same_shape.items()), (None, model))
     shipped = " ".join(flavour or ())
     for name in TransformerSpec.model_fields.keys() - _ELSEWHERE.split():
         export.sets(f"model.{name}")
-        theirs = f"its {shipped} has `{getattr(spec, name)}`"
-        export.lacks(f"model.{name}", theirs, when=getattr(model, name) != getattr(spec, name))
+        reason = f"its {shipped} has `{getattr(spec, name)}`"
+        export.lacks(f"model.{name}", reason, when=getattr(model, name) != getattr(spec, name))
     reason = "it has no model of this shape; its module `llama3` can be given one by hand"
     export.lacks("model.num_layers", reason, when=flavour is None)
     export.sets("model.name", model=flavour, when=flavour)
@@ -289,8 +289,8 @@ def _of_registry(text: str, name: str, arguments: dict[str, Any]) -> Recipe:
 def _recipe_function(module: Module, config_name: Any) -> tuple[str, Call]:
     """Name and result of the function that `--config` names, or of the only function that builds a
     `Trainer.Config`."""
-    alone = {name: node for name, node in module.functions.items() if not node.args.args}
-    parts = ((name, part) for name, node in alone.items() for part in ast.walk(node))
+    plain_functions = {name: node for name, node in module.functions.items() if not node.args.args}
+    parts = ((name, part) for name, node in plain_functions.items() for part in ast.walk(node))
     functions = list(dict.fromkeys(name for name, part in parts if isinstance(part, ast.Return)))
     if config_name is not None:
         if config_name not in module.functions:
@@ -405,8 +405,8 @@ def _microbatch(settings: Settings, pp: int) -> tuple[int, int]:
     """Sequences per microbatch, and sequences per rank in one accumulation step."""
     path = "training.num_tokens_per_microbatch_per_dp_rank"
     if (tokens := settings.integer(path)) is not None:
-        sequences, rest = divmod(tokens, length := sequence_length(settings))
-        if rest:
+        sequences, remainder = divmod(tokens, length := sequence_length(settings))
+        if remainder:
             raise InputError(f"`{path}: {tokens}` are no whole sequences of {length:,}")
         return sequences, sequences * settings.integer(f"{_MESH}.num_pp_microbatches")
     if (local := settings.integer("training.local_batch_size", None)) is None:
@@ -538,9 +538,9 @@ def _model(flavour: Flavour, named_model: TransformerSpec | None, assumed: list[
         return named_model
     if (model := _models().get((family, _KERNEL.sub("", name)))) is not None:
         return model
-    known = ", ".join(map(" ".join, _models()))
+    model_names = ", ".join(map(" ".join, _models()))
     message = f"`{name}` of {family or 'an unknown family'} is not known here"
-    raise InputError(message, hint=f"name its model before the cluster; known are {known}")
+    raise InputError(message, hint=f"name its model before the cluster; known are {model_names}")
 
 
 def _training(settings: Settings, converters: Sequence[str], layout: Layout, local: int) -> TrainingSpec:

@@ -290,9 +290,9 @@ def require_own_stack(name: str, stack: StackSpec) -> None:
     trainer = trainer_named(name)
     stacks = (trainer.stack, *trainer.other_stacks)
     if stack.name not in stacks and stack.name in catalog.names("stacks"):
-        other = f"`--stack {stack.name}`, whose prices are of another trainer"
+        other_stack = f"`--stack {stack.name}`, whose prices are of another trainer"
         hint = f"stacks that go with `--for {name}`: {', '.join(stacks)}"
-        raise InputError(f"`--for {name}` does not go with {other}", hint=hint)
+        raise InputError(f"`--for {name}` does not go with {other_stack}", hint=hint)
 
 
 def rows_for(name: str, question: Question, columns: LayoutColumns) -> Bools:

@@ -178,8 +178,8 @@ def alternative(
     left_out = next((str(word.option) for word in words if not restrictions.allows(word.option)), "")
     forbidden = f"the plan forbids `{left_out}`" if left_out else ""
     options = (priced.options[row] for row in state.row.tolist())
-    moved = Sharding(tuple(map(TablePlacement, options, state.places)))
-    return Alternative(words=words, sharding=moved, forbidden=forbidden)
+    moved_sharding = Sharding(tuple(map(TablePlacement, options, state.places)))
+    return Alternative(words=words, sharding=moved_sharding, forbidden=forbidden)
 
 
 def refusal(question: RecommenderQuestion, table: int, option: Option) -> str:
@@ -259,18 +259,18 @@ def advise_sharding(
     if answer is None:
         raise budget.nothing_found()
     anywhere = replace(restrictions, fixed=tuple(replace(word, at=()) for word in restrictions.fixed))
-    others = []
+    variants = []
     for words, trouble, other_question in _other_questions(question):
         budget.tell(f"searching with {words}")
         limits = restrictions if other_question.cluster.num_gpus == question.cluster.num_gpus else anywhere
         with suppress(InfeasibleError):
-            if other := best_sharding(other_question, budget, limits, OTHER_SECONDS):
-                priced = estimate(other_question, other.sharding)
-                others.append(OtherQuestion(words, trouble, priced, proven=other.certificate.gap <= 0))
+            if variant := best_sharding(other_question, budget, limits, OTHER_SECONDS):
+                priced = estimate(other_question, variant.sharding)
+                variants.append(OtherQuestion(words, trouble, priced, proven=variant.certificate.gap <= 0))
     groups: dict[tuple[int, str, str], dict[int, TablePlacement]] = {}
-    for table, (placed, target) in enumerate(zip(today.tables, answer.sharding.tables, strict=True)):
-        if placed != target:
-            key = question.model.class_of_table[table], str(placed.option), str(target.option)
+    for table, (placement, target) in enumerate(zip(today.tables, answer.sharding.tables, strict=True)):
+        if placement != target:
+            key = question.model.class_of_table[table], str(placement.option), str(target.option)
             groups.setdefault(key, {})[table] = target
     separate = {key: estimate(question, _with(today, moved)) for key, moved in groups.items()}
     sharding, reached, changes = today, running, list[ShardingChange]()
@@ -281,12 +281,12 @@ def advise_sharding(
         key = min(better, key=lambda group: (not prices[group].fits, prices[group].step_seconds))
         sharding, reached = _with(sharding, groups[key]), prices.pop(key)
         changes.append(ShardingChange(tuple(groups[key]), *key[1:], separate[key], reached, sharding))
-        prices = {other: estimate(question, _with(sharding, groups[other])) for other in prices}
+        prices = {variant: estimate(question, _with(sharding, groups[variant])) for variant in prices}
     goal, best = answer.sharding, estimate(question, answer.sharding)
     if reached.fits and reached.step_seconds <= best.step_seconds:
         goal, best = sharding, reached
     at_the_end = reached.fits and reached.step_seconds <= best.step_seconds * (1 + LEAST_GAIN)
-    return ShardingAdvice(question, today, running, changes, answer, others, goal, best, at_the_end)
+    return ShardingAdvice(question, today, running, changes, answer, variants, goal, best, at_the_end)
 
 
 def _gains(changed: RecommenderEstimate, current: RecommenderEstimate) -> bool:

@@ -51,8 +51,10 @@ class State:
     def keep_to(self, rows: Ints) -> None:
         """Restrict units to the given option rows in further steps; a class with none of these rows is not
         restricted."""
-        few = [class_rows[np.isin(class_rows, rows)] for class_rows in self.rows]
-        self.rows = [some if len(some) else every for some, every in zip(few, self.rows, strict=True)]
+        allowed_rows = [class_rows[np.isin(class_rows, rows)] for class_rows in self.rows]
+        self.rows = [
+            some if len(some) else every for some, every in zip(allowed_rows, self.rows, strict=True)
+        ]
 
     @property
     def placement(self) -> Placement:
@@ -106,15 +108,15 @@ class State:
     def _put(self, shard: Array, active: Ints, use: Array, places: Ints, nth: int, *, on_nodes: bool) -> None:
         """Put the nth shard of several candidate option rows where the cost grows least; updates `use` and
         `places`."""
-        before, node = use[active], self.node_of_gpu
-        longest = self.problem.stage_seconds(before)
+        use_before, node = use[active], self.node_of_gpu
+        longest = self.problem.stage_seconds(use_before)
         if on_nodes:
             first_gpus = np.arange(0, self.gpus, self.problem.priced.gpus_per_node)
-            before = np.maximum.reduceat(before, first_gpus, axis=1)
-        after = before + shard[:, None]
-        stages = np.maximum(after[..., self.loads], longest[:, None]).sum(axis=-1)
-        even = np.matmul(before[..., :-1], shard[:, :-1, None])[..., 0] * (2 * self.even / self.gpus)
-        cost = stages + OVERFULL * self.excess_share(after) + even
+            use_before = np.maximum.reduceat(use_before, first_gpus, axis=1)
+        use_after = use_before + shard[:, None]
+        stages = np.maximum(use_after[..., self.loads], longest[:, None]).sum(axis=-1)
+        even = np.matmul(use_before[..., :-1], shard[:, :-1, None])[..., 0] * (2 * self.even / self.gpus)
+        cost = stages + OVERFULL * self.excess_share(use_after) + even
         cost[np.arange(len(active))[:, None], places[active, :nth]] = np.inf  # slices of a table lie apart
         best = np.argmin(cost, axis=1)
         places[active, nth] = best
@@ -200,10 +202,10 @@ def _relieve_gpu(state: State, gpu: int, random: np.random.Generator) -> bool:
     units = _units_on_gpu(state, gpu)
     for unit in random.permutation(units)[:TRIED].tolist():
         score_before = state.score
-        before = state.remove(unit)
+        former_place = state.remove(unit)
         score, best = state.insertion(unit)
         gains = score < score_before * (1 - BETTER)
-        state.add(unit, *(best if gains else before))
+        state.add(unit, *(best if gains else former_place))
         if gains:
             return True
     return bool(units) and repack(state, gpu, random)
@@ -244,19 +246,22 @@ def repack(state: State, gpu: int, random: np.random.Generator) -> bool:
     partners = [other for other in range(state.gpus) if other != gpu]
     if problem.rows.shard[:, -1].any():
         partners = [other for other in partners if state.node_of_gpu[other] == state.node_of_gpu[gpu]]
-    held: list[dict[int, list[int]]] = [{} for _ in range(state.gpus)]
+    units_of_gpu: list[dict[int, list[int]]] = [{} for _ in range(state.gpus)]
     for unit, (row, places) in enumerate(zip(state.row.tolist(), state.places, strict=True)):
         for place in () if problem.rows.on_nodes[row] else places:
-            held[place].setdefault(row, []).append(unit)
+            units_of_gpu[place].setdefault(row, []).append(unit)
 
-    def movable(here: int, there: int) -> dict[int, list[int]]:
-        """Row → units with a shard here and none there, as slices of a table lie apart."""
-        units = held[here].items()
-        return {row: [unit for unit in at if unit not in held[there].get(row, ())] for row, at in units}
+    def movable(from_gpu: int, to_gpu: int) -> dict[int, list[int]]:
+        """Units with a shard on `from_gpu` and none on `to_gpu`, by option row, as slices of a table lie apart."""
+        units = units_of_gpu[from_gpu].items()
+        return {
+            row: [unit for unit in at if unit not in units_of_gpu[to_gpu].get(row, ())] for row, at in units
+        }
 
     for partner in random.permutation(partners)[:PAIRS].tolist():
-        mine, others = movable(gpu, partner), movable(partner, gpu)
-        numbers = {row: (len(mine.get(row, ())), len(others.get(row, ()))) for row in mine | others}
+        own_units, partner_units = movable(gpu, partner), movable(partner, gpu)
+        all_units = own_units | partner_units
+        numbers = {row: (len(own_units.get(row, ())), len(partner_units.get(row, ()))) for row in all_units}
         counts = [(row, *both) for row, both in numbers.items() if any(both)]
         if not counts:
             continue
@@ -274,7 +279,7 @@ def repack(state: State, gpu: int, random: np.random.Generator) -> bool:
         if scores[best] >= scores[0] - BETTER * stages[0]:
             continue
         for row, number in zip(rows[free].tolist(), gains[best].tolist(), strict=True):
-            source, target, units = (partner, gpu, others) if number > 0 else (gpu, partner, mine)
+            source, target, units = (partner, gpu, partner_units) if number > 0 else (gpu, partner, own_units)
             for unit in units.get(row, [])[: abs(number)]:
                 _, places = state.remove(unit)
                 state.add(unit, row, tuple(target if place == source else place for place in places))

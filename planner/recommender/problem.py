@@ -159,8 +159,8 @@ class Problem:
     def least_total(self, amounts: Array) -> Array:
         """Sum over units of the minimum amount among the option rows of each unit, (R, ...) → (...)."""
         counts = enumerate(self.counts.tolist())
-        least = (count * amounts[self.rows_of(class_index)].min(axis=0) for class_index, count in counts)
-        return sum(least, np.zeros(amounts.shape[1:]))
+        minima = (count * amounts[self.rows_of(class_index)].min(axis=0) for class_index, count in counts)
+        return sum(minima, np.zeros(amounts.shape[1:]))
 
     @property
     def least_stages(self) -> Array:
@@ -255,11 +255,11 @@ def does_not_fit_error(priced: PricedOptions, rows: Ints, table: int) -> DoesNot
     if "whole" in on_device and "column" not in on_device and free > 0:
         hints.append(f"`column{math.ceil(on_device['whole'] / free)}` where its width divides")
 
-    shown = priced.row_of.get((int(priced.table_class[rows[0]]), Option("whole")), int(rows[0]))
-    table_bytes = float(of_gpu[shown] + priced.shard_host_bytes[shown])
+    shown_row = priced.row_of.get((int(priced.table_class[rows[0]]), Option("whole")), int(rows[0]))
+    table_bytes = float(of_gpu[shown_row] + priced.shard_host_bytes[shown_row])
     headline = f"{priced.name_of(table)}, {format_bytes(table_bytes)}, does not fit, {how}"
-    least = [UserProblem("least", f"`{options[best]}` needs {' and '.join(places)}")]
-    return DoesNotFitError(headline, problems=least, hint="; or ".join(hints))
+    needs_problem = [UserProblem("least", f"`{options[best]}` needs {' and '.join(places)}")]
+    return DoesNotFitError(headline, problems=needs_problem, hint="; or ".join(hints))
 
 
 def no_room_error(problem: Problem) -> DoesNotFitError:
@@ -285,9 +285,9 @@ def no_room_error(problem: Problem) -> DoesNotFitError:
         hint += "; or let tables lie in host memory" if hosts else ""
     else:
         hint = f"use more GPUs; or let large tables be split{' or lie in host memory' if hosts else ''}"
-    least = [UserProblem("needs", f"{format_bytes(needs)} or more; {have}")]
+    needs_problem = [UserProblem("needs", f"{format_bytes(needs)} or more; {have}")]
     message = f"the tables do not fit {counted(gpus, 'GPU')} together"
-    return DoesNotFitError(message, problems=least, hint=hint)
+    return DoesNotFitError(message, problems=needs_problem, hint=hint)
 
 
 def build_problem(priced: PricedOptions, objective: Objective, restrictions: ShardingRestrictions) -> Problem:
@@ -298,22 +298,22 @@ def build_problem(priced: PricedOptions, objective: Objective, restrictions: Sha
         DoesNotFitError: a table that no option holds.
     """
     priced = limited(priced, restrictions)
-    every, fixed = every_option(priced, objective), _fixed(priced, restrictions)
-    rows = every.rows
+    all_options, fixed = every_option(priced, objective), _fixed(priced, restrictions)
+    rows = all_options.rows
     preplaced = {table: row_and_places for table, row_and_places in fixed.items() if row_and_places[1]}
-    problem = replace(every, preplaced=preplaced)
+    problem = replace(all_options, preplaced=preplaced)
     for row, places in preplaced.values():
         problem.base[:] += rows.everywhere[row]
         problem.add_shards(problem.base, row, places)
 
     allowed = np.array([restrictions.allows(option) for option in priced.options])
     grouped = set(chain(*restrictions.together))
-    alike: dict[tuple[int, int], list[Unit]] = defaultdict(list)
+    groups: dict[tuple[int, int], list[Unit]] = defaultdict(list)
     for table, class_index in enumerate(priced.class_of_table.tolist()):
         if table not in grouped and table not in problem.preplaced:
-            alike[class_index, fixed[table][0] if table in fixed else -1].append((table,))
+            groups[class_index, fixed[table][0] if table in fixed else -1].append((table,))
     built: list[tuple[list[Unit], Rows]] = []
-    for (class_index, fixed_row), units in alike.items():
+    for (class_index, fixed_row), units in groups.items():
         class_rows = priced.rows_of_class(class_index)
         class_rows = class_rows[allowed[class_rows]] if fixed_row < 0 else np.array([fixed_row])
         if not len(class_rows):
@@ -322,8 +322,8 @@ def build_problem(priced: PricedOptions, objective: Objective, restrictions: Sha
         if not len(fitting.picks):
             raise does_not_fit_error(priced, class_rows, units[0][0])
         built.append((units, fitting.undominated))
-    is_whole = allowed & np.array([option.form == "whole" for option in priced.options])
-    built += [([group], _group_rows(problem, group, is_whole)) for group in restrictions.together]
+    whole_rows = allowed & np.array([option.form == "whole" for option in priced.options])
+    built += [([group], _group_rows(problem, group, whole_rows)) for group in restrictions.together]
     members, of_class = tuple(tuple(units) for units, _ in built), enumerate(part for _, part in built)
     parts = [part._replace(unit_class=np.full(len(part.picks), index)) for index, part in of_class]
     picks, *columns = zip(rows.select(np.zeros(0, dtype=np.int64)), *parts, strict=True)
@@ -405,23 +405,23 @@ def _fixed(priced: PricedOptions, restrictions: ShardingRestrictions) -> dict[in
     return fixed
 
 
-def _group_rows(problem: Problem, group: Unit, is_whole: Bools) -> Rows:
+def _group_rows(problem: Problem, group: Unit, whole_rows: Bools) -> Rows:
     """Option rows for tables that must lie unsplit on one GPU; each row combines one option of each table."""
     priced, class_of_table = problem.priced, problem.priced.class_of_table
     of_table = [priced.rows_of_class(class_of_table[table]) for table in group]
-    parts = [problem.rows.select(rows[is_whole[rows]]).undominated for rows in of_table]
+    parts = [problem.rows.select(rows[whole_rows[rows]]).undominated for rows in of_table]
     if not all(part.picks for part in parts):
         raise no_option_left_error(priced, group[0])
-    joined, *others = parts
-    for own in others:
-        pairs = list(product(range(len(joined.picks)), range(len(own.picks))))
+    joined, *other_parts = parts
+    for part in other_parts:
+        pairs = list(product(range(len(joined.picks)), range(len(part.picks))))
         if len(pairs) > MOST_ROWS:
             options = [{priced.options[pick] for pick in picks} for picks in joined.picks]
-            alike = [(a, b) for a, b in pairs if options[a] == {priced.options[own.picks[b][0]]}]
-            pairs = alike or pairs[:MOST_ROWS]
+            equal_pairs = [(a, b) for a, b in pairs if options[a] == {priced.options[part.picks[b][0]]}]
+            pairs = equal_pairs or pairs[:MOST_ROWS]
         a, b = np.array(pairs).T
-        picks = tuple(joined.picks[i] + own.picks[j] for i, j in pairs)
-        shard, everywhere = joined.shard[a] + own.shard[b], joined.everywhere[a] + own.everywhere[b]
+        picks = tuple(joined.picks[i] + part.picks[j] for i, j in pairs)
+        shard, everywhere = joined.shard[a] + part.shard[b], joined.everywhere[a] + part.everywhere[b]
         pair_rows = joined.select(a)._replace(picks=picks, shard=shard, everywhere=everywhere)
         joined = _fitting(problem, pair_rows).undominated
         if not len(joined.picks):

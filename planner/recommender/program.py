@@ -105,12 +105,12 @@ class OptionsProgram:
         constraint."""
         of, shards = self.of, self.rows.shards
         large = (shards > 0)[:, None] & (self.shard > SMALL * of.least_stages)
-        base_load, least = self.base.min(axis=0), (-(-shards // self.places)).tolist()
+        base_load, min_places = self.base.min(axis=0), (-(-shards // self.places)).tolist()
         for class_index, count in enumerate(self.counts.tolist()):
             rows = of.rows_of(class_index)
             rows = rows[large[rows].any(axis=1)]
             if count == 1:
-                groups = [[(row, self.x[row], least[row]) for row in rows.tolist()]]
+                groups = [[(row, self.x[row], min_places[row]) for row in rows.tolist()]]
             else:
                 groups = [[(row, self._most_on_a_gpu(row, count), 1)] for row in rows.tolist()]
             for number, group in enumerate(groups):
@@ -138,10 +138,10 @@ class PlacesProgram(OptionsProgram):
         self, problem: Problem, *, ordered: bool = False, integer: bool = True, limit: float = math.inf
     ) -> None:
         super().__init__(problem, integer=integer, limit=limit, shards=not integer)
-        variable, placed = self.problem.add_variable, np.flatnonzero(self.rows.shards)
+        variable, placed_rows = self.problem.add_variable, np.flatnonzero(self.rows.shards)
         self.y = {
             row: [variable(f"y_{row}_{at}", 0, self.most[row], self.category) for at in range(places)]
-            for row, places in zip(placed.tolist(), self.places[placed].tolist(), strict=True)
+            for row, places in zip(placed_rows.tolist(), self.places[placed_rows].tolist(), strict=True)
         }
         self.every_shard_has_a_place()
         self.every_gpu_and_host_holds_its_shards()
@@ -188,8 +188,8 @@ class PlacesProgram(OptionsProgram):
         work = self.shard.sum(axis=1)
         rows = [row for row in self.y if not self.rows.on_nodes[row]]
         for first, second in pairwise(range(self.of.priced.gpus)):
-            both = ((first, 1), (second, -1))
-            terms = [(self.y[row][gpu], sign * float(work[row])) for row in rows for gpu, sign in both]
+            signed_rows = ((first, 1), (second, -1))
+            terms = [(self.y[row][gpu], sign * float(work[row])) for row in rows for gpu, sign in signed_rows]
             self.problem += weighted(terms) >= 0, f"order_{first}"
 
     def placement(self) -> Placement:

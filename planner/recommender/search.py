@@ -274,8 +274,8 @@ def probe(search: Search, relaxed: type[OptionsProgram]) -> bool:
         if solved.verdict != "optimal":
             return solved.verdict != "infeasible"
         cutoff = (limit - search.problem.fixed) / search.scale * (1 + ROUNDED)
-        stop, left = search.interrupt, search.seconds_left
-        bounds = bounds_with_variable(program.problem, solved, program.x, cutoff, stop, left)
+        stop, seconds_left = search.interrupt, search.seconds_left
+        bounds = bounds_with_variable(program.problem, solved, program.x, cutoff, stop, seconds_left)
         row_bounds = search.seconds(np.array(bounds) * (1 - ROUNDED))
         search.row_bounds[:] = np.inf
         search.row_bounds[rows] = row_bounds
@@ -341,9 +341,11 @@ def rows_of(priced: PricedOptions, sharding: Sharding) -> tuple[int, ...]:
     if len(sharding.tables) != len(class_of_table):
         raise InputError(f"the sharding has {len(sharding.tables)} tables, the prices {len(class_of_table)}")
     rows = []
-    for table, (class_index, placed) in enumerate(zip(class_of_table, sharding.tables, strict=True)):
-        if (row := row_of.get((class_index, placed.option))) is None:
-            raise InputError(f"{priced.name_of(table)} cannot be held as `{placed.option}`: it has no price")
+    for table, (class_index, placement) in enumerate(zip(class_of_table, sharding.tables, strict=True)):
+        if (row := row_of.get((class_index, placement.option))) is None:
+            raise InputError(
+                f"{priced.name_of(table)} cannot be held as `{placement.option}`: it has no price"
+            )
         rows.append(row)
     return tuple(rows)
 
@@ -438,10 +440,13 @@ def plan_sharding(
             raise RunError("no sharding that fits was found in time", hint="allow more with --time-limit")
         hint = "more memory gives it room"
         raise RunError("no sharding that fits was found, nor shown that there is none", hint=hint)
-    certificate, held = certificate_of(search, objective, time.monotonic() - start), dict(problem.preplaced)
+    certificate, placements = (
+        certificate_of(search, objective, time.monotonic() - start),
+        dict(problem.preplaced),
+    )
     for unit, row, at in zip(problem.units, search.best.row.tolist(), search.best.places, strict=True):
-        held |= {table: (pick, at) for table, pick in zip(unit, problem.rows.picks[row], strict=True)}
-    in_order = [held[table] for table in range(len(held))]
+        placements |= {table: (pick, at) for table, pick in zip(unit, problem.rows.picks[row], strict=True)}
+    in_order = [placements[table] for table in range(len(placements))]
     tables = tuple(TablePlacement(priced.options[row], tuple(sorted(at))) for row, at in in_order)
     return ShardingAnswer(Sharding(tables), tuple(row for row, _ in in_order), certificate, ended)
 
@@ -453,13 +458,15 @@ def certificate_of(search: Search, objective: Objective, seconds: float = 0.0) -
     used = [priced.options[pick] for picks in problem.rows.picks for pick in picks]
     forms = sorted({str(option.form) for option in used})
     forms += ["copies of hot rows"] * any(option.hot for option in used)
-    held = f"held as {', '.join(forms)} in memory of {' and '.join(sorted({option.tier for option in used}))}"
+    held_text = (
+        f"held as {', '.join(forms)} in memory of {' and '.join(sorted({option.tier for option in used}))}"
+    )
     places = counted(priced.gpus, "GPU") + f" in {counted(priced.nodes, 'node')}" * (priced.nodes > 1)
     units = f"{counted(len(problem.units), 'table')}, {len(problem.members)} of them distinct"
     fixed = f"; {counted(len(problem.preplaced), 'table')} where said" if problem.preplaced else ""
     return ShardingCertificate(
         objective=objective,
-        space=f"{units}, {held}, on all places of {places}{fixed}",
+        space=f"{units}, {held_text}, on all places of {places}{fixed}",
         method="flat" if search.flat else "two levels",
         solver=search.solver,
         tables=int(priced.counts.sum()),
@@ -519,8 +526,8 @@ def sharding_scaling_frame(
         if answer is None:
             return None
         priced = estimate(sized, answer.sharding)
-        held = Counter(str(placed.option) for placed in answer.sharding.tables)
-        words = ", ".join(f"{count} {option}" for option, count in held.most_common())
+        form_counts = Counter(str(placed.option) for placed in answer.sharding.tables)
+        words = ", ".join(f"{count} {option}" for option, count in form_counts.most_common())
         row: Row = {"gpus": gpus, "global_batch": sized.training.global_batch, "held": words}
         row |= {"step_seconds": priced.step_seconds, "samples_per_second": priced.samples_per_second}
         longest = max(priced.stages, key=lambda name: priced.stages[name])

@@ -488,19 +488,19 @@ def _objections_without_columns(question: Question, layout: Layout) -> Iterator[
     yield from pool_objections(question, layout)
     if not layout.layers:
         return
-    named = layout.offload.explicit_blocks
+    named_count = layout.offload.explicit_blocks
     rank_of = schedule_named(layout.schedule).rank_of_stage(layout.pp, layout.vpp)
     fewest_blocks = int(np.bincount(rank_of, weights=layout.layers).min())
     if blocks != num_layers:
         complaint = f"`layers` places {counted(blocks, 'block')}; the model has {num_layers}"
         yield Words(complaint, "leave out `layers` to have them placed")
-    elif named > fewest_blocks:
-        text = f"`offload` names {counted(named, 'block')} of every rank; `layers` gives one {fewest_blocks}"
+    elif named_count > fewest_blocks:
+        text = f"`offload` names {counted(named_count, 'block')} of every rank; `layers` gives one {fewest_blocks}"
         yield Words(text, "name fewer, or spread blocks evenly")
     if 0 in layout.layers[1:-1]:
         text = f"`layers` leaves stage {layout.layers.index(0, 1)} empty; only the first and the last may be"
         yield Words(text, "they have the embedding and the head")
     for stage, (blocks, mix) in enumerate(zip(layout.layers, layout.stage_recompute, strict=True)):
-        if (named := named_blocks(mix)) > blocks:
-            text = f"`recompute={mix}` names {counted(named, 'block')}; stage {stage} has {blocks}"
+        if (named_count := named_blocks(mix)) > blocks:
+            text = f"`recompute={mix}` names {counted(named_count, 'block')}; stage {stage} has {blocks}"
             yield Words(text, "name fewer, or leave out the number")

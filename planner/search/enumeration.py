@@ -44,8 +44,12 @@ Values = dict[tuple[str, ...], Rows]
 
 def policies_of(question: Question, limits: Restrictions) -> tuple[str, ...]:
     """Recompute policies that the training spec, the restrictions and the trainer all permit."""
-    left = limits.recompute(question)
-    return left if limits.trainer is None else tuple(set(left) & set(trainer_named(limits.trainer).policies))
+    policies = limits.recompute(question)
+    return (
+        policies
+        if limits.trainer is None
+        else tuple(set(policies) & set(trainer_named(limits.trainer).policies))
+    )
 
 
 def enumerate_names(question: Question, limits: Restrictions) -> set[str] | None:

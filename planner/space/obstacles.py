@@ -248,15 +248,17 @@ def _legal_sizes(question: Question) -> str:
 
     def first_legal(changes: Iterable[tuple[int, int]]) -> tuple[int, int] | None:
         """First pair of GPUs and global batch with which some layout is legal; None without any."""
-        asked = (change for change in changes if min(change) > 0)
-        return next((one for one in asked if not obstacles(resized(question, *one), Restrictions())), None)
+        useful_changes = (change for change in changes if min(change) > 0)
+        return next(
+            (size for size in useful_changes if not obstacles(resized(question, *size), Restrictions())), None
+        )
 
     fewer = first_legal((gpus - count * step, batch) for count in steps)
-    more = first_legal((gpus + count * step, batch) for count in more_steps)
+    larger = first_legal((gpus + count * step, batch) for count in more_steps)
     dividing = {degree * round(batch / degree) for degree in divisors(gpus) if degree <= 2 * batch}
-    nearest = sorted(dividing - {batch}, key=lambda one: abs(one - batch))[:_SIZES_TRIED]
-    other_batch = first_legal((gpus, one) for one in nearest)
-    words = [f"--gpus {size[0]}" for size in (fewer, more) if size]
+    nearest = sorted(dividing - {batch}, key=lambda size: abs(size - batch))[:_SIZES_TRIED]
+    other_batch = first_legal((gpus, size) for size in nearest)
+    words = [f"--gpus {size[0]}" for size in (fewer, larger) if size]
     words += [f"--global-batch {other_batch[1]}"] if other_batch else []
     return either(words) if words else ""
 

@@ -55,8 +55,11 @@ def verify_sharding(
     begun.begin()
     proofs = certificate, certificate_of(begun, certificate.objective)
     claimed, right = (proof.model_dump(include=RECOMPUTED) for proof in proofs)
-    known, bound = check_equal("certificate", claimed, right), _check_bound(problem, certificate, time_limit)
-    return loads, _check_restrictions(restrictions, sharding), known, bound
+    equality, bound = (
+        check_equal("certificate", claimed, right),
+        _check_bound(problem, certificate, time_limit),
+    )
+    return loads, _check_restrictions(restrictions, sharding), equality, bound
 
 
 def _check_loads(priced: PricedOptions, sharding: Sharding, certificate: ShardingCertificate) -> Check:

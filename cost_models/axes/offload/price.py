@@ -59,7 +59,8 @@ update one is updated while the next arrives."""
 def offload_bytes(pieces: Pieces, terms: Terms) -> Terms:
     """Memory coefficients that offload changes, with their new values in bytes by part; empty for layouts
     without offload."""
-    question, columns, counts, kept = pieces.question, pieces.columns, pieces.counts, pieces.activations.block
+    question, columns, counts = pieces.question, pieces.columns, pieces.counts
+    activation_bytes = pieces.activations.block
     if question.training.reference == "host":
         buffers = USUAL_RING * reference_bytes(question, columns)
         return {"static": terms["static"] | {"weights": buffers}}
@@ -84,7 +85,7 @@ def offload_bytes(pieces: Pieces, terms: Terms) -> Terms:
     separate_buffers = (columns.zero < 2) & question.stack.keeps_streamed_blocks  # separate gradient buffers
     made_at_once = np.minimum(1 if own_host else _GRADIENT_BUFFERS, streamed)
     away = offloads_rest(columns, "activations")[:, None]
-    working = terms["working"]["working"] + np.where(away, 2 * kept, 0.0)
+    working = terms["working"]["working"] + np.where(away, 2 * activation_bytes, 0.0)
     gradients = np.where(separate_buffers, made_at_once * resident.gradients, 0.0)[:, None]
     rank_static["weights"] += ring * resident.weights
     rank_static["gradients"] += np.where(separate_buffers, 0.0, ring) * resident.gradients
@@ -92,10 +93,10 @@ def offload_bytes(pieces: Pieces, terms: Terms) -> Terms:
     changed: Terms = {
         "static": terms["static"] | rank_static,
         "layer_static": layer_static,
-        "layer_activation": {"activations": np.where(away, 0.0, kept)},
+        "layer_activation": {"activations": np.where(away, 0.0, activation_bytes)},
         "layer_update": layer_update,
         "rank_update": rank_update,
-        "working": {"working": working, "gradients": np.broadcast_to(gradients, kept.shape)},
+        "working": {"working": working, "gradients": np.broadcast_to(gradients, activation_bytes.shape)},
     }
     if question.stack.offloads_ends:  # as blocks without a count
         for end, size in (("embedding", counts.embedding), ("head", pieces.head_parameters)):

@@ -202,8 +202,8 @@ def _parse_word(word: str, num_tables: int) -> TableWord:
         raise ValueError(f"`{printable(word)}` names table {last}; the model's are 0 to {num_tables - 1}")
     parts, text = _OPTION.fullmatch(match[3]), printable(match[3])
     if parts is None:
-        known = ", ".join(FORMS)
-        raise ValueError(f"`{text}` is no way to split a table; there are {known}, as `column2/host`")
+        forms = ", ".join(FORMS)
+        raise ValueError(f"`{text}` is no way to split a table; there are {forms}, as `column2/host`")
     hot, form, count, places, tier, cached = parts.groups()
     if count and form not in _SLICED:
         raise ValueError(f"only {', '.join(_SLICED)} have a number of slices, not `{form}`")
