@@ -199,7 +199,7 @@ def unknown_model(text: str) -> InputError:
         return InputError(f"`{printable(text)}` is a cluster, not a model", hint=_ORDER)
     name, hint = text, "known names: meshwright catalog models"
     if is_hub_id(text):
-        name = text.rpartition("/")[2]
+        name = _OF_NO_SHAPE.sub("", text.rpartition("/")[2].lower())
         hint = f"for a model on Hugging Face give the folder with its config.json; {hint}"
     known_names = (*catalog.names("models"), *catalog.names("recommenders"))
     return UnknownNameError("model", printable(text), known_names, like=name, hint=hint)
