@@ -28,7 +28,7 @@ class Family:
     trained."""
     report: str | None = None
     """Class of the reports of the family's training runs: a subclass of
-    `executor.measure.any_report.AnyReport`; None: it has none."""
+    `executor.measure.report.AnyReport`; None: it has none."""
 
 
 TRANSFORMER, RECOMMENDER = "transformer", "recommender"

@@ -12,7 +12,7 @@ from planner.plan import AnyPlan
 if TYPE_CHECKING:
     import torch
 
-    from executor.measure.any_report import AnyReport
+    from executor.measure.report import AnyReport
     from executor.steps import Stopped, Watcher
 
 

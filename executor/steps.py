@@ -20,7 +20,7 @@ from executor.checkpoints.contents import Saved
 from executor.clock import StartClock, date
 from executor.faults.failures import Heartbeat
 from executor.faults.stopping import any_rank
-from executor.measure.any_report import AnyReport, Course, Environment, parse_report
+from executor.measure.report import AnyReport, Course, Environment, parse_report
 from executor.measure.slow_ranks import RankWatch
 from executor.messages import json_from_first
 from executor.run_config import ALLOCATOR, RunConfig

@@ -42,7 +42,7 @@ from cost_models.files.whole import write_whole
 from cost_models.reliability import best_steps
 from executor.launch.launch import run_plan
 from executor.launch.rank import read_progress
-from executor.measure.any_report import OperationsReport, operations_of_record
+from executor.measure.report import OperationsReport, operations_of_record
 from executor.run_config import RunConfig
 from meshwright.terminal.output import as_csv
 from meshwright.verbs.ran import forecast_shares, segment_of

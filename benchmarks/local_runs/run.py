@@ -31,8 +31,7 @@ from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.training import TrainingSpec
 from executor.launch.launch import run_plan
-from executor.measure.any_report import save_report
-from executor.measure.report import RunReport, load_report
+from executor.measure.report import RunReport, load_report, save_report
 from executor.microbenchmarks.calibrate import calibrate
 from executor.run_config import RunConfig
 from meshwright.terminal.output import as_csv

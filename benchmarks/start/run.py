@@ -31,8 +31,7 @@ from cost_models.files.loading import resolve_cluster, resolve_model
 from cost_models.files.whole import write_whole
 from cost_models.pipeline.pricing import estimate
 from cost_models.specs.training import TrainingSpec
-from executor.emulate.alone import alone
-from executor.emulate.stand_ins import without_values
+from executor.emulate.stand_ins import alone, without_values
 from executor.engine.engine import Engine
 from executor.measure.memory import StorageTracker
 from executor.mesh import pipeline_rank

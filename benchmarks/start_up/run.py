@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cost_models.reliability import start_up
 from executor.clock import StartReport
-from executor.measure.any_report import load_any_report
+from executor.measure.report import load_any_report
 from planner.plan import load_plan
 
 HERE = Path(__file__).parent

@@ -37,7 +37,7 @@ def one(text: str, blocks: int) -> dict[str, object]:
     from cost_models.specs.training import TrainingSpec
     from cost_models.specs.transformer import TransformerSpec
     from executor.boxes import Box
-    from executor.emulate.alone import alone
+    from executor.emulate.stand_ins import alone
     from executor.engine.engine import Engine
     from executor.models.initial import InitialValues
     from executor.run_config import EngineOptions

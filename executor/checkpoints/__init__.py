@@ -5,5 +5,5 @@ contents       a rank's part of the state in boxes, who writes and reads which (
                planners), its files (storage), and whether what lies there is what the record says
 checkpointer   saving while training goes on, and resuming
 
-Each family of models says what is saved: `executor.transformer.train`, `executor.recommender.state`.
+Each family of models says what is saved: `executor.transformer.train`, `executor.recommender.train`.
 """

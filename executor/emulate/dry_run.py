@@ -14,7 +14,7 @@ import torch
 
 from cost_models.errors import RunError
 from executor.embeddings.exchanges import Places
-from executor.emulate.alone import alone
+from executor.emulate.stand_ins import alone
 from executor.engine.engine import Engine
 from executor.measure.memory import held_parts
 from executor.mesh import local, rank_places

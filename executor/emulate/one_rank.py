@@ -23,8 +23,15 @@ from cost_models.axes.offload.channels import channel_seconds
 from cost_models.errors import RunError
 from cost_models.pipeline.pricing import estimate, price_ranks
 from executor.axes.offload.reporting import DriveReport, HostReport
-from executor.emulate.alone import NO_DEVICE, AnyEmulation, alone, as_run_here, require_rank
-from executor.emulate.stand_ins import spread_evenly, without_values
+from executor.emulate.stand_ins import (
+    NO_DEVICE,
+    AnyEmulation,
+    alone,
+    as_run_here,
+    require_rank,
+    spread_evenly,
+    without_values,
+)
 from executor.engine.engine import Engine
 from executor.faults.failures import memory_failure
 from executor.measure.memory import (

@@ -18,8 +18,7 @@ from cost_models.recommender.options import STAGES
 from cost_models.recommender.prices import RecommenderEstimate, estimate, links_of, reduction_seconds
 from executor.data.clicks import MadeUpClicks
 from executor.embeddings.exchanges import Places
-from executor.emulate.alone import AnyEmulation, alone, as_run_here, require_rank
-from executor.emulate.stand_ins import AbsentPeers, OtherRanks
+from executor.emulate.stand_ins import AbsentPeers, AnyEmulation, OtherRanks, alone, as_run_here, require_rank
 from executor.recommender.engine import RecommenderEngine
 from executor.recommender.train import held_on_host, peak_memory
 from executor.recommender.training import RecommenderTraining

@@ -53,7 +53,7 @@ from executor.faults.failures import (
 )
 from executor.launch.environment import LOOPBACK
 from executor.launch.workers import end_agent, on_one_node, rendezvous_file, start_agent
-from executor.measure.any_report import AnyReport, load_any_report, save_report
+from executor.measure.report import AnyReport, load_any_report, save_report
 from executor.requirements import cuda_devices, require_host, require_torch, require_world
 from executor.run_config import (
     FAILED_CHECKS,

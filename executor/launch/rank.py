@@ -6,7 +6,7 @@ and, at the end, `run-report.json` or `stopped.json`; every rank writes its stat
 
 The running record of a run: a JSON line for every step, save, restart and note, kept when ranks are started again.
 
-What times mean, and what is made of them: `executor.measure.any_report`.
+What times mean, and what is made of them: `executor.measure.report`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from executor.launch import rendezvous
 from executor.launch.environment import PARENT, end_with_parent
 from executor.launch.launch import ANSWERS, clear_run_folder
 from executor.launch.rendezvous import FailedCheck, check_returned
-from executor.measure.any_report import AnyReport, load_any_report, operations_of_record, save_report
 from executor.measure.memory import OutOfMemoryError
+from executor.measure.report import AnyReport, load_any_report, operations_of_record, save_report
 from executor.requirements import require_world
 from executor.run_config import PROGRESS, REPORT, RunConfig
 from executor.steps import Progress, Stopped, Watcher

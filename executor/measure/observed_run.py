@@ -16,9 +16,10 @@ from cost_models.defaults import OWN_STACK
 from cost_models.errors import InputError, Problem
 from cost_models.files.catalog import load_stack
 from cost_models.measured.calibration.refinement import STEP, MeasuredQuantity, ObservedRun
-from executor.measure.any_report import Course, Environment
 from executor.measure.report import (
     AllocatorPeak,
+    Course,
+    Environment,
     PhaseReport,
     RankReport,
     RunReport,

@@ -12,7 +12,7 @@ from typing import Any
 from cost_models.base import Spec
 from cost_models.errors import InputError
 from executor.families import Training
-from executor.measure.any_report import AnyReport, Course, seconds_of_steps
+from executor.measure.report import AnyReport, Course, seconds_of_steps
 from executor.run_config import RunConfig
 from planner.recommender.plan import RecommenderPlan
 

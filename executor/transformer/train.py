@@ -33,7 +33,6 @@ from executor.engine.weights import frozen, owned
 from executor.faults.failures import Heartbeat
 from executor.hugging_face.reading import Folder, FromTensors
 from executor.hugging_face.writing import keeps_gains_less_one, save_weights
-from executor.measure.any_report import listed_steps
 from executor.measure.memory import allocator_peak, out_of_memory_by_part
 from executor.measure.parts import StepSpans, typical_waits
 from executor.measure.report import (
@@ -42,6 +41,7 @@ from executor.measure.report import (
     RankReport,
     RouterReport,
     RunReport,
+    listed_steps,
     make_report,
     predicted_parts,
 )

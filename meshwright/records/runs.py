@@ -14,8 +14,7 @@ from cost_models.files.catalog import validate
 from cost_models.files.reading import parse_json, read_text
 from cost_models.units import MB
 from executor.axes.offload.reporting import DriveReport, HostReport
-from executor.measure.any_report import AnyReport
-from executor.measure.report import RankReport, RunReport
+from executor.measure.report import AnyReport, RankReport, RunReport
 from planner.plan import without_dropped_facts
 
 if TYPE_CHECKING:

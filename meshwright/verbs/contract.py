@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cost_models.base import Spec
     from cost_models.documents import Document
     from cost_models.estimate import Estimate
-    from executor.measure.any_report import AnyReport
+    from executor.measure.report import AnyReport
     from meshwright.inputs.plans import HasPlan
     from meshwright.pages.chapters import Chapter
     from meshwright.plots.drawing import Draw, Drawing

@@ -18,8 +18,8 @@ from meshwright.terminal.answers import Answer, SavedAnswer
 
 if TYPE_CHECKING:
     from executor.clock import StartReport
-    from executor.emulate.alone import AnyEmulation
-    from executor.measure.any_report import AnyReport, OperationsReport
+    from executor.emulate.stand_ins import AnyEmulation
+    from executor.measure.report import AnyReport, OperationsReport
 
 R = TypeVar("R", bound="AnyReport")
 
@@ -76,7 +76,7 @@ class AnyEmulated(SavedAnswer, Generic[E]):
 
     def save(self, path: str | Path) -> None:
         """Write the report as JSON."""
-        from executor.measure.any_report import save_report
+        from executor.measure.report import save_report
 
         save_report(self.report, Path(path))
 
@@ -87,7 +87,7 @@ _LONGEST_BETWEEN = 3.6e12
 
 def operations_rows(seen: OperationsReport) -> list[dict[str, Any]]:
     """A row for each part of the time: `part`, `seconds`, its measured `share`, and that of the forecast."""
-    from executor.measure.any_report import PARTS
+    from executor.measure.report import PARTS
 
     forecast = forecast_shares(seen)
     return [

@@ -136,7 +136,7 @@ def save_and_resume(
     from executor.data.clicks import MadeUpClicks
     from executor.embeddings.exchanges import Places
     from executor.recommender.engine import RecommenderEngine
-    from executor.recommender.state import RecommenderState
+    from executor.recommender.train import RecommenderState
     from executor.run_config import EngineOptions, Saving
 
     ranks = dist.get_world_size()

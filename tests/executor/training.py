@@ -224,8 +224,7 @@ class _Louder:
 def reported(plan: Plan, folder: Path, **how: Any) -> RunReport:
     """The report that a run of these ranks writes to the folder."""
     from executor.launch.rank import FileWatcher
-    from executor.measure.any_report import save_report
-    from executor.measure.report import RunReport
+    from executor.measure.report import RunReport, save_report
     from executor.run_config import REPORT, RunConfig
     from executor.transformer.train import train
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from executor.measure.any_report import Course, Environment
-from executor.measure.report import PhaseReport, RankReport, RunReport, make_report
+from executor.measure.report import Course, Environment, PhaseReport, RankReport, RunReport, make_report
 from planner.plan import Plan
 
 MIB = 2**20

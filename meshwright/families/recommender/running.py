@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cost_models.defaults import OWN_STACK
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
-from executor.measure.any_report import AnyReport
+from executor.measure.report import AnyReport
 from executor.recommender.training import RecommenderReport
 from executor.requirements import require_torch
 from meshwright.records.runs import ComparedQuantity

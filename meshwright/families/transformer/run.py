@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 from cost_models.documents import printable
 from cost_models.errors import InputError
 from cost_models.units import counted, format_seconds, grouped
-from executor.measure.any_report import AnyReport, save_report
 from executor.measure.observed_run import foreign_report, tells_of_its_device
-from executor.measure.report import RunReport
+from executor.measure.report import AnyReport, RunReport, save_report
 from executor.requirements import require_torch
 from meshwright.records import fields_of, frame_of
 from meshwright.records.runs import comparison, emulated, planned_memory, time_parts

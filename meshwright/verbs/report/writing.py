@@ -10,7 +10,7 @@ from typing import Any
 from cost_models.errors import InfeasibleError, InputError, MeshwrightError
 from cost_models.files.whole import write_whole
 from cost_models.flags import given_flags, part_of
-from executor.measure.any_report import AnyReport
+from executor.measure.report import AnyReport
 from meshwright.pages.chapters import Chapter, Listing, Picture
 from meshwright.pages.html import page
 from meshwright.plots.drawing import Draw, PictureRequest, PlotOptions

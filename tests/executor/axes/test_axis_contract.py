@@ -12,7 +12,7 @@ from training import GPT, plan_for
 
 from cost_models.axes.layout import Layout
 from executor.axes.axis import Axis, Gradient, Rank
-from executor.emulate.alone import alone
+from executor.emulate.stand_ins import alone
 from executor.engine.engine import AXES, Engine
 from executor.models.transformer import Transformer
 from executor.run_config import EngineOptions

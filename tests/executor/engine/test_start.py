@@ -19,8 +19,7 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from training import GPT, LATENT, LLAMA, MOE, SHARED, plan_for
 
 from executor.boxes import Box
-from executor.emulate.alone import alone
-from executor.emulate.stand_ins import without_values
+from executor.emulate.stand_ins import alone, without_values
 from executor.engine.engine import Engine
 from executor.engine.weights import box_here, owned
 from executor.measure.memory import StorageTracker

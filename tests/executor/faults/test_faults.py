@@ -25,8 +25,7 @@ from executor.faults.failures import (
     write_failure,
 )
 from executor.launch.launch import run_plan
-from executor.measure.any_report import OperationsReport
-from executor.measure.report import RunReport
+from executor.measure.report import OperationsReport, RunReport
 from executor.run_config import RunConfig
 from planner.plan import Plan
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cost_models.errors import InputError
-from executor.measure.any_report import OperationsReport, operations_of_record
+from executor.measure.report import OperationsReport, operations_of_record
 from meshwright.verbs.ran import forecast_shares, operations_rows, operations_spec, operations_text
 
 Line = dict[str, Any]

@@ -12,8 +12,7 @@ import torch
 from training import GPT, plan_for, reported
 
 from cost_models.arrays import Array
-from executor.measure.any_report import listed_steps
-from executor.measure.report import RunReport, load_report
+from executor.measure.report import RunReport, listed_steps, load_report
 from executor.measure.slow_ranks import FEWEST_STEPS, sentence, slow_ranks
 from executor.run_config import MOST_STEPS
 from planner.plan import Plan

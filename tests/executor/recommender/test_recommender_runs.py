@@ -15,7 +15,7 @@ from cost_models.recommender.question import complete_recommender
 from cost_models.specs.recommender.sharding import parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
 from executor.launch.launch import run_plan
-from executor.measure.any_report import save_report
+from executor.measure.report import save_report
 from executor.recommender.training import RecommenderReport
 from executor.run_config import RunConfig
 from meshwright.families.recommender.running import RecommenderRun

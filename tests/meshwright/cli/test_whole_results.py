@@ -16,9 +16,8 @@ from cost_models.files import catalog
 from cost_models.files.catalog import save_spec
 from executor.emulate.one_rank import EmulationReport
 from executor.faults.stopping import write_stopped
-from executor.measure.any_report import save_report
 from executor.measure.parts import save_trace
-from executor.measure.report import RunReport
+from executor.measure.report import RunReport, save_report
 from executor.run_config import STOPPED
 from meshwright.plots.style import save
 from meshwright.terminal.output import Output

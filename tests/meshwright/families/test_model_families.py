@@ -9,7 +9,7 @@ import pytest
 from cost_models.families import FAMILIES, Family, load
 from cost_models.files.loading import family_of_model
 from executor.families import Training
-from executor.measure.any_report import AnyReport
+from executor.measure.report import AnyReport
 from meshwright.cli.frame import VERBS, command_of, typer_function
 from meshwright.verbs.contract import Verbs, require_options, require_verb, verbs_of_plan
 from planner.plan import AnyPlan, load_any_plan

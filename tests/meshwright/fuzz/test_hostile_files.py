@@ -26,7 +26,7 @@ from cost_models.errors import InputError
 from cost_models.files import catalog, data_files
 from executor.checkpoints.manifest import MANIFEST, BrokenError, read_manifest
 from executor.data.tokens import HEADER, TOKENIZER, make_tokens, open_tokens
-from executor.measure.any_report import save_report
+from executor.measure.report import save_report
 from meshwright.records.frames import accuracy_frame
 from meshwright.terminal.output import as_json
 from planner.plan import load_plan

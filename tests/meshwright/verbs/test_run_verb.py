@@ -12,8 +12,7 @@ from command_line import BIG, QUICK
 from run_reports import MIB, rank_report, run_report_of
 
 from cost_models.files.whole import write_whole
-from executor.measure.any_report import save_report
-from executor.measure.report import AllocatorPeak, RankReport, RunReport
+from executor.measure.report import AllocatorPeak, RankReport, RunReport, save_report
 from executor.run_config import Rate, RunConfig, Saving
 from meshwright.records.runs import comparison, time_parts
 from meshwright.render.measured import run_text

@@ -154,7 +154,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.pricing import estimate
 from cost_models.pipeline.stage_costs import stage_costs
 from cost_models.specs.training import TrainingSpec
-from executor.emulate.alone import alone
+from executor.emulate.stand_ins import alone
 from executor.engine.engine import Engine
 from executor.run_config import EngineOptions
 from meshwright.render.estimates import estimate_text

@@ -6,7 +6,7 @@ import pytest
 from test_refining import report_of
 
 from cost_models.axes.layout import parse_layout
-from executor.measure.any_report import save_report
+from executor.measure.report import save_report
 from meshwright.demo import another_layout, errors_of
 
 

@@ -12,8 +12,7 @@ from run_reports import rank_report, run_report_of
 import meshwright as mw
 from cost_models.axes.layout import parse_layout
 from cost_models.files.catalog import load_profile
-from executor.measure.any_report import save_report
-from executor.measure.report import RunReport
+from executor.measure.report import RunReport, save_report
 
 PARTS = (
     *("compute", "host", "optimizer", "tp_comm", "cp_comm", "ep_comm"),
