@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,7 +20,11 @@ from torch import Tensor, nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
-from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass_type
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    is_traceable_wrapper_subclass_type,
+)
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
@@ -174,31 +179,36 @@ def as_part(shard: Tensor, of: Tensor) -> Tensor:
     """A local tensor as the local shard of a `DTensor` like another; where that is none, itself."""
     if not isinstance(of, DTensor):
         return shard
-    return DTensor.from_local(
-        shard, of.device_mesh, of.placements, run_check=False, shape=of.shape, stride=of.stride()
-    )
+    mesh, shape = of.device_mesh, of.shape
+    return DTensor.from_local(shard, mesh, of.placements, run_check=False, shape=shape, stride=of.stride())
 
 
 def has_other_tensors(kinds: Iterable[type]) -> bool:
-    """Whether some of these types wrap other tensors: shards, or fp8 values with their scales.
+    """Whether some of these types wrap other tensors: shards, or fp8 values with their scales."""
+    wrappers = filter(is_traceable_wrapper_subclass_type, kinds)
+    return any(not issubclass(kind, AsyncCollectiveTensor) for kind in wrappers)
 
-    A dispatch mode that leaves their operators to them sees those on what is inside.
-    """
-    return any(
-        issubclass(kind, DTensor)
-        or (is_traceable_wrapper_subclass_type(kind) and not issubclass(kind, AsyncCollectiveTensor))
-        for kind in kinds
-    )
+
+class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Dispatch mode that sees operators on plain tensors, not those on shards or on fp8 values with their scales: these
+    call operators on what is inside, which come here."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if has_other_tensors(types):
+            return NotImplemented
+        return self.saw(func, func(*args, **(kwargs or {})))
+
+    def saw(self, operator: Any, result: Any) -> Any:
+        """Return the result of an operator."""
+        raise NotImplementedError
 
 
 def settle_gradient(parameter: nn.Parameter) -> None:
     """Redistribute a gradient to its parameter's placement: sums still pending over ranks are added up."""
     gradient = parameter.grad
-    if (
-        isinstance(parameter, DTensor)
-        and isinstance(gradient, DTensor)
-        and gradient.placements != parameter.placements
-    ):
+    if not isinstance(parameter, DTensor) or not isinstance(gradient, DTensor):
+        return
+    if gradient.placements != parameter.placements:
         parameter.grad = gradient.redistribute(placements=parameter.placements)
 
 

@@ -12,11 +12,9 @@ import torch.distributed as dist
 def gather_json(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
     """Gather a value from each rank of the group, in rank order; every rank of it calls it."""
     own_letters = _letters(value, group)
-    lengths = [
-        torch.zeros(1, dtype=torch.int64, device=own_letters.device)
-        for _ in range(dist.get_world_size(group))
-    ]
-    dist.all_gather(lengths, torch.tensor([len(own_letters)], device=own_letters.device), group=group)
+    own_length = torch.tensor([len(own_letters)], device=own_letters.device)
+    lengths = [torch.empty_like(own_length) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(lengths, own_length, group=group)
     longest = int(max(lengths))
     padded = torch.nn.functional.pad(own_letters, (0, longest - len(own_letters)))
     messages = [torch.empty_like(padded) for _ in lengths]
@@ -26,14 +24,11 @@ def gather_json(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]
 
 def json_from_first(value: Any, group: dist.ProcessGroup | None = None) -> Any:
     """Rank 0's value on every rank; every rank calls it."""
-    own_letters = _letters(value if dist.get_rank() == 0 else None, group)
-    length = torch.tensor([len(own_letters)], device=own_letters.device)
+    letters = _letters(value if dist.get_rank() == 0 else None, group)
+    length = torch.tensor([len(letters)], device=letters.device)
     dist.broadcast(length, src=0, group=group)
-    letters = (
-        own_letters
-        if dist.get_rank() == 0
-        else torch.empty(int(length), dtype=torch.uint8, device=own_letters.device)
-    )
+    if dist.get_rank() != 0:
+        letters = letters.new_empty(int(length))
     dist.broadcast(letters, src=0, group=group)
     return _value(letters)
 

@@ -186,10 +186,8 @@ class RunConfig(Spec):
     @property
     def engine(self) -> EngineOptions:
         """Options of the engine."""
-        drive = self.drive or self.out
-        return EngineOptions(
-            seed=self.seed, rate=self.rate, clip=self.clip, compile=self.compile, drive=drive
-        )
+        shared = {name: getattr(self, name) for name in ("seed", "rate", "clip", "compile")}
+        return EngineOptions(**shared, drive=self.drive or self.out)
 
     @property
     def rate(self) -> Rate:

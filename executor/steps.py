@@ -115,6 +115,12 @@ class Curve:
     norms: list[float] = field(default_factory=list)
     stopped_at: int | None = None
 
+    def progress(self, step: int, *, measured: bool) -> Progress:
+        """Loss, gradient norm and time of the last step."""
+        metrics = {"loss": self.losses[-1], "gradient_norm": self.norms[-1]}
+        seconds = self.clock.wall_seconds[-1]
+        return Progress(step=step, **metrics, seconds=seconds, measured=measured, at=date())
+
     def course(self, device: torch.device, seed: int, notes: Sequence[str]) -> Course:
         """The part of a report that does not depend on single ranks."""
         return Course(
@@ -206,19 +212,9 @@ def follow_steps(
             for sentence in watch.step(step, [lap.thread for lap in curve.clock.steps[-1][1:]]):
                 watcher.note(sentence)
         if dist.get_rank() == 0:
-            watcher.step(
-                Progress(
-                    step=step,
-                    loss=curve.losses[-1],
-                    gradient_norm=curve.norms[-1],
-                    seconds=curve.clock.wall_seconds[-1],
-                    measured=step > start + curve.warm_up,
-                    at=date(),
-                )
-            )
-        stop_wanted, failed = any_rank(
-            trained.device, stop(), checkpointer is not None and checkpointer.failed()
-        )
+            watcher.step(curve.progress(step, measured=step > start + curve.warm_up))
+        save_failed = checkpointer is not None and checkpointer.failed()
+        stop_wanted, failed = any_rank(trained.device, stop(), save_failed)
         if checkpointer is not None:
             _save(checkpointer, step, watcher, due=stop_wanted or step == last, failed=failed)
         if stop_wanted and step < last:
@@ -230,13 +226,14 @@ def follow_steps(
 
 def _start(trained: Trained, checkpointer: Checkpointer | None, watcher: Watcher) -> int:
     """The number of steps that are done, after resuming where requested; nothing is drawn that is loaded."""
-    if checkpointer is None or not checkpointer.saving.resume:
+    resumes = checkpointer is not None and checkpointer.saving.resume
+    if not resumes:
         if checkpointer is not None:
             checkpointer.require_empty()
         trained.begin()
-        watcher.clock.end("weights", inside=sum(watcher.groups))
-        return 0
     watcher.clock.end("weights", inside=sum(watcher.groups))
+    if checkpointer is None or not resumes:
+        return 0
     began = time.monotonic()
     resumed = checkpointer.resume()
     if dist.get_rank() == 0:

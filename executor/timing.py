@@ -10,7 +10,7 @@ between them. Waits are recorded by watching every collective, which slows a ste
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -113,18 +113,17 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         experts: DeviceMesh | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        axes = {"tp": "tp", "copy": "dp", "shard": "dp", "pp": "pp"}
-        self._axes: dict[str, str] = {mesh[name].get_group().group_name: axis for name, axis in axes.items()}
-        if experts is not None:
-            expert_axes = {"copy": "dp", "shard": "dp", "ep": "ep", "etp": "ep"}
-            self._axes |= {experts[name].get_group().group_name: axis for name, axis in expert_axes.items()}
+        axes = {"tp": "tp", "pp": "pp", "copy": "dp", "shard": "dp", "ep": "ep", "etp": "ep"}
+        self._axes: dict[str, str] = {}
+        for one in (mesh, experts):
+            dims = () if one is None else one.mesh_dim_names or ()
+            self._axes |= {one[dim].get_group().group_name: axes[dim] for dim in dims if one is not None}
         if context_group is not None:
             self._axes[context_group.group_name] = "cp"
         self._device = device
         self._spans: list[Wait] = []
-        self._works: dict[
-            int, tuple[object, str]
-        ] = {}  # holds a work until its wait, so that its id stays its own
+        self._works: dict[int, tuple[object, str]] = {}
+        """Work by its id, held until its wait so that no other gets that."""
         self._results: dict[int, str] = {}
 
     def seconds(self) -> dict[str, float]:
@@ -167,9 +166,7 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
             dist.Work.wait = original  # type: ignore[method-assign]
             torch.cuda.Stream.wait_event = original_event  # type: ignore[method-assign]
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, (DTensor, AsyncCollectiveTensor)) for kind in types):
             return NotImplemented  # the operators they call on the tensors inside come back here
         if func.namespace not in ("c10d", "_c10d_functional"):

@@ -57,24 +57,13 @@ class Share:
 def share_of(plan: Plan, replica: int) -> Share:
     """The share of one of the layout's dp replicas."""
     layout, batch = plan.layout, plan.training.global_batch
-    if not layout.replicas:
-        share = batch // layout.dp
-        microbatches = layout.microbatches(batch)
-        return Share(
-            microbatches=microbatches,
-            first=replica * share,
-            last=(replica + 1) * share,
-            mean_microbatches=microbatches,
-        )
-    shares = {own.pool: iter(own.microbatches) for own in price_ranks(plan.question, layout).replicas}
-    microbatches_of = [next(shares[pool]) for pool in layout.replicas]
-    first = layout.mbs * sum(microbatches_of[:replica])
-    return Share(
-        microbatches=microbatches_of[replica],
-        first=first,
-        last=first + layout.mbs * microbatches_of[replica],
-        mean_microbatches=sum(microbatches_of) / layout.dp,
-    )
+    counts = [layout.microbatches(batch)] * layout.dp
+    if layout.replicas:
+        shares = {own.pool: iter(own.microbatches) for own in price_ranks(plan.question, layout).replicas}
+        counts = [next(shares[pool]) for pool in layout.replicas]
+    first, count = layout.mbs * sum(counts[:replica]), counts[replica]
+    last, mean = first + layout.mbs * count, sum(counts) / layout.dp
+    return Share(microbatches=count, first=first, last=last, mean_microbatches=mean)
 
 
 def share_of_targets(model: TransformerSpec, training: TrainingSpec) -> float:

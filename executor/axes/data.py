@@ -89,9 +89,8 @@ class FlatParameters:
         self.gradients = torch.zeros(size, dtype=torch.float32, device=first.device)
         starts = list(accumulate(sizes, initial=0))[:-1]
         self._starts = {id(p): start for p, start in zip(self.parameters, starts, strict=True)}
-        self._gradients = {
-            id(p): part_of(self.gradients, self._starts[id(p)], local(p)) for p in self.parameters
-        }
+        locals_of = zip(self.parameters, starts, strict=True)
+        self._gradients = {id(p): part_of(self.gradients, start, local(p)) for p, start in locals_of}
         self._pending: dict[int, DeviceMesh] = {}
         # a hook that held all this would keep it, and the model, for ever
         weak_accumulate = WeakMethod(self._accumulate)

@@ -176,10 +176,8 @@ def split_tensors(
     if model.encoder_norm is not None and sequence_parallel:
         _parallelize(model, mesh, {"encoder_norm": SequenceParallel(use_local_output=True)})
     if head is not None:
-        logits = ColwiseParallel(
-            input_layouts=regions.boundary, output_layouts=Shard(-1), use_local_output=False
-        )
-        ends: Styles = {"head": logits}
+        how: dict[str, Any] = {"output_layouts": Shard(-1), "use_local_output": False}
+        ends: Styles = {"head": ColwiseParallel(input_layouts=regions.boundary, **how)}
         if sequence_parallel:
             ends |= {"norm": SequenceParallel()} if model.norm is not None else {}
             if model.transform is not None:
@@ -229,9 +227,8 @@ class Regions:
         """Style of the matrix at which a region ends; where sums of another region are joined to its, they stay
         partial."""
         if self.as_rows and not joined:
-            return Hooked(
-                RowwiseParallel(output_layouts=Partial(), use_local_output=False), after=scatter_rows
-            )
+            sums = RowwiseParallel(output_layouts=Partial(), use_local_output=False)
+            return Hooked(sums, after=scatter_rows)
         return RowwiseParallel(output_layouts=Partial() if joined else self.boundary)
 
     def embedding_plan(self, embedding: Embedding) -> Styles:
@@ -279,11 +276,8 @@ class Regions:
             plan |= {f"cross.{name}": column() for name in ("query", "key", "value")}
             plan |= {"cross.out": leave, "cross": self.entering(inputs=2)}
         if block.recurrence is not None:
-            projections = block.recurrence.inputs().items()
-            plan |= {
-                f"recurrence.{name}": OfHeads() if isinstance(one, Latent) else column()
-                for name, one in projections
-            }
+            for name, one in block.recurrence.inputs().items():
+                plan[f"recurrence.{name}"] = OfHeads() if isinstance(one, Latent) else column()
             plan |= {"recurrence": enter, "recurrence.out": leave}
             plan |= {"recurrence.scan": OfHeads(), "recurrence.gated_norm": OfHeads()}
         mlp, name = block.mlp, "mlp"

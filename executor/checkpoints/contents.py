@@ -23,7 +23,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import prod
 from pathlib import Path
 from typing import Any, Protocol
@@ -114,9 +114,8 @@ class PieceWriter(_OneCheckpoint, StorageWriter):
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """On the coordinator, when every rank has written."""
-        written: dict[MetadataIndex, SavedFile] = {
-            result.index: result.storage_data for rank in results for result in rank
-        }
+        all_results = chain.from_iterable(results)
+        written: dict[MetadataIndex, SavedFile] = {one.index: one.storage_data for one in all_results}
         files = sorted({file.name: file for file in written.values()}.values(), key=lambda file: file.name)
         place = {file.name: index for index, file in enumerate(files)}
         tensors: dict[str, SavedTensor] = {}
@@ -324,10 +323,9 @@ class SavePieces(DefaultSavePlanner):
 
     def create_local_plan(self) -> SavePlan:
         """Plan to write all pieces of this rank; torch later drops replicas."""
-        state = self.state_dict.items()
-        self.plan = SavePlan(
-            [_write_item(name, held, piece) for name, held in state for piece in held.pieces]
-        )
+        entries = self.state_dict.items()
+        items = [_write_item(name, entry, piece) for name, entry in entries for piece in entry.pieces]
+        self.plan = SavePlan(items)
         return self.plan
 
     def resolve_data(self, write_item: WriteItem) -> Tensor:

@@ -158,13 +158,8 @@ def progress_fields(options: EngineOptions, step: int, data: str) -> dict[str, A
     """Fields of the progress of every family's run after `step` steps on this data."""
     rate = options.rate
     descent = Descent(**asdict(rate), clip=options.clip, compiled=options.compile)
-    return {
-        "step": step,
-        "seed": options.seed,
-        "learning_rate": rate.at(step),
-        "descent": descent,
-        "data": data,
-    }
+    fields = {"step": step, "seed": options.seed, "learning_rate": rate.at(step)}
+    return {**fields, "descent": descent, "data": data}
 
 
 class AnyProgress(Spec):

@@ -374,10 +374,8 @@ def assumptions_of(plan: Plan) -> Assumptions:
     sizes = sizes_of("cpu" if question.cluster.gpu.kind == "cpu" else "cuda")
     device = device_of(question, uncast=True)
     side = np.array([float(sizes.side)])
-    seconds = {
-        MATMUL: float(gemm_seconds(side, side, side, device)[0]),
-        MEMORY: 2.0 * sizes.copied_bytes / device.memory_rate,
-    }
+    seconds = {MATMUL: float(gemm_seconds(side, side, side, device)[0])}
+    seconds[MEMORY] = 2.0 * sizes.copied_bytes / device.memory_rate
     cluster = question.cluster
     pairs = {"": 1, BETWEEN_NODES: cluster.gpus_per_node}
     for level, stride in pairs.items():

@@ -62,10 +62,7 @@ class Bags:
         cell = part * len(self.lengths) + self.bag_of_value()
         lengths = cell.bincount(minlength=ways * len(self.lengths)).view(ways, -1)
         values = cut(self.values[order] // ways, lengths.sum(1).tolist())
-        return [
-            Bags(part_values, part_lengths.to(torch.int32))
-            for part_values, part_lengths in zip(values, lengths, strict=True)
-        ]
+        return list(map(Bags, values, lengths.to(torch.int32)))
 
     def masked(self, mask: Tensor) -> Bags:
         """(N,) bool → the values that are wanted, in the bags they were in."""
@@ -208,12 +205,10 @@ class HottestRows:
     def look_up(self, bags: Bags) -> Tensor:
         """Bags of ids on the device → (bags, D) sums of their vectors."""
         ids, held_rows = bags.values, len(self.row_ids)
-        slots = (
-            ids
-            if self.holds_first_rows
-            else torch.searchsorted(self.row_ids, ids).clamp_(max=max(held_rows - 1, 0))
-        )
-        hit = ids < held_rows if self.holds_first_rows else self.row_ids[slots] == ids
+        slots, hit = ids, ids < held_rows
+        if not self.holds_first_rows:
+            slots = torch.searchsorted(self.row_ids, ids).clamp_(max=max(held_rows - 1, 0))
+            hit = self.row_ids[slots] == ids
         hits = int(hit.sum())
         self.counts.lookups += len(ids)
         self.counts.hits += hits
@@ -221,9 +216,8 @@ class HottestRows:
             return pooled(self.vectors, Bags(slots, bags.lengths))
         hit_bags = Bags(slots, bags.lengths).masked(hit)
         missing, places = torch.unique(ids[~hit], return_inverse=True)
-        sums = pooled(
-            fetched(self.table, missing, self.counts), Bags(places, bags.lengths - hit_bags.lengths)
-        )
+        rows = fetched(self.table, missing, self.counts)
+        sums = pooled(rows, Bags(places, bags.lengths - hit_bags.lengths))
         return sums.add_(pooled(self.vectors, hit_bags)) if hits else sums
 
 

@@ -263,10 +263,8 @@ def slices_of(table: Slice, placement: TablePlacement, places: Places) -> list[S
             ranks = [node * places.per_node + place for node in at for place in range(places.per_node)]
     named = placement.option.form == "row" and at  # rows on ranks that are named travel as whole tables do
     form: Form = "whole" if named else table.form
-    return [
-        replace(table, form=form, rank=rank, ways=len(ranks), residue=residue)
-        for residue, rank in enumerate(ranks)
-    ]
+    shared = replace(table, form=form, ways=len(ranks))
+    return [replace(shared, rank=rank, residue=residue) for residue, rank in enumerate(ranks)]
 
 
 def _impossible(table: TableSpec, placement: TablePlacement, places: Places) -> str:
@@ -441,10 +439,9 @@ class Embeddings:
 
     def _squares(self, summed: dict[Slice, list[RowGradients]]) -> dict[Slice, list[Tensor]]:
         """(U,) mean of the squares of each row's gradient, in fp64 so that no split of the columns shows; by piece."""
-        sums = {
-            part: torch.cat([piece.values.double().square().sum(1) for piece in pieces])
-            for part, pieces in summed.items()
-        }
+        sums = {}
+        for part, pieces in summed.items():
+            sums[part] = torch.cat([piece.values.double().square().sum(1) for piece in pieces])
         if self._columns:
             own_sums = {part: sums[part] for part in self._columns if part in sums}
             sums |= squares_of_rows(self.peers, self._columns, own_sums, self.device)

@@ -306,10 +306,8 @@ def exchanged_rows(
     All ranks have their pairs in one order of senders, then receivers; `none` of such rows says their shape and type.
     """
     ranks, width = range(peers.size), prod(none.shape[1:])
-    messages = [
-        torch.cat([none, *(rows for (_, to), rows in sends.items() if to.rank == rank)]).view(-1)
-        for rank in ranks
-    ]
+    of_ranks = [[rows for (_, to), rows in sends.items() if to.rank == rank] for rank in ranks]
+    messages = [torch.cat([none, *rows]).view(-1) for rows in of_ranks]
     pairs_of_ranks = [[pair for pair in incoming if pair[0].rank == rank] for rank in ranks]
     sizes = [[width * incoming[pair] for pair in pairs] for pairs in pairs_of_ranks]
     received = peers.all_to_all(messages, list(map(sum, sizes)))

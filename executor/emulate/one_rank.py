@@ -196,8 +196,8 @@ def _predicted(plan: Plan, stage: int, device: torch.device) -> dict[str, float]
 def _as_run(plan: Plan, stage: int, device: torch.device) -> dict[str, float]:
     """The cost model's memory of a rank of our own executor in eager mode, as memory is measured."""
     question = plan.question
-    cluster, stack = as_run_here(question.cluster, question.stack, device)
-    priced = estimate(replace(question, cluster=cluster, stack=stack), plan.layout)
+    here = as_run_here(question.cluster, question.stack, device)
+    priced = estimate(replace(question, **here), plan.layout)
     return predicted_parts(dict(priced.rank_memory[stage]))
 
 

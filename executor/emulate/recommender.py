@@ -139,8 +139,7 @@ def _laps(engine: RecommenderEngine, clicks: MadeUpClicks, step: int, rank: int)
 def _as_run(plan: RecommenderPlan, device: torch.device) -> RecommenderEstimate:
     """The cost model's estimate of our own executor on this kind of device."""
     question = plan.question
-    cluster, stack = as_run_here(question.cluster, question.stack, device)
-    return estimate(replace(question, cluster=cluster, stack=stack), plan.sharding)
+    return estimate(replace(question, **as_run_here(question.cluster, question.stack, device)), plan.sharding)
 
 
 def _parts(priced: RecommenderEstimate, rank: int) -> dict[str, float]:

@@ -107,13 +107,11 @@ def alone(rank: int, ranks: int) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def as_run_here(
-    cluster: ClusterSpec, stack: StackSpec, device: torch.device
-) -> tuple[ClusterSpec, StackSpec]:
-    """The cluster and stack of an emulation: this executor, on this kind of device."""
+def as_run_here(cluster: ClusterSpec, stack: StackSpec, device: torch.device) -> dict[str, Any]:
+    """The cluster and stack of an emulated question: this executor, on this kind of device."""
     if device.type == "cpu":
         cluster = cluster.model_copy(update={"gpu": cluster.gpu.model_copy(update={"kind": "cpu"})})
-    return cluster, stack if stack.name == OWN_STACK else load_stack(OWN_STACK)
+    return {"cluster": cluster, "stack": stack if stack.name == OWN_STACK else load_stack(OWN_STACK)}
 
 
 @contextmanager
@@ -126,9 +124,7 @@ def without_values() -> Iterator[None]:
 class _NoNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Reads numbers of tensors as zero, and gives grouped products a shape in fp32, too (PyTorch: only bf16)."""
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
             return 0.0 if args[0].is_floating_point() else 0
         if func is torch.ops.aten._grouped_mm.default and args[0].dtype == torch.float32:

@@ -68,10 +68,8 @@ class Optimizer:
             axis.connect()
         self._updating: list[FlatParameters | Shards] = [*self.flats, *self.sharded]
         self.optimizers = [*self._on_device, *(shard.optimizer for shard in self._updating)]
-        self._over_tp = {id(parameter): _split_over(parameter, "tp") for parameter in self.parameters}
-        self._over_replicas = {
-            id(parameter): _split_over(parameter, "shard") for parameter in self.parameters
-        }
+        self._over_tp = {id(one): _split_over(one, "tp") for one in self.parameters}
+        self._over_replicas = {id(one): _split_over(one, "shard") for one in self.parameters}
         stages_by_name = held_by_several(self.plan.model, rank.layout.layers)
         self.counted_elsewhere = {
             id(shard)
@@ -158,11 +156,8 @@ class Optimizer:
         """One buffer over the ranks that hold the same parameters; another over those that hold the same experts."""
         experts = self.experts
         layout, buffers = self.plan.layout, []
-        how: dict[str, Any] = {
-            "sharded": layout.zero == 1,
-            "mean_over": layout.data_ranks,
-            "make": self._make,
-        }
+        how: dict[str, Any] = {"sharded": layout.zero == 1, "mean_over": layout.data_ranks}
+        how["make"] = self._make
         for routed in (False, True):
             group = [one for one in parameters if bool(experts and experts.contains(one)) == routed]
             copies = experts.copies if routed and experts else self._replicas

@@ -51,9 +51,8 @@ def wrong_results(device: torch.device, spoil: Spoil = lambda _, found: found) -
         MATMUL: (product.long(), left.long() @ right.long()),
         ALL_REDUCE: (summed, values.cpu() * (ranks * (ranks + 1) // 2)),
     }
-    failed = [
-        check for check, (one, known) in results.items() if not torch.equal(spoil(check, one).cpu(), known)
-    ]
+    correct = {check: torch.equal(spoil(check, one).cpu(), known) for check, (one, known) in results.items()}
+    failed = [check for check, is_correct in correct.items() if not is_correct]
     exchanged = (spoil(ALL_TO_ALL, received).cpu() == (torch.arange(ranks) * ranks + rank)[:, None]).all(1)
     gathered = gather_json([failed, (~exchanged).nonzero().flatten().tolist()])
     return (*_of_ranks([checks for checks, _ in gathered]), *_of_pairs([senders for _, senders in gathered]))

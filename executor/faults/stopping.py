@@ -58,16 +58,14 @@ class StopRequest:
 
 def any_rank(device: torch.device, *flags: bool) -> list[bool]:
     """Each flag, true if it is true on any rank; every rank must call it."""
-    maxima = torch.tensor([int(flag) for flag in flags], device=device)
-    dist.all_reduce(maxima, op=dist.ReduceOp.MAX)
-    return [bool(flag) for flag in maxima.tolist()]
+    return [largest > 0 for largest in largest_counts(device, *flags)]
 
 
-def largest_count(device: torch.device, count: int) -> int:
-    """The largest count of any rank; every rank must call it."""
-    largest = torch.tensor(count, device=device)
+def largest_counts(device: torch.device, *counts: int) -> list[int]:
+    """The largest of each count on any rank; every rank must call it."""
+    largest = torch.tensor([int(count) for count in counts], device=device)
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-    return int(largest)
+    return [int(count) for count in largest.tolist()]
 
 
 def write_stopped(folder: Path, step: int, saved: int | None) -> None:

@@ -73,9 +73,8 @@ def _imports(environment: Mapping[str, str]) -> dict[str, str]:
     """
     home = Path(__file__).resolve().parents[2]
     ours = [] if home.name in _INSTALLED else [str(home)]
-    other_paths = [
-        path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", *ours)
-    ]
+    paths = environment.get("PYTHONPATH", "").split(os.pathsep)
+    other_paths = [path for path in paths if path not in ("", *ours)]
     return {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join([*ours, *other_paths])}
 
 

@@ -31,7 +31,7 @@ from executor.clock import StartClock, began, boot_date, date, timing_groups
 from executor.families import training_of
 from executor.faults import failures
 from executor.faults.failures import LAUNCH, Heartbeat, error_of_full_disk, last_sign, naming, read_signs
-from executor.faults.stopping import StopRequest, largest_count, last_words, write_stopped
+from executor.faults.stopping import StopRequest, any_rank, largest_counts, last_words, write_stopped
 from executor.launch import rendezvous
 from executor.launch.environment import PARENT, end_with_parent
 from executor.launch.launch import ANSWERS, clear_run_folder
@@ -48,18 +48,16 @@ class FileWatcher(Watcher):
     """Appends to `progress.jsonl`; with `again` it goes on with what an earlier start of the same run wrote."""
 
     def __init__(
-        self, folder: Path, *, is_continued: bool, start: int = 1, save_interval: int | None = None
+        self, folder: Path, *, is_continued: bool, start: int = 1, interval: int | None = None
     ) -> None:
         """`start`: how often ranks were started, this time included; `every`: steps from save to save, if any."""
         super().__init__()
-        self._start, self._save_interval = start, save_interval
+        self._start, self._save_interval = start, interval
         self._last_sign = last_sign(folder) if is_continued else None
         self._path, self._report = folder / PROGRESS, folder / REPORT
         self._is_continued = is_continued
-        self._earlier: list[dict[str, Any]] = []
-        if is_continued:
-            self._earlier = read_progress(self._path)
-            self.notes += [line["note"] for line in self._earlier if "note" in line]
+        self._earlier = read_progress(self._path) if is_continued else []
+        self.notes += [line["note"] for line in self._earlier if "note" in line]
 
     def step(self, progress: Progress) -> None:
         """Append a line of numbers."""
@@ -192,7 +190,7 @@ def _work(
     clock.end("processes")
     begun = bool(launch) and any(sign.get("launch") == launch for sign in read_signs(out_dir).values())
     device = rendezvous.join_job(backend, restarts)
-    starts = largest_count(device, max(restarts, int(begun))) + 1  # a node that joins later counts from 0
+    (starts,) = largest_counts(device, max(restarts, int(begun)) + 1)  # a node that joins later counts from 0
     if starts > 1:
         check_returned(out_dir, device)
     rendezvous.require_same_job(plan, config, device)
@@ -234,9 +232,9 @@ def _meet(
     own_launcher = LAUNCH in os.environ and os.environ.get("GROUP_WORLD_SIZE") == "1"  # it cleared the folder
     first = dist.get_rank() == 0
     ours = first and starts > 1 and (own_launcher or rendezvous.is_owned_by(out_dir, owners))
-    is_continued = bool(largest_count(device, int(ours)))
-    save_interval = None if config.saving is None else config.saving.every
-    watcher = FileWatcher(out_dir, is_continued=is_continued, start=starts, save_interval=save_interval)
+    (is_continued,) = any_rank(device, ours)
+    interval = None if config.saving is None else config.saving.every
+    watcher = FileWatcher(out_dir, is_continued=is_continued, start=starts, interval=interval)
     if first:
         if not is_continued and not own_launcher:
             clear_run_folder(out_dir)

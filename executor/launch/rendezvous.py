@@ -28,6 +28,7 @@ from cost_models.errors import HostError, InputError, RunError
 from cost_models.files.whole import write_whole
 from executor.faults.failures import LAUNCH, error_fields
 from executor.faults.results import WrongResult, wrong_results
+from executor.faults.stopping import largest_counts
 from executor.launch.environment import LOOPBACK
 from executor.launch.launch import failed_checks
 from executor.messages import gather_json
@@ -86,9 +87,7 @@ def require_same_job(plan: AnyPlan, config: RunConfig, device: torch.device) -> 
     """
     job = json.dumps([plan.model_dump(mode="json"), config.of_all_nodes()], sort_keys=True)
     digest = int.from_bytes(hashlib.sha256(job.encode()).digest()[:_BYTES])
-    bounds = torch.tensor([digest, -digest], dtype=torch.int64, device=device)
-    dist.all_reduce(bounds, op=dist.ReduceOp.MAX)
-    largest, smallest = bounds.tolist()
+    largest, smallest = largest_counts(device, digest, -digest)
     if largest != -smallest:
         raise InputError(
             "ranks were started with different plans or flags",
@@ -112,11 +111,10 @@ def join_job(backend: str, restarts: int = 0) -> torch.device:
     store = _store_here(rank, ranks)
     # of a group of n, each would ask the store for n - 1 addresses; so it asks for those that it speaks with
     os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
+    if store is not None:
+        how |= {"store": store, "rank": rank, "world_size": ranks}
     try:
-        if store is None:
-            dist.init_process_group(backend, **how)
-        else:
-            dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, **how)
+        dist.init_process_group(backend, **how)
     except RuntimeError as error:
         if restarts and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             raise HostError(
@@ -132,16 +130,9 @@ def _store_here(rank: int, ranks: int) -> dist.Store | None:  # type: ignore[nam
     if os.environ.get("MASTER_ADDR") != LOOPBACK or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         return None
     port = int(os.environ["MASTER_PORT"])
-    listening = None if rank else _listening(port)
-    return dist.TCPStore(  # type: ignore[attr-defined]
-        LOOPBACK,
-        port,
-        ranks,
-        is_master=rank == 0,
-        timeout=default_pg_timeout,
-        multi_tenant=True,
-        master_listen_fd=None if listening is None else listening.detach(),
-    )
+    listening = None if rank else _listening(port).detach()
+    how: dict[str, Any] = {"timeout": default_pg_timeout, "multi_tenant": True, "master_listen_fd": listening}
+    return dist.TCPStore(LOOPBACK, port, ranks, is_master=rank == 0, **how)  # type: ignore[attr-defined]
 
 
 def _listening(port: int) -> socket.socket:
@@ -182,10 +173,8 @@ def check_returned(folder: Path, device: torch.device) -> None:
         with (folder / FAILED_CHECKS).open("a", encoding="utf-8") as stream:
             for of, _, name in nodes:
                 stream.write(json.dumps({"launch": of, "host": name}) + "\n")
-    checks = "; ".join(
-        f"{' and '.join(f'rank {rank}' for rank in check.ranks) or 'all ranks'}, {check.check}"
-        for check in wrong_checks
-    )
+    names = [" and ".join(f"rank {rank}" for rank in one.ranks) or "all ranks" for one in wrong_checks]
+    checks = "; ".join(f"{name}, {one.check}" for name, one in zip(names, wrong_checks, strict=True))
     out = [(of, f"node {number} ({name})") for of, number, name in nodes if of in earlier_launches]
     if not out:
         raise FailedCheck(f"came back with wrong results: {checks}")
@@ -199,9 +188,7 @@ def check_returned(folder: Path, device: torch.device) -> None:
     raise FailedCheck(error.headline, final=is_single, left_out=left_out, **error_fields(error))
 
 
-def failed_nodes(
-    wrong_checks: Sequence[WrongResult], homes: Sequence[Sequence[Any]]
-) -> list[tuple[Any, ...]]:
+def failed_nodes(checks: Sequence[WrongResult], homes: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
     """Homes (launcher, number and host) that are alone in a wrong result; a link of two nodes is neither's."""
-    homes_of_checks = [{tuple(homes[rank]) for rank in check.ranks} for check in wrong_checks]
+    homes_of_checks = [{tuple(homes[rank]) for rank in check.ranks} for check in checks]
     return sorted({home for check_homes in homes_of_checks if len(check_homes) == 1 for home in check_homes})

@@ -26,6 +26,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,7 +37,6 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
@@ -44,7 +44,7 @@ from cost_models.errors import HostError, Problem, RunError
 from cost_models.units import format_bytes
 from executor.axes.offload.link import DriveError
 from executor.measure.report import NAMED_PARTS, AllocatorPeak
-from executor.mesh import has_other_tensors, held, local
+from executor.mesh import OperatorWatch, held, local
 
 if TYPE_CHECKING:
     from executor.engine.engine import Engine
@@ -75,7 +75,7 @@ class _TrackedStorage:
     alive: weakref.ref[_Storage]
 
 
-class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class StorageTracker(OperatorWatch):
     """Use as a context; `peak` then maps part → bytes at the moment when the total was largest. `HOST` and
     `DRIVE` are in no total; `host_peak` is the most that was in host memory.
 
@@ -106,15 +106,13 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._grow(part, entry.size)
 
     def __enter__(self) -> StorageTracker:
-        original = _Storage.resize_
-        tracker = self
+        self._resize = original = _Storage.resize_
 
         def resize(storage: _Storage, size: int) -> _Storage:
             original(storage, size)
-            tracker._see(storage)
+            self._see(storage)
             return storage
 
-        self._resize = original
         _Storage.resize_ = resize  # type: ignore[method-assign, assignment]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -124,12 +122,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         assert self._resize is not None
         _Storage.resize_ = self._resize  # type: ignore[method-assign, assignment]
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if has_other_tensors(types):
-            return NotImplemented
-        result = func(*args, **(kwargs or {}))
+    def saw(self, operator: Any, result: Any) -> Any:
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor) and leaf.device.type != "meta":
                 self._see(held(leaf).untyped_storage())
@@ -212,9 +205,8 @@ def allocator_peak(device: torch.device) -> AllocatorPeak | None:
     """Peaks of CUDA's allocator since the last call, which this one resets; None on a CPU."""
     if device.type != "cuda":
         return None
-    peak = AllocatorPeak(
-        allocated=torch.cuda.max_memory_allocated(device), reserved=torch.cuda.max_memory_reserved(device)
-    )
+    allocated, reserved = torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+    peak = AllocatorPeak(allocated=allocated, reserved=reserved)
     torch.cuda.reset_peak_memory_stats(device)
     return peak
 
@@ -237,15 +229,13 @@ def _naming(tracker: StorageTracker, models: Iterable[nn.Module], on_host: Colle
         if parameter.grad is not None:
             tracker.name(HOST if id(parameter) in on_host else "gradients", [parameter.grad])
 
-    handles += [
-        module.register_forward_pre_hook(name_weights) for model in models for module in model.modules()
-    ]
-    handles += [
-        register_optimizer_step_pre_hook(
-            lambda optimizer, *_: tracker.name("gradients", _gradients(optimizer))
-        ),
-        register_optimizer_step_post_hook(lambda optimizer, *_: _name_states(tracker, optimizer)),
-    ]
+    def name_gradients(optimizer: Optimizer, *_: Any) -> None:
+        tracker.name("gradients", _gradients(optimizer))
+
+    modules = chain.from_iterable(model.modules() for model in models)
+    handles += [module.register_forward_pre_hook(name_weights) for module in modules]
+    handles.append(register_optimizer_step_pre_hook(name_gradients))
+    handles.append(register_optimizer_step_post_hook(lambda one, *_: _name_states(tracker, one)))
     try:
         yield
     finally:
@@ -262,17 +252,13 @@ def _name_what_lasts(tracker: StorageTracker, engine: Engine) -> None:
     tracker.name("gradients", engine.gradient_buffers())
     weights = [parameter for model in engine.parts for parameter in model.parameters()]
     tracker.name("weights", weights)
-    storages = {_storage(parameter) for parameter in weights}
+    storages = {local(parameter).untyped_storage()._cdata for parameter in weights}
     for optimizer in engine.optimizers:
         tracker.name("gradients", _gradients(optimizer))
-        masters = [one for one in _updated(optimizer) if _storage(one) not in storages]  # in fp32
+        updated = _updated(optimizer)
+        masters = [one for one in updated if local(one).untyped_storage()._cdata not in storages]  # in fp32
         tracker.name("optimizer", masters)
         _name_states(tracker, optimizer)
-
-
-def _storage(tensor: Tensor) -> int:
-    identity: int = local(tensor).untyped_storage()._cdata
-    return identity
 
 
 def _name_states(tracker: StorageTracker, optimizer: Optimizer) -> None:

@@ -327,23 +327,12 @@ def step_parts(
     steps: Sequence[StepSpans], shares: Mapping[int, float], *, on_cpu: bool
 ) -> dict[int, dict[str, float]]:
     """Rank → seconds by part, from the same step of every rank and the share of operators in what each is busy with."""
-    step_seconds = max(step.end for step in steps)
-    all_there = max(step.update_start for step in steps)
-    return {
-        step.rank: _parts(step, steps, shares[step.rank], step_seconds, all_there, on_cpu=on_cpu)
-        for step in steps
-    }
+    return {step.rank: _parts(step, steps, shares[step.rank], on_cpu=on_cpu) for step in steps}
 
 
-def _parts(
-    step: StepSpans,
-    steps: Sequence[StepSpans],
-    share: float,
-    step_seconds: float,
-    all_there: float,
-    *,
-    on_cpu: bool,
-) -> dict[str, float]:
+def _parts(step: StepSpans, steps: Sequence[StepSpans], share: float, *, on_cpu: bool) -> dict[str, float]:
+    step_seconds = max(one.end for one in steps)
+    all_there = max(one.update_start for one in steps)
     senders = _senders(step, steps)
     first, second = (step.waits_in_phase(update=update) for update in (False, True))
     busy = step.update_start - _length(first)

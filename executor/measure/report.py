@@ -111,19 +111,15 @@ class OperationsReport(Spec):
         among = self.saves[:-1] or self.saves
         flushes = [save.flush_seconds for save in among if save.flush_seconds is not None]
         sizes = [save.bytes for save in self.saves if save.bytes is not None]
-        return MeanSave(
-            blocked=_mean([save.blocked_seconds for save in among]), flush=_mean(flushes), size=_mean(sizes)
-        )
+        blocked = _mean([save.blocked_seconds for save in among])
+        return MeanSave(blocked=blocked, flush=_mean(flushes), size=_mean(sizes))
 
     @property
     def mean_restart(self) -> MeanRestart:
         """The mean restart without further losses; of others only their end counts."""
         starts = [1, *(restart.start for restart in self.restarts)]
-        full_restarts = [
-            restart
-            for restart, before in zip(self.restarts, starts, strict=False)
-            if restart.start == before + 1
-        ]
+        pairs = zip(self.restarts, starts, strict=False)
+        full_restarts = [restart for restart, before in pairs if restart.start == before + 1]
         return MeanRestart(
             detection=_mean([restart.detection_seconds for restart in full_restarts]),
             starting=_mean([restart.starting_seconds for restart in self.restarts]),
@@ -477,9 +473,8 @@ class RunReport(AnyReport):
     @property
     def is_foreign(self) -> bool:
         """Whether another trainer ran: its log tells steps, and nothing of what each rank's processor did."""
-        return not any(
-            rank.thread_seconds or rank.process_seconds or rank.update.wall_seconds for rank in self.ranks
-        )
+        clocks = [(one.thread_seconds, one.process_seconds, one.update.wall_seconds) for one in self.ranks]
+        return not any(map(any, clocks))
 
     @property
     def step_noise(self) -> float:
@@ -495,10 +490,8 @@ class RunReport(AnyReport):
     def work_seconds(self) -> dict[str, Array]:
         """Part of a step → (T, R) CPU seconds of each rank's training thread in T steps: ranks in their order."""
         phases = ([rank.forward_backward for rank in self.ranks], [rank.update for rank in self.ranks])
-        return {
-            part: np.array([one.thread_seconds for one in each]).T
-            for part, each in zip(WORK, phases, strict=True)
-        }
+        times = [np.array([one.thread_seconds for one in phase]).T for phase in phases]
+        return dict(zip(WORK, times, strict=True))
 
     @property
     def slow_ranks(self) -> tuple[SlowRank, ...]:

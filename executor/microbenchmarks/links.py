@@ -170,9 +170,8 @@ def _engine(layout: str, blocks: int, device: torch.device, precision: Precision
         vocab_size=_HIDDEN,
         max_positions=_SEQUENCE,
     )
-    training = TrainingSpec(
-        global_batch=_MICROBATCHES * parsed.dp, sequence_length=_SEQUENCE, precision=_TRAINED[precision]
-    )
+    batch, trained = _MICROBATCHES * parsed.dp, _TRAINED[precision]
+    training = TrainingSpec(global_batch=batch, sequence_length=_SEQUENCE, precision=trained)
     question = complete_question(model, resolve_cluster("local", parsed.num_gpus), training)
     return Engine(make_plan(question, estimate(question, parsed)), device, EngineOptions())
 
@@ -219,10 +218,8 @@ def _copies(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
     link = HostLink(watch.device, 1)
     world, rank = dist.get_world_size(), dist.get_rank()
     size = scale.copied_bytes
-    pairs = [
-        (link.buffer(size, torch.uint8), torch.zeros(size, dtype=torch.uint8, device=watch.device))
-        for _ in range(BLOCKS)
-    ]
+    zeros = partial(torch.zeros, size, dtype=torch.uint8, device=watch.device)
+    pairs = [(link.buffer(size, torch.uint8), zeros()) for _ in range(BLOCKS)]
     ways: dict[str, Callable[[Tensor, Tensor], object]] = {
         "down": link.down,
         "up": lambda host, device: link.up(device, host),

@@ -177,10 +177,8 @@ class ServedTables:
         host_rows = rows_on_host(plan.question).astype(np.int64)
         _require_room(plan, host_rows, device)
         dtype = DTYPES[plan.question.table_dtype]
-        sizes = [
-            (spec.rows - int(host_rows[index])) * spec.width
-            for spec, index in zip(self.specs, class_of, strict=True)
-        ]
+        rows_of = zip(self.specs, class_of, strict=True)
+        sizes = [(spec.rows - int(host_rows[index])) * spec.width for spec, index in rows_of]
         self.drive_bytes = sum(sizes) * dtype.itemsize
         on_drive = torch.split(_mapped(drive, sum(sizes), dtype), sizes)
         self.stored = []

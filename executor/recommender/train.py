@@ -40,7 +40,7 @@ from executor.checkpoints.manifest import RecommenderProgress, progress_fields
 from executor.data.batches import Ahead
 from executor.data.clicks import Clicks, MadeUpClicks, RecordedClicks
 from executor.embeddings.collection import parts_of_tables
-from executor.embeddings.exchanges import Peers, Places, Slice, exchanged_rows, sent_bytes
+from executor.embeddings.exchanges import Pair, Peers, Places, Slice, exchanged_rows, sent_bytes
 from executor.embeddings.holding import EMPTY, Holding
 from executor.faults.failures import Heartbeat
 from executor.measure.memory import HOST, OTHER_PART, StorageTracker
@@ -67,11 +67,9 @@ def to_blocks(
 
     `siblings` are all slices of the part; every rank calls it, with `none` of such rows where it has no slice.
     """
-    sends = {
-        (sibling, at): rows[slice(*_shared(sibling, at))]
-        for sibling, rows in own_rows.items()
-        for at in siblings
-    }
+    sends: dict[Pair, Tensor] = {}
+    for sibling, rows in own_rows.items():
+        sends |= {(sibling, at): rows[slice(*_shared(sibling, at))] for at in siblings}
     incoming = {(sibling, at): _shared_rows(sibling, at) for sibling in siblings for at in own_rows}
     came = exchanged_rows(peers, sends, incoming, none)
     blocks = {}
@@ -137,10 +135,9 @@ def put_back(
     `siblings` are all slices of the part; every rank calls it, with `none` of such rows by kind.
     """
     ways = siblings[0].ways
-    rows_by_slice = {
-        part: {kind: values[rows[KEYS] != EMPTY] for kind, values in rows.items()}
-        for part, rows in loaded.items()
-    }
+    rows_by_slice = {}
+    for part, rows in loaded.items():
+        rows_by_slice[part] = {kind: values[rows[KEYS] != EMPTY] for kind, values in rows.items()}
     if ways > 1:
         rows_by_slice = _keyed_exchanged(peers, siblings, rows_by_slice, none)
     for part, rows in rows_by_slice.items():
@@ -162,11 +159,10 @@ def _keyed_exchanged(
     incoming = {(source, to): counts[source.residue][to.residue] for source in order for to in own_slices}
     received: dict[Slice, Rows] = {part: {} for part in own_slices}
     for kind, empty in none.items():
-        sends = {
-            (source, to): rows_by_slice[source][kind][owner[source] == to.residue]
-            for source in own_slices
-            for to in order
-        }
+        sends: dict[Pair, Tensor] = {}
+        for source in own_slices:
+            rows = rows_by_slice[source][kind]
+            sends |= {(source, to): rows[owner[source] == to.residue] for to in order}
         came = exchanged_rows(peers, sends, incoming, empty)
         for to in own_slices:
             received[to][kind] = torch.cat([empty, *(came[source, to] for source in order)])

@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from cost_models.errors import WARNING, RunError
 from executor.data.batches import Batches
@@ -38,7 +37,7 @@ from executor.measure.parts import (
     save_trace,
     step_parts,
 )
-from executor.mesh import has_other_tensors
+from executor.mesh import OperatorWatch
 from executor.messages import gather_json
 from executor.models.positions import fits_flex
 from executor.run_config import RunConfig
@@ -183,21 +182,17 @@ KERNELS = {
 """Operator → how the backend is called; the last one is a part of what torch writes out where no kernel is fused."""
 
 
-class AttentionKernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class AttentionKernels(OperatorWatch):
     """A context that collects in `seen` the names of the attention kernels that run inside."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.seen: set[str] = set()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if has_other_tensors(types):
-            return NotImplemented
-        if name := KERNELS.get(func._opname):
+    def saw(self, operator: Any, result: Any) -> Any:
+        if name := KERNELS.get(operator._opname):
             self.seen.add(name)
-        return func(*args, **(kwargs or {}))
+        return result
 
 
 def in_words(seen: Collection[str], *, flexible: bool) -> str:
