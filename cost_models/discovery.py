@@ -653,7 +653,7 @@ class Discovery(ClusterDraft):
             self.links[_INTER] = replace(outer, fields=outer.fields or unknown)
         gpu = f"`{self.gpus[0].name}` is not in the catalogue: its datasheet has `memory_bandwidth` and dense `peak`"
         self.open = {} if self.gpu_spec else {"gpu": gpu}
-        """Places of the cluster file that are unknown → why."""
+        """Reason why each unknown place of the cluster file is unknown, by place."""
         unknown_links = {at: link for at, link in self.links.items() if UNKNOWN in link.fields.values()}
         self.open |= {at: link.why_open for at, link in unknown_links.items()}
         fields = self._cluster_fields(name)

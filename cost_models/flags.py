@@ -129,7 +129,7 @@ def flags_of(options: type[Any]) -> dict[str, Flag]:
 
 
 _KINDS: Mapping[str, type] = {"int": int, "float": float, "bool": bool, "Path": Path}
-"""Annotation of a field → type of its flag."""
+"""Type of the flag for each annotation of a field, by annotation."""
 
 
 def _flag_of(declared: Field[Any]) -> Flag:

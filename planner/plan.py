@@ -63,7 +63,7 @@ from planner.space.restrictions import Restrictions, parse_restrictions
 
 PLAN_SCHEMA = 1
 _RENAMED = {"holes": "fragmentation"}
-"""Old → new name of a part of memory, to read plan files of earlier versions."""
+"""New name of each part of memory by its old name, to read plan files of earlier versions."""
 _LISTED_FACTS = 3
 """Maximum number of ignored software-stack fields that a note names."""
 

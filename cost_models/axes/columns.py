@@ -21,9 +21,9 @@ from cost_models.specs.choices import CONTEXTS, OVERLAPS, Context, Overlap
 T = TypeVar("T")
 
 _COLUMNS_OF = {name: word.columns(name) for name, word in AXES.items() if word.columns(name)}
-"""Axis name → columns that store the axis's value, without axes that have a value for each stage."""
+"""Columns that store the value of each axis, by axis, without axes that have a value for each stage."""
 COLUMNS: dict[str, Word] = {name: word for words in _COLUMNS_OF.values() for name, word in words.items()}
-"""Column name → kind of word (`Word`) that writes the column's number, in the order of the layout notation.
+"""Kind of word (`Word`) that writes the number in each column, by column, in the order of the layout notation.
 Recompute, chosen stage by stage, has none."""
 USUAL_CONTEXT = UNSAID
 """Number in the column `context` for layouts that use the software stack's default method."""

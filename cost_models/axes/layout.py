@@ -316,13 +316,13 @@ AXES: dict[str, Word] = {
     name: next((part for part in field.metadata if isinstance(part, Word)), Number())
     for name, field in Layout.model_fields.items()
 }
-"""Axis name → kind of word that writes and parses the axis, in the order of the layout notation."""
+"""Kind of word that writes and parses each axis, by axis name, in the order of the layout notation."""
 
 RESOLVED_AS = {"etp": "expert_tp", "shard": "shard_group"}
-"""Axis whose default is another axis's value → name of the `Layout` property with its effective value."""
+"""Name of the `Layout` property with the effective value of each axis whose default is another axis's value."""
 _UNWRITTEN = {name: field.default for name, field in Layout.model_fields.items()}
 _UNWRITTEN |= dict.fromkeys(("tp", "pp", "dp", "mbs", "zero"))
-"""Axis name → value at which the axis is omitted from the notation; None: it is always written."""
+"""Value at which each axis is omitted from the notation, by axis name; None: it is always written."""
 
 MAX_WORDS = 100
 """Maximum number of words in a layout's text, five times the number of axes."""

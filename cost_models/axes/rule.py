@@ -70,7 +70,7 @@ class Rule:
 
 
 def rules(table: Mapping[str, Row]) -> tuple[Rule, ...]:
-    """Build rules from a table of rule name → condition and error sentence, in the table's order."""
+    """Build rules from a table that has a condition and an error sentence for each rule name, in its order."""
     return tuple(Rule(name, *row) for name, row in table.items())
 
 

@@ -84,7 +84,7 @@ StageRecompute = Annotated[str, AfterValidator(_checked_mix)]
 
 
 def _parts(text: str) -> dict[Recompute, int | None]:
-    """Parse the text of a recompute mix to policy → number of blocks, or None for all remaining blocks."""
+    """Parse a recompute mix into the number of blocks under each policy, or None for all remaining blocks."""
     parts: dict[Recompute, int | None] = {}
     for word in text.split("/"):
         match = _PART.fullmatch(word)

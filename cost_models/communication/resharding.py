@@ -101,8 +101,8 @@ def reshard(
 
 
 Parts = dict[str, float]
-"""How ranks of a stage share a tensor ("columns", "rows", "whole" ...) → number of elements shared that
-way."""
+"""Number of elements of a tensor by the way in which the ranks of a stage share it ("columns", "rows", "whole",
+...)."""
 
 
 def _model_parts(question: Question, *layouts: Layout) -> Iterator[tuple[Parts, int, list[list[int]]]]:

@@ -195,8 +195,7 @@ def _tile_utilisation(m: Array, n: Array, batch: Array | float, device: Device) 
 
 _WHOLE_ROW = 128
 _ALIGNED = {_WHOLE_ROW: 1.0, 64: 0.9, 32: 0.8, 16: 0.68}
-"""Largest power of two (up to 128) that divides the bytes of a row → share of the matrix rate that
-remains."""
+"""Share of the matrix rate that remains, by the largest power of two (up to 128) that divides the bytes of a row."""
 _MISALIGNED = 0.15
 """Share of the matrix rate that remains for rows that are no multiple of 16 bytes, which tensor cores load in
 pieces.

@@ -126,7 +126,7 @@ _SCAN_PASSES = {
     "decays": ((3, 4, 0, 4, 2, 5), (9, 13, 0, 10, 6, 12)),
     "delta": ((6, 9, 2, 2, 4, 8), (15, 18, 5, 4, 2, 12)),
 }
-"""Rule of the scan → its kernels' memory passes over tensors of five sizes, and number of kernels, forward
+"""Memory passes over tensors of five sizes, and number of kernels, of each scan rule's kernels, forward
 and backward. The sizes are H·P elements a token, G·N, H·N, H·N·P a chunk, and rows of C fp32 elements a token
 for each head (or for each group with decaying states). Counted in `_mamba_chunk_scan_combined_fwd` and
 `.._bwd` (mamba-ssm 2.2, ops/triton/ssd_combined.py, with states in fp32) and in `chunk_gated_delta_rule_fwd`

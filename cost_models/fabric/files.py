@@ -37,7 +37,7 @@ _RATE = re.compile(r"\s*(NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|NIC)\s*[:= ]\s*([\d.]+\s
 _GPU = re.compile(r"^\s*#?\s*gpu\s*[:=]\s*(\S+)\s*$", re.IGNORECASE | re.MULTILINE)
 _EXAMPLE = "bandwidths: NV18 450 GB/s, PIX 64 GB/s, NODE 32 GB/s, SYS 20 GB/s, NIC 400 Gb/s"
 _HUBS = {"PIX": "switch", "PXB": "pcie", "PHB": "bridge", "NODE": "numa", "SYS": "host"}
-"""Cell of the matrix → what joins two devices at most so far apart, the nearest first (legend of `nvidia-smi topo`)."""
+"""Connection between two devices for each cell of the matrix, the nearest first (legend of `nvidia-smi topo`)."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -228,9 +228,9 @@ def _other_hosts(hosts: list[str], pattern: str | None) -> list[str]:
 
 
 Devices = dict[str, tuple[str, str]]
-"""GUID → kind (Switch, Ca or Rt) and description of a device."""
+"""Kind (Switch, Ca or Rt) and description of each device, by GUID."""
 Cables = dict[tuple[str, str, float], int]
-"""GUIDs of both ends, and Gb/s → number of cables."""
+"""Number of cables by GUIDs of both ends and Gb/s."""
 
 
 def _devices_and_cables(text: str, source: str) -> tuple[Devices, Cables, list[Problem]]:

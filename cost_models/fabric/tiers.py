@@ -302,7 +302,7 @@ def graph_of(links: Iterable[Link]) -> Links:
 
 
 EndsInUse = tuple[list[str], dict[str, float], dict[str, str]]
-"""End (adapter) of each GPU; bytes/s that come to each end in use; idle adapter → the end in use that it stands beside,
+"""End (adapter) of each GPU; bytes/s that reach each end in use; and for each idle adapter the end in use beside it,
 where a GPU has several adapters."""
 
 

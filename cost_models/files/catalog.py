@@ -46,7 +46,7 @@ S = TypeVar("S", bound=Spec)
 _FLAGS = {"sequence_length": "--sequence", "target_length": "--decoder-sequence"}
 """Command-line flag of each field whose flag is spelled differently, by field."""
 Replacements = Mapping[Key, Callable[[Any], Any]]
-"""Path to a field → function from the file's value to the value for validation, as a GPU's name to its fields."""
+"""Function that converts the file's value of a field for validation (a GPU's name to its fields), by path."""
 
 FieldReaders = Callable[[Mapping[str, Any]], Replacements]
 """Function from all fields of a training job to the replacements of some."""

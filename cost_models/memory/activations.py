@@ -74,7 +74,7 @@ _PLAIN_SCAN_ELEMENTS = {
     "gated-delta": (9.3, 1.7, 4.3, 5.2, 0.8, 0.0),
     "kimi-delta": (2.8, 1.0, 6.8, 3.2, 2.4, 6.0),
 }
-"""Kind of recurrence → peak number of fp32 elements per token in the backward pass of a plain scan, for six
+"""Peak number of fp32 elements per token in the backward pass of a plain scan, by kind of recurrence, for six
 widths. They are counted per mixed element, per value, per key by head, per element of a chunk's row by head,
 per state, and per element of such a row and key. Least squares over torch's allocations for nine shapes of
 executor/models/recurrence.py each, within 5 %."""

@@ -29,12 +29,12 @@ from cost_models.specs.cluster import FULL
 from cost_models.specs.training import STATE_BYTES
 
 MOMENTS: Mapping[str, int] = {"adamw": 2, "paged-adamw": 2, "lamb": 2, "sgd": 0, "muon": 1, "lion": 1}
-"""Optimizer → number of moments of each parameter in blocks. For embedding and head, `muon` has Adam's two
+"""Number of moments of each parameter in blocks, by optimizer. For embedding and head, `muon` has Adam's two
 moments."""
 _8BIT, _4BIT = 1.0 + 4.0 / 256, 0.5 + 4.0 / 128
 _BLOCKWISE = {"lion-8bit": _8BIT, "adamw-4bit": 2 * _4BIT}
 _BLOCKWISE |= dict.fromkeys(("adamw-8bit", "paged-adamw-8bit"), 2 * _8BIT)
-"""Optimizer → bytes of all moments of a parameter: in 8 bits with a scale in fp32 for each block of 256 (bitsandbytes
+"""Bytes of all moments of a parameter, by optimizer: in 8 bits with a scale in fp32 for each block of 256 (bitsandbytes
 0.50, optim/optimizer.py; torchao 0.14, optim/adam.py), in 4 bits for each of 128 (torchao)."""
 
 

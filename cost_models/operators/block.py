@@ -300,7 +300,7 @@ def _attention_core(model: TransformerSpec) -> Operator:
 
 
 _HEAD_SCALARS = {"mamba1": 2, "mamba2": 3, "lightning": 0, "gated-delta": 2, "kimi-delta": 1}
-"""Kind of recurrence → number of learned scalars per head."""
+"""Number of learned scalars per head for each kind of recurrence, by kind."""
 _KEY_DECAYS = ("mamba1", "kimi-delta")
 """Kinds of recurrence with one more learned scalar per head for each element of a key."""
 

@@ -120,7 +120,7 @@ class Operator:
     share: float = 1.0
     gemm: Gemm | None = None
     weights: Mapping[Sharing, float] = field(default_factory=dict)
-    """Sharing among ranks → parameters of one block of the unsplit model."""
+    """Parameters of one block of the unsplit model, by their sharing among ranks."""
     biased: bool = False
     """Whether a bias is added to the output."""
     flops: float = 0.0
@@ -186,9 +186,9 @@ def products_of(operators: Iterable[Operator]) -> list[tuple[Operator, Gemm]]:
 
 Key = TypeVar("Key", Place, Sharing)
 Amount = Mapping[Place, float]
-"""Place → amount (bytes, elements) per token of the place."""
+"""Amount (bytes, elements) per token of a place, by place (how ranks divide the tokens)."""
 Weights = Mapping[Sharing, float]
-"""Sharing among ranks → number of parameters (or bytes) of a block over all ranks."""
+"""Number of parameters (or bytes) of a block over all ranks, by their sharing among ranks."""
 
 
 def sum_amounts(amounts: Iterable[tuple[float, Mapping[Key, float]]]) -> dict[Key, float]:

@@ -32,7 +32,7 @@ from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import FP32_BYTES
 
 _SCORE_PASSES = {"fused-softmax": (2.0, 3.0), "unfused": (8.0, 8.0)}
-"""Attention kernel → memory passes over the s × s scores, forward and backward, if the kernel does not keep
+"""Memory passes over the s × s scores, forward and backward, of each attention kernel that does not keep
 them on chip."""
 _FUSED_ROTARY = 2.0
 _EAGER_ROTARY = 10.0

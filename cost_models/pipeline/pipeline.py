@@ -135,7 +135,7 @@ class RankMemory:
 
 
 def _largest_set(sets: Array) -> Array:
-    """Select the set of tensors with the most bytes among S sets, (..., S, Q) → (..., Q)."""
+    """Select the set of tensors with the most bytes, (..., Q), among S sets, (..., S, Q)."""
     largest = sets.sum(axis=-1).argmax(axis=-1)[..., None, None]
     return np.take_along_axis(sets, largest, axis=-2)[..., 0, :]
 
@@ -231,7 +231,7 @@ class Pipeline:
         return cache(lambda name: self.by_rank(name)[self.rank_of_stage])
 
     def sum_by_rank(self, value_S: Array) -> Array:
-        """Sum the values of virtual stages over the stages of each rank, (..., S) → (..., R)."""
+        """Sum the values (..., S) of virtual stages over the stages of each rank, (..., R)."""
         if value_S.ndim == 1:
             return np.bincount(self.rank_of_stage, weights=value_S, minlength=self.pp).astype(np.float64)
         return sum((value_S[..., chunk_R] for chunk_R in self.stage_of), start=np.zeros(self.pp))

@@ -150,8 +150,8 @@ class PricedRanks:
 
     @cached_property
     def seconds(self) -> dict[str, Array]:
-        """Part of the step time (compute, communication by axis ...) → seconds per step that each rank spends
-        on it, (R,).
+        """Seconds per step that each rank spends on a part of the step time (compute, communication by axis ...), by
+        part, (R,).
 
         Transfers between stages that block nobody, and waiting for them, belong to no rank and are left out.
         """

@@ -82,7 +82,7 @@ from cost_models.specs.training import STATE_BYTES
 
 Term = dict[str, Array]
 Terms = dict[str, Term]
-"""Coefficient name of `StageCosts` → part name → seconds or bytes, (N,) or, by recompute policy, (N, P)."""
+"""Seconds or bytes, (N,) or, by recompute policy, (N, P), of each part of each coefficient of `StageCosts`."""
 
 LINK_AXES = ("tp", "cp", "ep", "pp", "dp")
 """Names of the parallel axes whose groups of ranks communicate."""
@@ -91,7 +91,7 @@ _OF_A_STEP = ("offload", "host", "jitter")
 TIME_PARTS = (*_OF_PASSES, "optimizer", *_OF_A_STEP)
 HIDDEN_PARTS = {f"{axis}_hidden": f"{axis}_comm" for axis in LINK_AXES if axis != "pp"}
 HIDDEN_PARTS |= {"offload_hidden": "offload"}
-"""Part with overlapped (hidden) seconds → part with the exposed seconds of the same communication."""
+"""Part with the exposed seconds of a communication, by the part with its overlapped (hidden) seconds."""
 FRAGMENTATION = "fragmentation"
 """Name of the memory part for bytes that the allocator reserves but no tensor uses."""
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "working", "buffers", FRAGMENTATION)
@@ -247,7 +247,7 @@ class Pieces:
 
     @cached_property
     def states(self) -> Mapping[Part, StateBytes]:
-        """Part of the model → bytes of weights, gradients and optimizer states per parameter, as if nothing
+        """Bytes of weights, gradients and optimizer states per parameter of each part of the model, as if nothing
         were offloaded."""
         question, columns = self.question, self.columns
         block = state_bytes(question, columns)

@@ -202,7 +202,7 @@ def _largest_widened_matrix(question: Question, columns: LayoutColumns) -> Array
 
 
 _SCORES_IN_FLIGHT = {"fused-softmax": 2.0, "unfused": 3.0}
-"""Attention kernel → number of temporary tensors as large as the attention scores: gradients of the softmax's
+"""Number of temporary tensors as large as the attention scores, by attention kernel: gradients of the softmax's
 output and input, and of a masked copy. Equally many exist when the scores are made."""
 
 

@@ -149,7 +149,7 @@ def _heads(pieces: Pieces, terms: Terms, gain: Mapping[str, Sequence[Term]], of_
 
 
 def _unrecomputed(block: Term) -> Term:
-    """Term of a block under the policy without recomputation, (N, P) → (N,)."""
+    """Term (N,) of a block under the policy without recomputation, from its term (N, P) under all policies."""
     return {part: value[:, 0] if value.ndim > 1 else value for part, value in block.items()}
 
 
@@ -565,4 +565,4 @@ def as_priced(question: Question, columns: LayoutColumns) -> LayoutColumns:
 
 _TRAITS = [(own.splits == "always", own.v_shaped, own.keeps_all_logits) for own in REGISTRY.values()]
 _PRICED_AS = np.array([_TRAITS.index(traits) for traits in _TRAITS])
-"""Index of a schedule → index of the first schedule with the same stage costs."""
+"""Index of the first schedule with the same stage costs as each schedule, by index of the schedule."""

@@ -478,15 +478,15 @@ class RecommenderEstimate:
     fullest_moment: tuple[str, ...]
     """Name of the moment of the step at which each GPU's memory peaks, (W,)."""
     moments: dict[str, Array]
-    """Moment of the step → (W,) bytes of each GPU's memory."""
+    """Bytes of each GPU's memory, (W,), at each moment of the step, by moment."""
     device_parts: dict[str, Array]
-    """Part of the device memory → (W,) bytes of the part at each GPU's memory peak."""
+    """Bytes of each part of device memory at each GPU's memory peak, (W,), by part."""
     host_bytes: Array
     """Bytes of each host's memory that tables fill, (N,)."""
     rank_host_bytes: Array
     """Bytes of host memory of each GPU's process, (W,)."""
     host_parts: dict[str, Array]
-    """Part of the host memory → (N,) bytes on each host."""
+    """Bytes of each part of host memory on each host, (N,), by part."""
     device_memory: float
     """Bytes of a GPU's memory that may be used."""
     host_memory: float

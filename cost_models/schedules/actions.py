@@ -193,7 +193,7 @@ def actions_of_phases(stages_RC: Ints, microbatches: int, ranks: Sequence[Sequen
 
 
 _CHANGES = np.array([(1, 0), (-1, 0), (0, 1), (-1, -1), (0, 0)])
-"""Kind of action → change in the number of live microbatches (forward pass done, backward pass not yet), and
+"""Change, by each kind of action, in the number of live microbatches (forward pass done, backward pass not yet) and
 in the number between the two halves of their backward pass. The last row is for an idle entry."""
 
 

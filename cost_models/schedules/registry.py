@@ -40,7 +40,7 @@ from cost_models.schedules.actions import (
 )
 
 Objection = Callable[[str, int, int, int], str | None]
-"""Function of (name, pp, vpp, microbatches), all at least one → sentence that says why the schedule cannot
+"""Function from (name, pp, vpp, microbatches), all at least one, to a sentence that says why the schedule cannot
 run, or None."""
 
 
@@ -54,13 +54,13 @@ class PipelineSchedule:
     engine: str
     """Name of the class in `torch.distributed.pipelining` that runs the schedule."""
     warm_up: Callable[[Count, Count, Count, Count], Count] | None = None
-    """Function of (pp, vpp, microbatches, rank), elementwise → number of a rank's forward passes before
+    """Elementwise function from (pp, vpp, microbatches, rank) to the number of a rank's forward passes before
     forward and backward passes alternate."""
     round_sizes: Callable[[Count, Count], Count] = field(default=round_sizes)
-    """Function of (pp, microbatches), elementwise → number of microbatches that pass through a rank's chunk
+    """Elementwise function from (pp, microbatches) to the number of microbatches that pass through a rank's chunk
     before its next chunk begins."""
     phases: Callable[[int, int, int], list[Ints]] | None = None
-    """Function of (pp, rank, microbatches) → rows of the rank's actions, one array for each phase."""
+    """Function from (pp, rank, microbatches) to the rows of the rank's actions, one array for each phase."""
     objection: Objection | None = None
     """Rule on sizes that no engine can break, in addition to the range of `chunks`."""
     engine_objection: Objection | None = None
@@ -284,7 +284,7 @@ _SCHEDULES = (
 )
 
 REGISTRY: dict[str, PipelineSchedule] = {schedule.name: schedule for schedule in _SCHEDULES}
-"""Schedule name → schedule. Layout columns store a schedule as its index in this order; add a record to
+"""Pipeline schedules by name. Layout columns store a schedule as its index in this order; add a record to
 `_SCHEDULES` to register one."""
 
 

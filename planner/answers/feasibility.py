@@ -122,7 +122,7 @@ class _SizeSearch:
     offloads: tuple[str, ...]
     budget: Budget
     plans: dict[int, SearchResult | None] = field(default_factory=dict)
-    """Tried size → result of a search that found a plan; None if nothing fits, or time ran out."""
+    """Result of the search on each tried size, by size; None if nothing fits, or time ran out."""
     decided: bool = True
     """Whether every tried size was either found to fit or proved not to; False if time ran out on one."""
 

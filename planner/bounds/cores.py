@@ -136,7 +136,7 @@ def shortest_steps(space: Space, cores: Ints, x: StepPieces) -> Array:
 
 
 Values = dict[str, Array]
-"""Name of a cost coefficient → its seconds or bytes in each layout."""
+"""Seconds or bytes of each cost coefficient in each layout, by name of the coefficient."""
 MEMORY_TERMS = ("static", "layer_static", "layer_activation", "head_static", "working")
 """Names of the memory coefficients that decide whether all blocks fit."""
 
@@ -264,7 +264,7 @@ def relaxed_bounds(space: Space, cores: Ints, allowed: Bools, max_memory: float 
 
 
 PerChoice = Callable[[Ints, Sequence[Bools]], Iterable[Array | Bools]]
-"""Function of cores and sets of allowed recompute policies → values of the cores for each set."""
+"""Function from cores and sets of allowed recompute policies to values of the cores for each set."""
 
 
 def _per_policy_choice(space: Space, name: object, cores: Ints, allowed: Bools, compute: PerChoice) -> Array:

@@ -49,7 +49,7 @@ Trouble = Literal["a flag", "re-sharding"]
 continues with another flag. `re-sharding`: ranks hold other parameters, so its checkpoint is re-sharded
 first."""
 WEIGHT: dict[Trouble, float] = {"a flag": 1.0, "re-sharding": 2.0}
-"""Effort of a change → divisor of its gain where changes are ranked."""
+"""Divisor of a change's gain when changes are ranked, by effort of the change."""
 LEAST_GAIN = 1e-3
 """Minimum relative gain of step time for a change to be advised."""
 MAX_CHANGES = 3
@@ -73,7 +73,7 @@ _FACTORS = (2, 3, 4, 8)
 """Factors by which a degree is divided and another multiplied, to move ranks between axes."""
 _MAX_MBS = 64
 _UNIFORM: dict[tuple[str, ...], int] = {(policy,): at for at, policy in enumerate(RECOMPUTE_POLICIES)}
-"""Recompute of a layout with one policy for all stages → place of the policy in `RECOMPUTE_POLICIES`."""
+"""Index in `RECOMPUTE_POLICIES` of the only policy of a layout, by the layout's `recompute`."""
 
 Move = Mapping[str, Any]
 """New values of one or two axes of a layout; for `recompute` the least recomputation that fits in memory is

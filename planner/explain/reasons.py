@@ -281,7 +281,7 @@ CHANGES = {
     "+10 % compute efficiency": Change("compute efficiency", 1.1),
     "double bandwidth between pools": Change(_BETWEEN_POOLS, 2.0),
 }
-"""Words for a change → the change, for common changes of links, memory and kernels."""
+"""Common changes of links, memory and kernels, by the words that describe them."""
 
 
 _AXIS = re.compile(r"[a-z]+|\S+", re.ASCII)

@@ -92,7 +92,7 @@ EXPORTERS = _TARGETS | _OTHER_EXPORTERS
 _SUFFIXES = {".py": ("nemo", "torchtitan"), ".toml": ("torchtitan",), ".json": ("deepspeed", "torchrec")}
 _SUFFIXES |= dict.fromkeys((".yaml", ".yml"), ("axolotl", "accelerate", "nemo"))
 _SUFFIXES |= dict.fromkeys((".sh", ".bash", ".slurm", ".sbatch", ".log", ".out", ".txt"), ("megatron",))
-"""Suffix of a file → trainers that use it; the content tells the files of several apart, the last one's being the
+"""Trainers that use each suffix of files; the content tells the files of several apart, and the last trainer has the
 rest."""
 MARKS = {"axolotl": {"base_model", "micro_batch_size"}, "accelerate": {"distributed_type", "fsdp_config"}}
 MARKS["deepspeed"] = {"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"}

@@ -67,7 +67,7 @@ class State:
         return float(self._scores(self.use[None])[0])
 
     def excess_share(self, use: Array) -> Array:
-        """Share by which memory of GPUs or hosts is exceeded at the fullest moment, (..., K + M + 1) → (...)."""
+        """Share (...) by which the use (..., K + M + 1) exceeds memory of GPUs or hosts at the fullest moment."""
         return np.asarray(np.maximum(use[..., self.memories].max(axis=-1) - 1, 0))
 
     def _scores(self, use: Array) -> Array:

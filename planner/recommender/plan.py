@@ -43,7 +43,7 @@ class ShardingPrediction(Spec):
     device_bytes: tuple[float, ...]
     """Bytes of each GPU's memory at its fullest moment of a step."""
     device_parts: dict[str, tuple[float, ...]]
-    """Part of the device memory → bytes on each GPU at the fullest moment."""
+    """Bytes of each part of device memory on each GPU at the fullest moment, by part."""
     fullest_moment: tuple[str, ...] = ()
     """Moment of a step at which each GPU's memory is fullest; () in plans that were written when there was one."""
     device_memory: float

@@ -157,7 +157,7 @@ class Problem:
         return np.flatnonzero(self.rows.unit_class == class_index)
 
     def least_total(self, amounts: Array) -> Array:
-        """Sum over units of the minimum amount among the option rows of each unit, (R, ...) → (...)."""
+        """Sum over units (...) of the minimum of `amounts` (R, ...) over the option rows of each unit."""
         counts = enumerate(self.counts.tolist())
         minima = (count * amounts[self.rows_of(class_index)].min(axis=0) for class_index, count in counts)
         return sum(minima, np.zeros(amounts.shape[1:]))
@@ -202,7 +202,7 @@ class Problem:
         return bool(use[:, self.memories].max() <= FULL)
 
     def stage_seconds(self, use: Array) -> Array:
-        """Length of each stage with given resources in use, (..., G, K + M + 1) → (..., K)."""
+        """Length of each stage, (..., K), with the resources `use` (..., G, K + M + 1) in use."""
         return np.asarray(np.maximum(use[..., self.loads].max(axis=-2), self.stage_floors))
 
     def value(self, use: Array) -> float:

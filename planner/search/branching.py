@@ -174,7 +174,7 @@ class Prover:
         self._start, self._cut_off = time.monotonic(), settings.must_beat_seconds
         self._deadline = self._start + settings.time_limit
         self.best: dict[int, tuple[Placement, float]] = {}
-        """Row of a candidate → its best known placement with the step seconds."""
+        """Best placement so far of each candidate with its step seconds, by row."""
         self._paths = defaultdict[Pipeline, list[CriticalPath]](list)
         """Critical paths found so far of each pipeline, which hold for any costs."""
         self._undecided, self._count_time = 0, -math.inf
@@ -247,7 +247,7 @@ class BranchAndBound(Prover):
     def __init__(self, candidates: Candidates, settings: SearchSettings) -> None:
         super().__init__(candidates, settings)
         self._representative_row: dict[bytes, int] = {}
-        """Cache key of costs → the row that represents all layouts with these costs."""
+        """Row that represents all layouts with the same costs, by cache key of the costs."""
         self.rows = Rows()
         self._refined_together = FEWEST_REFINED
         self._rounds = MAX_ROUNDS if settings.proof == "search" else MAX_ROUNDS // 3

@@ -308,5 +308,5 @@ def joined(tables: Sequence[Table]) -> Table:
 
 
 def _joined_kinds(tables: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Concatenate the rows of several tables of one kind of block, each as name of a column → values."""
+    """Concatenate the rows of several tables of one kind of block, each given as values by column name."""
     return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}

@@ -39,7 +39,7 @@ MOST_COMBINATIONS = 2_000_000
 
 Rows = list[tuple[int, ...]]
 Values = dict[tuple[str, ...], Rows]
-"""Names of the columns that are chosen together → their possible values."""
+"""Possible values of columns that are chosen together, by the names of the columns."""
 
 
 def policies_of(question: Question, limits: Restrictions) -> tuple[str, ...]:

@@ -250,7 +250,7 @@ class ReplicaLeaf(Leaf):
     pools: tuple[Leaf, ...]
     """Leaf (layout to be placed) of a replica in each of K pools, with the minimum number of microbatches."""
     _filled: dict[tuple[int, int], Leaf] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Index of a pool and number of microbatches → leaf (layout to be placed) of a replica with these."""
+    """Leaf (layout to be placed) of a replica, by index of its pool and number of its microbatches."""
 
     @cached_property
     def key(self) -> bytes:

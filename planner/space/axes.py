@@ -122,7 +122,7 @@ VALUES: dict[str, Callable[[Question, Mesh], Sequence[int] | Sequence[tuple[int,
     "ring": lambda question, mesh: (USUAL_RING,),
     "overlap": _overlaps,
 }
-"""Name of an axis → function of question and mesh that returns the values to try, as numbers of the axis's
+"""Function from question and mesh to the values to try for each axis, by axis, as numbers of the axis's
 columns. The first axes vary slowest."""
 
 
@@ -164,7 +164,7 @@ _AFFECTS: dict[str, tuple[Matter, ...]] = {
     "pp": ("pipeline",),
     "offload": ("states", "pipeline"),
 }
-"""Name of an axis → properties of a layout that depend on the axis, by default all. Layouts that do not differ in
+"""Properties of a layout that depend on each axis, by axis, by default all. Layouts that do not differ in
 the relevant axes are computed once."""
 
 

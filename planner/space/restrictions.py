@@ -39,13 +39,13 @@ class Restrictions:
     """Restrictions of the user on the layouts of a search, with values as the integers of `LayoutColumns`."""
 
     only: dict[str, frozenset[int]] = field(default_factory=dict)
-    """Axis → allowed values."""
+    """Allowed values of each restricted axis, by axis."""
     never: dict[str, frozenset[int]] = field(default_factory=dict)
-    """Axis → forbidden values."""
+    """Forbidden values of each restricted axis, by axis."""
     minima: dict[str, int] = field(default_factory=dict)
-    """Axis → minimum value."""
+    """Minimum value of each restricted axis, by axis."""
     maxima: dict[str, int] = field(default_factory=dict)
-    """Axis → maximum value."""
+    """Maximum value of each restricted axis, by axis."""
     unused: frozenset[str] = frozenset()
     """Names of the axes that keep their defaults, such as cp1, zero0, no `sp`, etp = tp, one shard group."""
     forbidden_recompute: frozenset[Recompute] = frozenset()
@@ -249,9 +249,9 @@ _PARTS = [name for name in COLUMNS if "_" in name]
 _WORD = re.compile(rf"({'|'.join([*_PARTS, '[a-z]+'])})(<=|>=|<|>|=)?(.*)$", re.ASCII)
 _NUMBER = re.compile(r"\d{1,12}$", re.ASCII)
 _NEGATION = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
-"""Comparison operator → negated operator, for `--forbid`."""
+"""Negation of each comparison operator, for `--forbid`."""
 _BOUNDS = {"<": ("maxima", -1), "<=": ("maxima", 0), ">": ("minima", 1), ">=": ("minima", 0)}
-"""Comparison operator → field of `Restrictions` that it sets, and the integer added to the number."""
+"""Field of `Restrictions` that each comparison operator sets, and the integer added to the number."""
 
 
 class _Word(NamedTuple):

@@ -199,7 +199,7 @@ MAX_SEQUENCE = 2**24
 _LLAMA = ("llama3.2-1b", "llama3.2-3b", "llama-7b", "llama-13b", "llama-30b", "llama-65b", "llama3.1-405b")
 _GPT = [f"megatron-{size}" for size in ("1.7b", "3.6b", "7.5b", "18b", "39b", "76b", "145b", "310b", "1t")]
 LADDERS = {"llama": ("llama2-7b", _LLAMA), "gpt": ("megatron-7.5b", (*_GPT,))}
-"""Name of a family → catalogue model whose shape the family has, and models whose widths and depths its sizes
+"""Catalogue model with the shape of each family, and models whose widths and depths the family's sizes
 by width follow, narrowest first."""
 
 

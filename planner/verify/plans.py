@@ -42,7 +42,7 @@ MAX_TRIED = 40
 """Maximum number of layouts with evenly placed blocks, the fastest by quick price, that are priced in full to
 find a better one."""
 _PROVERS = {"search": "a search", "ilp": "an integer program"}
-"""Method that proves optimality → words for it in check results."""
+"""Words in check results for each method that proves optimality, by method."""
 
 
 def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:

@@ -86,7 +86,7 @@ CHANNELS: dict[Channel, tuple[str, ...]] = {
     "drive read": ("read",),
     "drive write": ("write",),
 }
-"""Name of a host channel → fields of `ChannelSeconds` whose seconds occupy the channel."""
+"""Fields of `ChannelSeconds` whose seconds occupy each host channel, by name of the channel."""
 
 ADAM_BYTES = 28.0
 """Bytes of host memory traffic per parameter of Adam's update in fp32."""

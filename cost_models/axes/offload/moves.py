@@ -41,7 +41,7 @@ from cost_models.specs.choices import RECOMPUTE_POLICIES
 
 Lane = Literal["down", "up", "update", "drive"]
 LANE_NAMES = {"down": "host link down", "up": "host link up", "update": "CPU update", "drive": "drive"}
-"""Channel of a rank (a lane in charts) → name shown for the channel, in order."""
+"""Name that charts show for each channel of a rank (a lane), by channel, in order."""
 
 
 class MoveSpan(NamedTuple):
@@ -97,7 +97,7 @@ class _Lanes:
         self.moves: list[MoveSpan] = []
         self._free: dict[str, float] = dict.fromkeys(LANE_NAMES, 0.0)
         self._arrived: dict[int, float] = {}
-        """Block → time at which its gradients are added up on the host."""
+        """Time at which the gradients of each block are added up on the host, by block."""
         self._updated: dict[int, float] = {}
         columns = LayoutColumns.of([layout])
         by_part = {part: channel_seconds(question, columns, (part,)) for part in RESIDENCIES}

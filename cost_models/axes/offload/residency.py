@@ -198,7 +198,7 @@ def ranks_on_host(question: Question, columns: LayoutColumns) -> Ints:
 
 
 ValueOf = Callable[[Question, LayoutColumns, Residency, Part], Array]
-"""Function of question, layouts, residency and part of a block → (N,) value per parameter, such as bytes."""
+"""Function from question, layouts, residency and part of a block to a value per parameter, (N,), such as bytes."""
 
 
 def _fullest_rank(question: Question, columns: LayoutColumns, value_of: ValueOf) -> Array:

@@ -1,1 +1,1 @@
-"""Calibration: measurements and runs → the constants of a hardware profile, with residuals."""
+"""Calibration: constants of a hardware profile from measurements and runs, with residuals."""

@@ -18,7 +18,7 @@ import numpy as np
 from cost_models.arrays import Array
 
 ErrorsAt = Callable[[Array], Array]
-"""Points → (K, R) errors, (K, C)."""
+"""Function from points (K, C) to the errors (K, R) of all measurements."""
 
 _PROBE = 0.02
 """Step in each coordinate for numerical derivatives."""

@@ -124,7 +124,7 @@ OPTIMIZER_BYTES = 32.0
 """Bytes per parameter that AdamW in fp32 moves: gradient read for norm and update, moments and weight read and written.
 """
 _TENSORS_MOVED = {"add": 3.0, "multiply": 3.0, "copy": 2.0, "relu": 2.0}
-"""Plain operators → tensors read and written; memory efficiency is judged by these."""
+"""Number of tensors that each plain operator reads and writes; these operators determine memory efficiency."""
 _PERFECT_PRODUCTS: dict[str, float | None] = {"gemm_settled": None, "gemm_operand_bandwidth": None}
 _PERFECT_PRODUCTS |= {"gemm_efficiency": 1.0, "gemm_k_half": 0.0, "kernel_seconds": 0.0}
 _ELEMENT_BYTES: dict[Precision, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 2.0}
@@ -145,7 +145,7 @@ _SPLIT_HOST = {
     "sequence_parallel_host_seconds": ("block.sequence-parallel", "block.tensor-parallel"),
     "sharded_host_seconds": ("block.sharded", "block"),
 }
-"""Constant → (tiny block with the mechanism that it times, tiny block without)."""
+"""Names of the tiny blocks with and without the mechanism that each constant times, by constant."""
 
 
 def fit_microbenchmarks(
@@ -386,7 +386,7 @@ def _curve(measured: Iterable[tuple[float, float]]) -> tuple[CurvePoint, ...]:
 
 
 _BLOCK_OPERATORS = {"layernorm": (1.0, 2.0), "gelu": (4.0, 1.0), "add": (1.0, 3.0)}
-"""Element-wise operator of the measured block → width in hidden sizes, and how often."""
+"""Width in hidden sizes and number of calls of each element-wise operator in the measured block, by operator."""
 _BLOCK_PRODUCTS = 12.0
 """Matrix products of the measured block forward, in units of tokens × hidden²."""
 
