@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from executor.steps import Stopped, Watcher
 
 
+OnNote = Callable[[str], None]
+"""Called with a sentence for people."""
 P = TypeVar("P", bound=AnyPlan, contravariant=True)
 
 
@@ -25,7 +27,7 @@ class Training(Protocol[P]):
     trainer: ClassVar[str]
     """Import path `module:function` of the training function, which imports torch."""
 
-    def require_trainable(self, plan: P, config: RunConfig, on_note: Callable[[str], None]) -> RunConfig:
+    def require_trainable(self, plan: P, config: RunConfig, on_note: OnNote) -> RunConfig:
         """Check plan and flags; returns the flags that the plan is trained with.
 
         Raises:

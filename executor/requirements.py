@@ -24,21 +24,17 @@ _PROCESSES_PER_CORE = 4
 
 def require_host(plan: AnyPlan, name: str, backend: Backend, nodes: int = 1) -> None:
     """Raise HostError where this host has too few devices for its share of the ranks."""
-    ranks = plan.num_ranks // nodes
-    hint = "--nodes N and --rendezvous HOST:PORT run it on several hosts"
+    ranks, cores = plan.num_ranks // nodes, os.cpu_count() or 1
     name = name if nodes == 1 else f"each of {nodes} nodes of {name}"
-    if backend == "nccl":
-        devices = cuda_devices()
-        if devices < ranks:
-            raise HostError(f"{name} needs {counted(ranks, 'GPU')}; this host has {devices}", hint=hint)
-        return
-    if plan.gpu.kind != "cpu" and ranks > (os.cpu_count() or 1):
-        raise HostError(f"{name} needs {counted(ranks, 'GPU')}; this host has {cuda_devices()}", hint=hint)
-    max_processes = _PROCESSES_PER_CORE * (os.cpu_count() or 1)
-    if ranks > max_processes:
-        raise HostError(
-            f"{name} needs {counted(ranks, 'process')}; this host runs {max_processes} at most", hint=hint
-        )
+    limit, on_gpus = _PROCESSES_PER_CORE * cores, backend == "nccl"
+    shortage = ""
+    if ranks > (cuda_devices() if on_gpus else cores) and (on_gpus or plan.gpu.kind != "cpu"):
+        shortage = f"{counted(ranks, 'GPU')}; this host has {cuda_devices()}"
+    elif not on_gpus and ranks > limit:
+        shortage = f"{counted(ranks, 'process')}; this host runs {limit} at most"
+    if shortage:
+        hint = "--nodes N and --rendezvous HOST:PORT run it on several hosts"
+        raise HostError(f"{name} needs {shortage}", hint=hint)
 
 
 def require_world(plan: AnyPlan, name: str) -> None:

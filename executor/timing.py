@@ -123,7 +123,7 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._device = device
         self._spans: list[Wait] = []
         self._works: dict[int, tuple[object, str]] = {}
-        """Work by its id, held until its wait so that no other gets that."""
+        """Work in flight by its id, with its axis; a reference to it keeps its id from being reused."""
         self._results: dict[int, str] = {}
 
     def seconds(self) -> dict[str, float]:

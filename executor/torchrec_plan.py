@@ -30,14 +30,11 @@ def read_sharding_plan(path: str | Path, *, device: str = "cuda", module: str | 
 
     def parameter(fields: dict[str, Any]) -> Any:
         spec, cache = fields["sharding_spec"], fields.get("cache_params")
+        names = ("sharding_type", "compute_kernel", "ranks")
         return ParameterSharding(
-            sharding_type=fields["sharding_type"],
-            compute_kernel=fields["compute_kernel"],
-            ranks=fields["ranks"],
-            sharding_spec=None
-            if spec is None
-            else EnumerableShardingSpec([shard(one) for one in spec["shards"]]),
-            cache_params=None if cache is None else CacheParams(load_factor=cache["load_factor"]),
+            **{name: fields[name] for name in names},
+            sharding_spec=spec and EnumerableShardingSpec([shard(one) for one in spec["shards"]]),
+            cache_params=cache and CacheParams(load_factor=cache["load_factor"]),
         )
 
     def shard(fields: dict[str, Any]) -> ShardMetadata:

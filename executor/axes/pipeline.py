@@ -99,18 +99,16 @@ class PipelineStep:
         return 0.0
 
 
-def make_pipeline(
-    rank: Rank, loss: Loss, take_gradients: Callable[[], None], *, loss_inside: bool
-) -> PipelineStep:
+def make_pipeline(rank: Rank, loss: Loss, take: Callable[[], None], *, loss_inside: bool) -> PipelineStep:
     """The plan's schedule over this rank's virtual stages.
 
     With `loss_inside` the last stage is given the targets too, and its answer, made of them, is what `loss` is given.
-    `take_gradients` collects what is in `.grad`.
+    `take` collects gradients out of `.grad`.
     """
     plan, layout, microbatches = rank.plan, rank.layout, rank.share.microbatches
     fake = dist.get_backend(rank.mesh["pp"].get_group()) == "fake"
     kind = emulated_stage(_Stage, plan, rank.dtype) if fake else _Stage
-    stages = [kind(rank, stage, take_gradients) for stage in rank.stages]
+    stages = [kind(rank, stage, take) for stage in rank.stages]
     engine = getattr(pipelining, schedule_named(layout.schedule).engine)
     options: dict[str, Any] = {"loss_fn": loss, "scale_grads": False}
     schedule: PipelineScheduleMulti | PipelineScheduleSingle

@@ -77,25 +77,26 @@ class OfHeads(ParallelStyle):
         return module
 
 
+Change = Callable[[Any, DeviceMesh], Tensor]
+
+
+@dataclass(eq=False)
 class Hooked(ParallelStyle):
     """A parallel style with a change to the module's input before it and a change to its output after it."""
 
-    def __init__(
-        self,
-        style: ParallelStyle | None = None,
-        before: Callable[[Tensor, DeviceMesh], Tensor] | None = None,
-        after: Callable[[Any, DeviceMesh], Tensor] | None = None,
-    ) -> None:
-        self.style, self.before, self.after = style, before, after
+    style: ParallelStyle | None = None
+    input_change: Change | None = None
+    output_change: Change | None = None
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        before, after = self.before, self.after
-        if before is not None:
-            module.register_forward_pre_hook(lambda _, inputs: (before(inputs[0], device_mesh), *inputs[1:]))
+        enter, leave = self.input_change, self.output_change
+        if enter is not None:
+            module.register_forward_pre_hook(lambda _, inputs: (enter(inputs[0], device_mesh), *inputs[1:]))
         if self.style is not None:
+            self.style.src_data_rank = self.src_data_rank
             module = self.style._apply(module, device_mesh)
-        if after is not None:
-            module.register_forward_hook(lambda _module, _inputs, output: after(output, device_mesh))
+        if leave is not None:
+            module.register_forward_hook(lambda _module, _inputs, output: leave(output, device_mesh))
         return module
 
 
@@ -113,7 +114,7 @@ def for_all_heads(boundary: Placement) -> ParallelStyle:
         replica = _placed(tokens, mesh, boundary).redistribute(placements=[Replicate()])
         return replica.to_local(grad_placements=[Partial()])
 
-    return Hooked(before=gather)
+    return Hooked(input_change=gather)
 
 
 def gather_rows(tokens: Tensor, mesh: DeviceMesh) -> Tensor:
@@ -131,7 +132,7 @@ def scatter_rows(sums: Tensor, mesh: DeviceMesh) -> Tensor:
 
 def split_columns() -> ParallelStyle:
     """Style of a matrix that is split by columns: rows (s, h) → (1, s, this rank's columns)."""
-    return Hooked(ColwiseParallel(), after=lambda output, _: torch.unflatten(output, 0, (1, -1)))
+    return Hooked(ColwiseParallel(), output_change=lambda output, _: torch.unflatten(output, 0, (1, -1)))
 
 
 class TensorAxis(Axis):
@@ -193,9 +194,9 @@ def _parallelize(module: nn.Module, mesh: DeviceMesh, plan: Styles) -> None:
     parallelize_module(module, mesh, plan, src_data_rank=None)
 
 
-def _output(placed: Any, moved: Any) -> ParallelStyle:
-    """Style of a module whose output lies as `placed` and is redistributed as `moved`."""
-    return PrepareModuleOutput(output_layouts=placed, desired_output_layouts=moved)
+def _output(current: Any, desired: Any) -> ParallelStyle:
+    """Style of a module whose output is redistributed from its current placement."""
+    return PrepareModuleOutput(output_layouts=current, desired_output_layouts=desired)
 
 
 Styles = dict[str, ParallelStyle]
@@ -219,7 +220,7 @@ class Regions:
     def entering(self, inputs: int = 1) -> ParallelStyle:
         """Style of a module at which a region begins: its `inputs` are gathered."""
         if self.as_rows:
-            return Hooked(before=gather_rows)
+            return Hooked(input_change=gather_rows)
         replicas = (Replicate(),) * inputs
         return PrepareModuleInput(input_layouts=(self.boundary,) * inputs, desired_input_layouts=replicas)
 
@@ -228,7 +229,7 @@ class Regions:
         partial."""
         if self.as_rows and not joined:
             sums = RowwiseParallel(output_layouts=Partial(), use_local_output=False)
-            return Hooked(sums, after=scatter_rows)
+            return Hooked(sums, output_change=scatter_rows)
         return RowwiseParallel(output_layouts=Partial() if joined else self.boundary)
 
     def embedding_plan(self, embedding: Embedding) -> Styles:
@@ -259,7 +260,7 @@ class Regions:
         # taken in once for all matrices that read it, so that their input gradients are added before they are reduced
         plan: Styles = {"fork": enter} if forked else {}
         if joined:  # sums of both halves are added before they are reduced
-            add = Hooked(after=scatter_rows) if self.as_rows else _output(Partial(), self.boundary)
+            add = Hooked(output_change=scatter_rows) if self.as_rows else _output(Partial(), self.boundary)
             plan["join"] = add
         if isinstance(block.attention, LatentAttention):
             plan |= self.latent_plan(block.attention)
@@ -276,8 +277,8 @@ class Regions:
             plan |= {f"cross.{name}": column() for name in ("query", "key", "value")}
             plan |= {"cross.out": leave, "cross": self.entering(inputs=2)}
         if block.recurrence is not None:
-            for name, one in block.recurrence.inputs().items():
-                plan[f"recurrence.{name}"] = OfHeads() if isinstance(one, Latent) else column()
+            for name, projection in block.recurrence.inputs().items():
+                plan[f"recurrence.{name}"] = OfHeads() if isinstance(projection, Latent) else column()
             plan |= {"recurrence": enter, "recurrence.out": leave}
             plan |= {"recurrence.scan": OfHeads(), "recurrence.gated_norm": OfHeads()}
         mlp, name = block.mlp, "mlp"

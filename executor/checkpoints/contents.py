@@ -74,7 +74,7 @@ _SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
 class _OneCheckpoint:
-    """What torch asks of a storage, where an object writes or reads a single checkpoint: nothing."""
+    """Methods of torch's storage classes in which an object for a single checkpoint does nothing."""
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Do nothing: no other checkpoint comes."""

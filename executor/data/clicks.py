@@ -286,8 +286,8 @@ def _numbers(line: list[bytes]) -> tuple[list[int], list[bool]]:
 def _require_one_id(path: Path, model: RecommenderSpec) -> None:
     """Raises InputError where tables are to get more ids of a sample than the file has."""
     pooled = {one.name: one.pooling for one in model.classes if one.pooling > 1}
-    says = "`pooling` says {:g} ids of a sample"
-    if problems := [Problem(f"table `{name}`", says.format(ids)) for name, ids in pooled.items()]:
+    text = "`pooling` says {:g} ids of a sample"
+    if problems := [Problem(f"table `{name}`", text.format(ids)) for name, ids in pooled.items()]:
         raise InputError(
             f"{path}: a sample has one id for each table, and the plan counts on more",
             problems=first_few(problems),

@@ -191,14 +191,15 @@ def judge(seen: Examination, plan: Assumptions | None = None) -> Judgement:
                 findings.append(_finding((), check, share, seen, than="the plan assumes"))
     for name, values in _facts(seen.hosts).items():
         typical = statistics.median_high(values)
-        checks.append(_fact(name, values, typical, plan, seen))
+        needed = plan.bytes_needed if plan is not None and name == "free memory" else None
+        checks.append(_fact(name, values, needed, seen))
         for rank, value in enumerate(values):
             if value < (1 - SLOW_SHARE) * typical:
                 findings.append(_finding((rank,), name, 1 - value / typical, seen))
-    needed = 0.0 if plan is None else plan.bytes_needed
+    most_needed = 0.0 if plan is None else plan.bytes_needed
     for host in seen.hosts:
-        if host.free_bytes < needed:
-            share = 1 - host.free_bytes / needed
+        if host.free_bytes < most_needed:
+            share = 1 - host.free_bytes / most_needed
             findings.append(_finding((host.rank,), "free memory", share, seen, than="the plan needs"))
     return Judgement(checks=tuple(checks), findings=tuple(findings))
 
@@ -315,11 +316,8 @@ def _facts(hosts: Sequence[HostFacts]) -> dict[str, list[float]]:
     return facts | {"cores": [float(one.cores) for one in hosts]}
 
 
-def _fact(
-    name: str, values: Sequence[float], typical: float, plan: Assumptions | None, seen: Examination
-) -> Judged:
-    rank = min(range(len(values)), key=lambda at: values[at])
-    needed = plan.bytes_needed if plan is not None and name == "free memory" else None
+def _fact(name: str, values: Sequence[float], needed: float | None, seen: Examination) -> Judged:
+    rank, typical = values.index(min(values)), statistics.median_high(values)
     worst, worst_of = values[rank], _who((rank,), seen)
     return Judged(check=name, typical=typical, worst=worst, worst_of=worst_of, noise=None, assumed=needed)
 

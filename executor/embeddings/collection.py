@@ -226,11 +226,11 @@ def all_slices(tables: Sequence[TableSpec], sharding: Sharding, places: Places) 
     Raises:
         InputError: places that are not there, or more slices than columns or rows; all problems at once.
     """
-    placed = list(enumerate(zip(tables, sharding.tables, strict=True)))
-    obstacles = {index: _impossible(*of_table, places) for index, of_table in placed}
+    placements = list(enumerate(zip(tables, sharding.tables, strict=True)))
+    obstacles = {index: _impossible(*of_table, places) for index, of_table in placements}
     if problems := [Problem(f"table:{index}", what) for index, what in obstacles.items() if what]:
         raise InputError("the sharding does not go with these ranks", problems=problems)
-    return [part for index, of_table in placed for part in _slices(index, *of_table, places)]
+    return [part for index, of_table in placements for part in _slices(index, *of_table, places)]
 
 
 def _slices(index: int, table: TableSpec, placement: TablePlacement, places: Places) -> list[Slice]:

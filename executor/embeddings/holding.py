@@ -152,12 +152,10 @@ class RowOptimizer:
         shape = weights.shape[:1] if self.by_row else weights.shape
         return Tier(weights, {name: torch.zeros(shape, device=weights.device) for name in _STATES[self.kind]})
 
-    def apply(
-        self, tier: Tier, rows: Tensor, gradients: Tensor, squares: Tensor | None, rate: float, step: int
-    ) -> None:
-        """Update rows, each once; `squares` are means over full rows, and `step` counts from 1."""
-        weights = tier.weights
-        change = self._change(tier.states, rows, gradients.float(), squares, step)
+    def apply(self, tier: Tier, used: RowGradients, squares: Tensor | None, rate: float, step: int) -> None:
+        """Update the rows with gradients; `squares` are means over full rows, and `step` counts from 1."""
+        weights, rows = tier.weights, used.rows
+        change = self._change(tier.states, rows, used.values.float(), squares, step)
         weights[rows] = weights[rows].float().sub_(change, alpha=rate).to(weights.dtype)
 
     def _change(
@@ -279,11 +277,11 @@ class Holding:
         on_device, on_host = (None, None) if squares is None else (squares[:split], squares[split:])
         apply, down = self.optimizer.apply, self.link.down
         if split:
-            apply(self.device, rows[:split], values[:split], on_device, rate, step)
+            apply(self.device, RowGradients(rows[:split], values[:split]), on_device, rate, step)
         if self.host is not None and split < len(rows):
-            host_rows, gradient = down(rows[split:]) - self.cut, down(values[split:])
+            used = RowGradients(down(rows[split:]) - self.cut, down(values[split:]))
             mean = None if on_host is None else down(on_host)
-            apply(self.host, host_rows, gradient, mean, rate, step)
+            apply(self.host, used, mean, rate, step)
 
 
 def device_share(option: Option) -> float:

@@ -196,8 +196,8 @@ class Optimizer:
 
         With rate η and decay λ an update makes x (1 − ηλ) of x, less its step, and of x + ηλ / (1 − ηλ) that and ηλ.
         """
-        named = (entry for part in self.rank.parts for entry in part.named_parameters())
-        gains = {id(parameter) for name, parameter in named if is_gain(name)}
+        entries = (entry for part in self.rank.parts for entry in part.named_parameters())
+        gains = {id(parameter) for name, parameter in entries if is_gain(name)}
         for optimizer, slices in zip(self.optimizers, self._slices(), strict=True):
             gain_slices = [part for part in slices if id(part.parameter) in gains]
             if gain_slices and isinstance(optimizer, torch.optim.AdamW):

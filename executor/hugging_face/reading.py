@@ -228,9 +228,9 @@ def _model_type(path: Path, model: TransformerSpec) -> str:
         )
     our_fields, their_fields = stated(model), stated(resolve_model(str(path)).spec)
     values = {name: (our_fields.get(name), their_fields.get(name)) for name in our_fields | their_fields}
-    says = {name: f"the plan has {ours}, {CONFIG} {theirs}" for name, (ours, theirs) in values.items()}
-    differing = [name for name, (ours, theirs) in values.items() if ours != theirs]
-    if problems := [Problem(name, says[name]) for name in differing]:
+    differences = {name: pair for name, pair in values.items() if pair[0] != pair[1]}
+    text = f"the plan has {{}}, {CONFIG} {{}}"
+    if problems := [Problem(name, text.format(*pair)) for name, pair in differences.items()]:
         raise InputError(
             f"{path} holds another model than the plan",
             problems=problems,

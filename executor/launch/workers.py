@@ -106,8 +106,8 @@ def run_workers(
     longest_seconds: float,
     on_progress: Progress = lambda family: None,
 ) -> list[str]:
-    """Run `python -m MODULE FOLDER --device DEVICE OPTIONS` as so many processes until all have ended; the result that
-    each wrote, in order of rank.
+    """Run several processes of `python -m MODULE FOLDER --device DEVICE OPTIONS` to their end and return the text of
+    each one's result, in order of rank.
 
     `task` names what they do in errors; `on_progress` hears of each family of measurements that the first begins.
 

@@ -216,11 +216,9 @@ def foreign_report(
     return make_report(plan, rank_reports, course, stack=plan.stack.name)
 
 
-def _rank(
-    plan: Plan, rank: int, seconds: Sequence[float], peaks_of_ranks: Peaks, job: Job | None
-) -> RankReport:
+def _rank(plan: Plan, rank: int, seconds: Sequence[float], peaks: Peaks, job: Job | None) -> RankReport:
     stage = plan.layout.place_along("pp", rank)
-    allocated, reserved = (round(peaks.get(rank, 0)) for peaks in peaks_of_ranks)
+    allocated, reserved = (round(of_ranks.get(rank, 0)) for of_ranks in peaks)
     peak = AllocatorPeak(allocated=allocated, reserved=reserved) if allocated or reserved else None
     unseen = PhaseReport(wall_seconds=(), thread_seconds=(), waiting_seconds={})
     traced: dict[str, Any] = {}

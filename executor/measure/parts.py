@@ -266,9 +266,9 @@ def _events_of_rank(
 ) -> Iterable[Event]:
     """The predicted step of a rank's stage, the measured one, and its moves, each as predicted and as measured."""
 
-    def event(lane: int, name: str, start: float, end: float, **more: Any) -> Event:
+    def event(lane: int, name: str, start: float, end: float, **fields: Any) -> Event:
         about = {"ph": "X", "name": name, "cat": LANES[lane], "pid": step.rank, "tid": lane}
-        return {**about, "ts": start * _MICROSECONDS, "dur": (end - start) * _MICROSECONDS, **more}
+        return {**about, "ts": start * _MICROSECONDS, "dur": (end - start) * _MICROSECONDS, **fields}
 
     def passed(lane: int, span: PredictedSpan | WorkSpan) -> Event:
         if span.kind not in _NAMES:

@@ -271,7 +271,7 @@ def _updates(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator[Measur
         optimizer = RowOptimizer(kind)
         tier = optimizer.tier(weights)
         squares = summed.values.square().mean(1) if optimizer.by_row else None
-        change = partial(optimizer.apply, tier, summed.rows, summed.values, squares, _RATE, 1)
+        change = partial(optimizer.apply, tier, summed, squares, _RATE, 1)
         yield _row(f"{CHANGE}{kind}", width, bags, watch.compute(change))
 
 

@@ -6,12 +6,12 @@ Report of a recommender's run: stages, bytes sent and memory of both tiers, besi
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from cost_models.base import Spec
 from cost_models.errors import InputError
-from executor.families import Training
+from executor.families import OnNote, Training
 from executor.measure.report import AnyReport, Course, seconds_of_steps
 from executor.run_config import RunConfig
 from planner.recommender.plan import RecommenderPlan
@@ -22,9 +22,7 @@ class RecommenderTraining(Training[RecommenderPlan]):
 
     trainer = "executor.recommender.train:train"
 
-    def require_trainable(
-        self, plan: RecommenderPlan, config: RunConfig, on_note: Callable[[str], None]
-    ) -> RunConfig:
+    def require_trainable(self, plan: RecommenderPlan, config: RunConfig, on_note: OnNote) -> RunConfig:
         from executor.embeddings.collection import all_slices
         from executor.embeddings.exchanges import Places
         from executor.recommender.train import clicks_of
