@@ -1,7 +1,10 @@
-"""Ranks sit in the executor's mesh where the cost model prices them, whatever the order of the axes."""
+"""Ranks sit in the mesh where the cost model prices them, whatever the order of the axes, and tell one another JSON."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -9,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+import executor
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, parse_layout
 from cost_models.reliability import group_sizes
@@ -25,6 +29,7 @@ from executor.mesh import (
     place_of,
     rank_places,
 )
+from executor.messages import gather_json, json_from_first
 
 
 def layout_in(order: Order, shard: int | None = None) -> Layout:
@@ -132,3 +137,26 @@ def test_a_rank_that_is_in_no_group_has_one_of_its_own() -> None:
         assert dist.get_process_group_ranks(make_groups(torch.tensor([[0, 5]]))) == [0, 5]
     finally:
         dist.destroy_process_group()
+
+
+def _tell() -> tuple[list[Any], Any]:
+    rank = dist.get_rank()
+    said = {"rank": rank, "words": "é" * 1000 * rank, "none": None, "loss": float("inf")}
+    return gather_json(said), json_from_first({"first": [rank, "ü"]} if rank == 0 else None)
+
+
+def test_every_rank_hears_what_each_says(processes) -> None:
+    everyone = [
+        {"rank": rank, "words": "é" * 1000 * rank, "none": None, "loss": float("inf")} for rank in range(3)
+    ]
+    for gathered, first in processes.run(3, _tell):
+        assert gathered == everyone
+        assert first == {"first": [0, "ü"]}
+
+
+def test_no_rank_tells_pickles() -> None:
+    """Torch's collectives of objects unpickle what they get, which runs whatever it says."""
+    sources = sorted(Path(executor.__path__[0]).rglob("*.py"))
+    assert len(sources) > 50
+    told = re.compile(r"\b(\w+_object|\w+_object_list|pickle\.\w+|torch\.load)\(")
+    assert not [(path.name, found[0]) for path in sources if (found := told.search(path.read_text("utf-8")))]

@@ -1,14 +1,20 @@
-"""Where the time of a step goes: phases that make up the step, and waiting told apart by axis."""
+"""Clocks that nobody sets, waits by the axis that causes them, and the start of a run by part."""
 
 from __future__ import annotations
 
+import re
 import time
+from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 from effort import few
 from training import GPT, MOE, engine_and_batches, plan_for
 
+from executor import clock
+from executor.clock import BOOT_DATE, StartClock, StartReport, boot_date, date, making_group, timing_groups
+from executor.launch.environment import worker_environment
 from executor.measure.report import PhaseReport, RankReport
 from planner.plan import Plan
 
@@ -92,3 +98,45 @@ def watched_once() -> bool:
     with Waits(make_mesh(plan_for("mbs2").layout, "cpu"), torch.device("cpu")).watching():
         assert dist.Work.wait is not before[0]
     return (dist.Work.wait, torch.cuda.Stream.wait_event) == before
+
+
+WALL = re.compile(r"\btime\.time(_ns)?\(|\bdatetime\.(now|utcnow)\(")
+
+
+def test_dates_of_a_run_are_as_far_apart_as_they_should_be() -> None:
+    """Whatever the wall clock is set to between them; and about right."""
+    first = date()
+    assert abs(first - time.time()) < 3600
+    with mock.patch("time.time", return_value=first + 3 * 86400):
+        assert 0 <= date() - first < 3600
+        assert float(worker_environment()[BOOT_DATE]) == boot_date()  # ranks count from there, too
+
+
+def test_only_the_clock_of_a_run_asks_the_wall_clock() -> None:
+    """But for the day of a calibration."""
+    sources = Path(str(clock.__file__)).parent.rglob("*.py")
+    assert [one.name for one in sources if WALL.search(one.read_text("utf-8"))] == ["clock.py"]
+
+
+def test_parts_follow_one_another_and_groups_are_taken_out() -> None:
+    with mock.patch("executor.clock.date", side_effect=[103.0, 104.0, 109.0, 110.0, 111.0]):
+        clock = StartClock(100.0)
+        clock.end("processes")
+        clock.end("groups")
+        assert clock.report() is None
+        clock.end("weights", inside=2.0)
+        clock.end("first_step")
+        clock.end("first_step")  # of the next step
+    found = clock.report()
+    assert found == StartReport(processes=3.0, groups=3.0, weights=3.0, first_step=1.0)
+    assert list(found.parts) == ["processes", "groups", "weights", "first_step"]
+
+
+def test_only_groups_inside_the_block_are_timed() -> None:
+    with timing_groups() as spent:
+        for _ in range(2):
+            with making_group():
+                pass
+    with making_group():
+        pass
+    assert len(spent) == 2

@@ -1,4 +1,5 @@
-"""Blocks in host memory train as blocks on the device do: losses, gradient norms and weights are the same bits.
+"""Blocks in host memory and states on a drive train as blocks on the device do: losses, norms and weights are the same
+bits, and so are their checkpoints.
 
 Each residency against the same layout without offload, in the same processes. Under ZeRO-1 a rank's share of a block
 that is not on the device is a share of that block alone, so that a norm's squares are added up in another order; its
@@ -7,9 +8,12 @@ last bit may differ, and with clipping that of a weight.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
+import re
 import resource
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
@@ -19,6 +23,8 @@ import torch
 import torch.distributed as dist
 from effort import few, first_of, some_of
 from processes import Processes
+from saving_jobs import SAVED_AT, train_and_save
+from saving_jobs import STEPS as SAVED_STEPS
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from training import (
@@ -33,11 +39,19 @@ from training import (
     train_weights,
 )
 
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.offload.residency import drive_step_bytes
 from cost_models.errors import HostError, RunError
+from cost_models.files import catalog
+from cost_models.specs.cluster import DriveSpec
 from executor.axes.axis import Rank
 from executor.axes.offload import blocks
+from executor.axes.offload import link as drives
 from executor.axes.offload.blocks import Parking
 from executor.axes.offload.link import HostLink
+from executor.axes.offload.reporting import require_drive
+from executor.checkpoints.manifest import Folder
+from executor.emulate.dry_run import build_without_devices
 from executor.emulate.one_rank import emulate
 from executor.engine.weights import make_room
 from executor.measure.report import predicted_parts
@@ -356,3 +370,240 @@ def test_parked_states_leave_their_parameters_and_come_back(width: int) -> None:
         assert {held(moment).data_ptr() for moment in moments} == in_host
     finally:
         dist.destroy_process_group()
+
+
+MANY = mock.patch.object(drives, "CHUNK", 160)
+"""So that every block has several chunks, the last of them shorter."""
+DRIVE_WAYS = ("states/drive", "streamed/drive", "states:1/parked:1/streamed:1/drive")
+DRIVE_CASES = (
+    ("mbs2", GPT, "fp32"),
+    ("mbs2 recompute=full", GPT, "bf16"),
+    ("dp2 mbs2 zero1", GPT, "fp32"),
+    ("dp2 mbs2 zero3", GPT, "bf16"),
+    ("pp2 mbs2", GPT, "bf16"),
+    ("dp2 ep2 mbs2 zero1", MOE | {"num_moe_layers": 2}, "fp32"),
+)
+
+
+def train_in_chunks(plans: list[Plan]) -> list[Trained]:
+    with MANY:
+        return [train_weights(plan, 3, False) for plan in plans]
+
+
+@few(1)
+@pytest.mark.parametrize(
+    "case", some_of(DRIVE_CASES, DRIVE_CASES[0], DRIVE_CASES[3]), ids=lambda case: case[0]
+)
+def test_the_same_bits_on_a_drive(case: tuple[str, dict[str, object], str], processes) -> None:
+    layout, model, precision = case
+    ways = ("", *(f"offload={way}" for way in DRIVE_WAYS))
+    if "zero1" in layout:  # norms of shares of blocks are added up in another order
+        ways = ("offload=states", ways[1])
+    plans = [plan_for(f"{layout} {way}", model, precision=precision) for way in ways]
+    for plain, *others in processes.run(plans[0].layout.num_gpus, train_in_chunks, plans):
+        for (curve, weights), way in zip(others, ways[1:], strict=True):
+            assert curve == plain[0], way
+            assert all((weights[name] == plain[1][name]).all() for name in plain[1]), way
+
+
+@few(1)
+@pytest.mark.parametrize("layout", ["mbs2", "dp2 mbs2 zero3"])
+def test_an_optimizer_without_states_goes_with_every_offload(layout: str, processes) -> None:
+    """There may be nothing of it to lie anywhere."""
+    ways = ("", *(f"offload={way}" for way in ("states", "parked", "streamed", *DRIVE_WAYS)))
+    plans = [plan_for(f"{layout} {way}", optimizer="sgd") for way in ways]
+    for (curve, _), *others in processes.run(plans[0].layout.num_gpus, train_in_chunks, plans):
+        assert all(other == curve for other, _ in others)
+
+
+@pytest.mark.parametrize(("way", "unused"), [("states:3/drive", 0), ("streamed:3/drive ring=1", 3)])
+def test_bytes_of_the_drive_are_those_of_the_plan(way: str, unused: int, processes) -> None:
+    """In host memory are buffers of chunks and gradients of two blocks, besides what streamed blocks keep of theirs;
+    fp32 weights that passes use have no buffers."""
+    size = {"num_layers": 4, "hidden_size": 256, "max_positions": 64}
+    plan = plan_for(f"mbs4 offload={way}", GPT | size)
+    ((parts, host, carried, held),) = processes.run(1, offloaded_step, plan)
+    columns = LayoutColumns.of([plan.layout])
+    assert (carried.drive_read_bytes, carried.drive_written_bytes) == pytest.approx(
+        [own[0] for own in drive_step_bytes(plan.question, columns)], rel=0.005
+    )
+    assert held == pytest.approx(plan.prediction.drive_bytes, rel=0.005)
+    assert sum(parts.values()) < 1.03 * plan.prediction.peak_bytes
+    block = 12 * 256**2 + 13 * 256
+    bare = unused * 4 * block / drives.CHUNKS
+    assert host == pytest.approx(plan.prediction.host_bytes - bare, rel=0.01)
+
+
+def test_our_stack_says_what_the_executor_does() -> None:
+    use = catalog.load_stack("meshwright").drive
+    assert (use.chunk, use.block_chunks, use.buffers) == (drives.CHUNK, drives.CHUNKS, 3 * drives.SLOTS)
+
+
+def saved(plan: Plan, folder: Path, resume: bool) -> list[tuple[float, float]]:
+    with MANY:
+        return train_and_save(plan, folder, resume=resume)[0]
+
+
+def test_a_run_goes_on_bit_for_bit_from_a_drive_and_onto_one(processes, tmp_path) -> None:
+    layouts = (
+        "dp2 mbs2 zero0 offload=states/drive",
+        "dp2 mbs2 zero0",
+        "dp2 mbs2 zero0 offload=streamed/drive",
+    )
+    first, *others = (plan_for(layout, GPT, precision="bf16") for layout in layouts)
+    expected = processes.run(2, saved, first, tmp_path, False)[0][SAVED_AT:]
+    for plan in (first, *others):
+        Folder(tmp_path).delete(SAVED_STEPS)
+        assert processes.run(2, saved, plan, tmp_path, True)[0] == expected
+
+
+def fails(plan: Plan, folder: Path) -> tuple[str, int]:
+    """What is said where the drive takes no more once there is a checkpoint; and the exit code."""
+    from executor.run_config import RunConfig
+    from executor.steps import Watcher
+    from executor.transformer.train import train
+
+    really = os.pwritev
+
+    def full(*arguments: Any) -> int:
+        if Folder(folder).complete():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return really(*arguments)
+
+    config = RunConfig(steps=9, warm_up=0, checkpoint=folder, every=2)
+    try:
+        with mock.patch.object(os, "pwritev", full):
+            train(plan, torch.device("cpu"), config, Watcher())
+    except HostError as error:
+        return str(error), error.exit_code
+    return "", 0
+
+
+def test_a_drive_that_fills_during_a_run_is_named(processes, tmp_path) -> None:
+    """With what every tier holds; and the last checkpoint is whole."""
+    plan = plan_for("mbs2 offload=states/drive")
+    ((said, code),) = processes.run(1, fails, plan, tmp_path)
+    assert said.startswith("drive: no space left on device in")
+    assert "of optimizer states" in said
+    assert "host memory: offloaded blocks" in said
+    assert "device: weights, gradients and states" in said
+    assert code == 2
+    (saved, *_) = Folder(tmp_path).complete()
+    went_on, notes, _ = processes.run(1, train_on, plan, tmp_path)[0]
+    told = re.search(r"resumed from .* after step (\d+)", notes[0])
+    assert told is not None, notes
+    assert int(told[1]) >= saved  # a later one may have been under way when the drive was full
+    assert len(went_on) == SAVED_STEPS + 4 - int(told[1])
+
+
+def train_on(plan: Plan, folder: Path) -> Any:
+    return train_and_save(plan, folder, resume=True, steps=SAVED_STEPS + 4)
+
+
+def test_a_drive_without_room_is_refused_before_anything_runs(tmp_path) -> None:
+    plan = plan_for("dp2 mbs2 zero1 offload=states/drive")
+    require_drive(plan, tmp_path)
+    with pytest.raises(HostError, match="there is no such folder"):
+        require_drive(plan, tmp_path / "absent")
+    (tmp_path / "file").touch()
+    with pytest.raises(HostError, match="is no folder"):
+        require_drive(plan, tmp_path / "file")
+    denied = mock.patch(
+        "tempfile.TemporaryFile", side_effect=PermissionError(errno.EACCES, "Permission denied")
+    )
+    with denied, pytest.raises(HostError, match="permission denied") as refused:
+        require_drive(plan, tmp_path)
+    assert refused.value.exit_code == 2
+    large = plan.model_copy(update={"prediction": plan.prediction.model_copy(update={"drive_bytes": 1e18})})
+    with pytest.raises(HostError, match=r"909494.7 TiB of optimizer states need room there, and .* are free"):
+        require_drive(large, tmp_path)
+    require_drive(plan_for("dp2 mbs2 zero1"), tmp_path / "absent")  # which has nothing there
+
+
+def no_room(plan: Plan, folder: Path) -> str:
+    from executor.engine.engine import Engine
+    from executor.run_config import EngineOptions
+
+    full = OSError(errno.ENOSPC, "No space left on device")
+    try:
+        with mock.patch.object(os, "posix_fallocate", side_effect=full):
+            Engine(plan, torch.device("cpu"), EngineOptions(drive=folder))
+    except HostError as error:
+        return str(error)
+    return ""
+
+
+def test_room_is_taken_before_the_first_step(processes, tmp_path) -> None:
+    (said,) = processes.run(1, no_room, plan_for("mbs2 offload=states/drive"), tmp_path)
+    assert "has no room for" in said
+    assert "are free beside 0 B that this rank has there" in said
+    assert not list(tmp_path.iterdir())  # files have no names, so nothing is left behind
+
+
+@few(0)
+def test_a_drive_costs_nothing_where_nothing_has_values() -> None:
+    for way in ("states/drive", "streamed/drive"):
+        plan = _on_a_drive(f"mbs2 offload={way}")
+        fake, real = (emulate(plan, 0, steps=1, fake=fake) for fake in (True, False))
+        assert fake.memory == real.memory
+    assert build_without_devices(_on_a_drive("pp2 mbs2 offload=states/drive"))
+
+
+def _on_a_drive(layout: str) -> Plan:
+    """A plan for a cluster that says what its drives are: it is asked for room there before a rank is built."""
+    plan = plan_for(layout)
+    drive = DriveSpec.model_validate({"capacity": "1 TB", "read": "2 GB/s", "write": "1 GB/s"})
+    return plan.model_copy(update={"cluster": plan.cluster.model_copy(update={"drive": drive})})
+
+
+MIXTURE = "states:1/parked:1/streamed:1"
+
+
+def saves(plan: Plan, folder: Path) -> list[tuple[float, float]]:
+    """The uninterrupted curve; checkpoints of steps 3 and 5."""
+    return train_and_save(plan, folder, resume=False)[0]
+
+
+def goes_on(plan: Plan, folder: Path) -> list[tuple[float, float]]:
+    return train_and_save(plan, folder, resume=True)[0]
+
+
+def interrupted(processes: Processes, plan: Plan, folder: Path) -> list[tuple[float, float]]:
+    curve: list[tuple[float, float]] = processes.run(plan.layout.num_gpus, saves, plan, folder)[0]
+    Folder(folder).delete(SAVED_STEPS)
+    return curve[SAVED_AT:]
+
+
+@pytest.mark.parametrize(
+    ("layout", "precision", "ways"),
+    [
+        ("mbs2", "bf16", ("offload=streamed", f"offload={MIXTURE}", "")),
+        ("dp2 mbs2 zero0", "fp32", ("", f"offload={MIXTURE}", "offload=parked")),
+        ("dp2 mbs2 zero3", "bf16", (f"offload={MIXTURE}", "", "offload=states")),
+        ("tp2 mbs2 recompute=full", "fp32", ("offload=states", "offload=streamed ring=3")),
+    ],
+)
+@few(1)
+def test_a_run_goes_on_bit_for_bit_wherever_its_blocks_live(
+    layout: str, precision: str, ways: tuple[str, ...], processes, tmp_path
+) -> None:
+    """Saved one way, resumed the others and the same."""
+    saved, *others = (plan_for(f"{layout} {way}", GPT, precision=precision) for way in ways)
+    expected = interrupted(processes, saved, tmp_path)
+    for plan in (saved, *others):
+        assert processes.run(plan.layout.num_gpus, goes_on, plan, tmp_path)[0] == expected
+        Folder(tmp_path).delete(SAVED_STEPS)
+
+
+@pytest.mark.parametrize(
+    ("saved", "resumed"),
+    [
+        ("dp4 mbs2 zero1 offload=streamed", "tp2 pp2 mbs2 offload=states"),
+        ("pp2 dp2 mbs1 zero1 offload=parked", "dp4 mbs2 zero3 offload=streamed"),
+    ],
+)
+@few(0)
+def test_a_run_goes_on_with_another_layout_too(saved, resumed: str, processes, tmp_path) -> None:
+    expected = interrupted(processes, plan_for(saved), tmp_path)
+    got = processes.run(4, goes_on, plan_for(resumed), tmp_path)[0]
+    assert got == [pytest.approx(pair, rel=1e-5) for pair in expected]

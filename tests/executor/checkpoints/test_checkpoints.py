@@ -1,11 +1,14 @@
-"""Resuming: bit for bit on the same plan, equal on another, from the newest checkpoint that is whole."""
+"""Resuming: bit for bit on the same plan, equal on another, from the newest whole checkpoint, each byte read once."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import pickle
 from collections.abc import Callable
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +27,17 @@ from saving_jobs import (
 )
 from training import GPT, LATENT, LLAMA, LLAVA, MOE, SHARED, TWO_IMAGES, plan_for
 
-from executor.checkpoints.manifest import Folder, read_manifest
+from cost_models.reliability import copies
+from executor.checkpoints.manifest import (
+    MANIFEST,
+    BrokenError,
+    Folder,
+    ReadingClock,
+    digest_of,
+    read_manifest,
+)
 from executor.run_config import Rate
+from planner.plan import Plan
 
 TOLERANCE = 1e-5
 BIASED = SHARED | LATENT | {"routing_bias": True}
@@ -319,3 +331,109 @@ def test_nothing_on_disk_is_a_pickle(processes, tmp_path) -> None:
     assert {path.suffix for path in files} == {".json", ".safetensors"}
     for path in files:
         assert path.read_bytes()[:2] not in (b"\x80\x02", b"\x80\x04", b"PK")
+
+
+def signed(content: Any) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest(), "checkpoint": content})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"sha256": "", "checkpoint": ' + "[" * 100_000,
+        "null",
+        '"text"',
+        "[1, 2]",
+        signed(None),
+        signed([]),
+        signed("text"),
+        signed({"schema_version": 1, "progress": None, "tensors": None, "files": None}),
+        signed({"schema_version": "\x1b[31m"}),
+        '{"sha256": null, "checkpoint": {"schema_version": NaN}}',
+        '{"sha256": null, "checkpoint": {}, "checkpoint": null}',
+    ],
+    ids=lambda text: text[:30],
+)
+def test_what_is_no_manifest(text: str, tmp_path) -> None:
+    (tmp_path / MANIFEST).write_text(text)
+    with pytest.raises(BrokenError) as caught:
+        read_manifest(tmp_path)
+    assert str(caught.value).startswith(f"{MANIFEST}: ")
+    assert str(caught.value).isprintable()
+
+
+def _saved(plan: Plan, folder: Path) -> None:
+    train_and_save(plan, folder, resume=False, steps=1, every=1)
+
+
+def _loaded(plan: Plan, folder: Path, once: bool) -> tuple[int, list[str]]:
+    """(bytes of matrices and vectors that this rank has read, digests of all that it then holds)."""
+    import torch
+
+    from executor.checkpoints.checkpointer import Checkpointer
+    from executor.checkpoints.contents import PieceReader
+    from executor.engine.engine import Engine
+    from executor.run_config import EngineOptions, Saving
+    from executor.transformer.train import TransformerState
+
+    class Counting(TransformerState):
+        def reads_once(self, rate: float) -> bool:
+            assert rate > 0
+            return once
+
+    read, plainly = [], PieceReader.read_data
+
+    def counting(reader: PieceReader, items: Any, planner: Any) -> Any:
+        tensors = reader.manifest.tensors
+        read.extend(
+            prod(item.lengths) * getattr(torch, tensors[item.storage_index.fqn].dtype).itemsize
+            for item in items.items
+            if item.lengths and not item.storage_index.fqn.startswith("random")
+        )
+        return plainly(reader, items, planner)
+
+    PieceReader.read_data = counting  # type: ignore[method-assign]
+    try:
+        state = Counting(Engine(plan, torch.device("cpu"), EngineOptions(seed=7), filled=False))
+        saving = Saving(folder=folder, every=1, keep=2, resume=True)
+        state.engine.options = EngineOptions()
+        assert Checkpointer(state, saving, "text").resume().step == 1
+    finally:
+        PieceReader.read_data = plainly  # type: ignore[method-assign]
+    held = [piece.tensor for one in state.contents().values() for piece in one.pieces]
+    return sum(read), [hashlib.sha256(one.numpy().tobytes()).hexdigest() for one in held]
+
+
+@few(1)
+@pytest.mark.parametrize(
+    ("layout", "model"),
+    [("dp2 mbs2 zero0", GPT), ("dp4 mbs2 zero1 shard2", GPT), ("dp4 ep2 mbs2 zero2 shard2", MOE)],
+)
+def test_each_byte_is_read_once(layout: str, model: dict[str, Any], processes, tmp_path) -> None:
+    plan = plan_for(layout, model)
+    ranks = plan.layout.num_gpus
+    processes.run(ranks, _saved, plan, tmp_path)
+    every, once = (processes.run(ranks, _loaded, plan, tmp_path, how) for how in (False, True))
+    manifest = read_manifest(Folder(tmp_path).at(1))
+    sizes = {"float32": 4}
+    whole = sum(
+        prod(one.shape) * sizes[one.dtype]
+        for name, one in manifest.tensors.items()
+        if one.shape and not name.startswith("random")
+    )
+    assert sum(read for read, _ in once) == whole
+    assert max(read for read, _ in once) < 1.5 * whole / ranks  # each has as much to read
+    assert sum(read for read, _ in every) == pytest.approx(
+        copies(plan.question, plan.layout) * whole, rel=1e-3
+    )
+    assert [held for _, held in once] == [held for _, held in every]
+
+
+def test_the_clock_of_a_digest_has_all_bytes(tmp_path) -> None:
+    clock = ReadingClock()
+    (tmp_path / "file").write_bytes(bytes(3 << 20))
+    assert digest_of(tmp_path / "file", clock) == hashlib.sha256(bytes(3 << 20)).hexdigest()
+    assert clock.size == 3 << 20
+    assert clock.seconds > 0

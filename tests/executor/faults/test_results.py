@@ -1,12 +1,15 @@
-"""What a device or link gives back: a wrong result is found and laid to the rank that it comes from."""
+"""Wrong results of a device or link are laid to their rank, and a host that gave them twice is left out."""
 
 from __future__ import annotations
 
 import pytest
 
+from cost_models.errors import HostError
 from executor.doctor.examine import Examination, HostFacts, judge
 from executor.faults.results import ALL_REDUCE, ALL_TO_ALL, MATMUL, MEMORY, WrongResult
+from executor.launch.launch import require_not_left_out
 from executor.launch.rendezvous import failed_nodes
+from executor.run_config import FAILED_CHECKS
 from meshwright.verbs.doctor import sentence
 
 SPOILT = {
@@ -62,3 +65,17 @@ def test_the_doctor_says_so() -> None:
 def test_a_link_of_two_nodes_is_neithers(ranks: tuple[int, ...], nodes: list[str]) -> None:
     homes = [["a", 0, "h0"], ["a", 0, "h0"], ["b", 1, "h1"]]
     assert [home[0] for home in failed_nodes([WrongResult(check=ALL_TO_ALL, ranks=ranks)], homes)] == nodes
+
+
+def test_a_host_that_failed_twice_is_not_let_in_again(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "gpu17")
+    require_not_left_out(tmp_path)
+    failed = [
+        f'{{"launch": "{launch}", "host": "{host}"}}\n' for launch, host in (("a", "gpu17"), ("b", "gpu18"))
+    ]
+    (tmp_path / FAILED_CHECKS).write_text("".join(failed))
+    require_not_left_out(tmp_path)
+    line = '{"launch": "a", "host": "gpu17"}\n'
+    (tmp_path / FAILED_CHECKS).write_text(line * 2)
+    with pytest.raises(HostError, match=r"this node \(gpu17\) gave wrong results twice and is left out"):
+        require_not_left_out(tmp_path)

@@ -1,25 +1,36 @@
-"""Ranks that are started again go on with what an earlier start of theirs left, and with nothing of another run."""
+"""A run: its folders are its own, nothing beside it is imported, they listen where they meet and end with it."""
 
 from __future__ import annotations
 
+import asyncio
+import multiprocessing
 import os
+import signal
 import socket
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import psutil
 import pytest
+from effort import few
 from training import plan_for
 
 from cost_models.errors import HostError, InputError
 from executor.faults.failures import LAUNCH
 from executor.faults.stopping import StopRequest
 from executor.launch import launch
-from executor.launch.launch import exclusive_folders, run_plan
+from executor.launch.agent import store_at
+from executor.launch.environment import imports_of_workers, worker_environment
+from executor.launch.launch import Nodes, exclusive_folders, run_plan
 from executor.launch.rendezvous import is_owned_by, owner, write_owners
+from executor.launch.workers import run_workers
 from executor.run_config import STOP, RunConfig
+from meshwright.explorer.answers import Worker
+from planner.plan import save_plan
 
 
 def _environment() -> dict[str, str]:
@@ -135,3 +146,128 @@ def test_a_folder_is_of_who_cleared_it(tmp_path, monkeypatch) -> None:
     assert not is_owned_by(tmp_path, who(TORCHELASTIC_ERROR_FILE=logs.format("xyz", 0)))
     write_owners(tmp_path, who())
     assert is_owned_by(tmp_path, who())
+
+
+NAMES = ("yaml", "numpy", "torch", "psutil", "executor", "cost_models", "json", "pickle", "multiprocessing")
+"""Packages that ranks import: others', our own, Python's."""
+
+
+@pytest.fixture
+def marker(tmp_path, monkeypatch) -> Path:
+    """A file that the modules of the current directory write to when they are imported."""
+    marker, here = tmp_path / "imported", tmp_path / "here"
+    here.mkdir()
+    for name in NAMES:
+        (here / f"{name}.py").write_text(f"open({str(marker)!r}, 'a').write('{name} ')\nraise ImportError")
+    monkeypatch.chdir(here)
+    return marker
+
+
+@few(0)
+def test_ranks_and_torchrun_do_not_import_from_it(marker, tmp_path) -> None:
+    config = RunConfig(steps=1, warm_up=0, backend="gloo", out=tmp_path / "out")
+    report = run_plan(plan_for("mbs4"), config)
+    assert len(report.losses) == 1
+    assert not marker.exists()
+
+
+def test_processes_that_measure_do_not_import_from_it(marker, tmp_path) -> None:
+    """The module is no worker: it only has to be found."""
+    run_workers("executor.run_config", 1, "cpu", task="nothing", longest_seconds=60)
+    assert not marker.exists()
+
+
+def test_processes_of_the_explorer_do_not_import_from_it(marker, monkeypatch) -> None:
+    monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])
+    start: Any = None
+    worker = Worker(start)
+
+    async def answers() -> list[Any]:
+        return [message async for message in worker.ask({})]
+
+    try:
+        assert "defect" in str(asyncio.run(answers()))
+    finally:
+        worker.close()
+    assert not marker.exists()
+
+
+def test_workers_import_the_packages_of_this_process(tmp_path, monkeypatch) -> None:
+    """Also those of a copy that is not installed and was found in the current directory; an empty entry of PYTHONPATH
+    would be that directory."""
+    home = Path(worker_environment.__code__.co_filename).parents[2]
+    monkeypatch.setenv("PYTHONPATH", f":{tmp_path}")
+    environment = worker_environment()
+    assert environment["PYTHONPATH"] == os.pathsep.join([str(home), str(tmp_path)])
+    code = "import sys, executor; print('' in sys.path, executor.__file__)"
+    told = subprocess.run(
+        [sys.executable, "-S", "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert told.stdout.split() == ["False", str(home / "executor/__init__.py")]
+
+
+def test_the_environment_of_this_process_is_as_before(monkeypatch) -> None:
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    before = dict(os.environ)
+    with imports_of_workers():
+        assert os.environ["PYTHONSAFEPATH"] == "1"
+    assert dict(os.environ) == before
+
+
+LAUNCHER = """
+import sys
+from executor.launch.launch import run_plan
+from executor.run_config import RunConfig
+
+config = RunConfig(steps=100_000, warm_up=0, backend="gloo", out=sys.argv[2])
+run_plan(sys.argv[1], config, on_step=lambda step: print("step", flush=True))
+"""
+
+
+@few(0)
+def test_ranks_end_with_a_launcher_that_is_killed(tmp_path) -> None:
+    """And torchrun with them."""
+    save_plan(plan_for("dp2 mbs2"), tmp_path / "plan.yaml")
+    words = [sys.executable, "-c", LAUNCHER, str(tmp_path / "plan.yaml"), str(tmp_path / "out")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline() == "step\n"
+        below = psutil.Process(launcher.pid).children(recursive=True)
+        launcher.send_signal(signal.SIGKILL)
+    assert len(below) >= 3
+    gone, alive = psutil.wait_procs(below, timeout=60)
+    for process in alive:
+        process.kill()
+    assert len(gone) == len(below)
+
+
+def addresses(port: int) -> set[str]:
+    """Where this process listens."""
+    here = psutil.Process(os.getpid()).net_connections("inet")
+    return {one.laddr.ip for one in here if one.laddr.port == port and one.status == psutil.CONN_LISTEN}
+
+
+def test_the_store_of_several_nodes_listens_where_they_meet() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    how = {"multi_tenant": True, "timeout": timedelta(seconds=10)}
+    store = store_at("127.0.0.1", port, is_master=True, **how)
+    assert addresses(port) == {"127.0.0.1"}
+    other = store_at("127.0.0.1", port, is_master=False, **how)
+    store.set("key", "value")
+    assert other.get("key") == b"value"
+    with pytest.raises(RuntimeError, match="in use"):  # torchrun joins it then
+        store_at("127.0.0.1", port, is_master=True, **how)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_nodes_of_one_machine_stay_on_loopback(host: str) -> None:
+    """Their ranks, too."""
+    nodes = Nodes(count=2, rendezvous=f"{host}:29500")
+    words = nodes.arguments(4, 60.0, Path("out"), Path("logs"))
+    assert nodes.here
+    assert words[words.index("--rdzv-endpoint") + 1] == "127.0.0.1:29500"
+    assert words[words.index("--local-addr") + 1] == "127.0.0.1"
+    elsewhere = Nodes(count=2, rendezvous="node0:29500")
+    assert not elsewhere.here
+    assert "--local-addr" not in elsewhere.arguments(4, 60.0, Path("out"), Path("logs"))

@@ -1,21 +1,34 @@
-"""Parts of a watched step by hand, and a Chrome trace of two stages, predicted above measured."""
+"""Parts of a watched step by hand, as a profiler recorded them, and as a Chrome trace of predicted above measured."""
 
 from __future__ import annotations
 
 import json
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from effort import few
+from processes import Processes
+from torch._C._autograd import DeviceType
 from training import plan_for
 
+from cost_models.measured.traces.job import job_of, read_traces
 from cost_models.pipeline.pricing import predicted_spans
-from executor.measure.parts import STEP_PARTS, StepSpans, WaitSpan, WorkSpan, step_parts
+from executor.measure.parts import (
+    STEP_PARTS,
+    StepSpans,
+    WaitSpan,
+    WorkSpan,
+    _kernels,
+    profile_step,
+    step_parts,
+)
 from executor.measure.report import RankReport
 from executor.mesh import Place
+from executor.timing import CopiedEvent, Wait, Waits
 from planner.plan import Plan
 
 LAYOUTS = (
@@ -169,3 +182,121 @@ def test_trace_of_blocks_in_host_memory(tmp_path, processes) -> None:
     )
     assert sorted(lanes["CPU update, measured"]) == sorted([f"block {streamed}"] * 2 + [f"block {stays}"])
     assert "drive, predicted" not in lanes
+
+
+PROFILED_LAYOUTS = (
+    "mbs2",
+    "pp2 mbs2",
+    "dp2 mbs2 zero1",
+    "tp2 mbs4",
+    "pp2 mbs1 recompute=full",
+    "dp2 mbs2 zero3",
+)
+
+
+def profiled(plan: Plan, folder: Path, steps: int) -> list[tuple[StepSpans, float]]:
+    """Steps after a warm-up, each written as a trace and as recorded; with the share of operators in what each is
+    busy with."""
+    from executor.data.batches import Batches
+    from executor.engine.engine import Engine
+    from executor.run_config import RunConfig
+
+    config = RunConfig(steps=1)
+    engine = Engine(plan, torch.device("cpu"), config.engine)
+    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0, data="random")
+    warm, *more = (batches.between(one, engine.share.first, engine.share.last) for one in range(1 + steps))
+    engine.step(*warm)
+    rank, told = torch.distributed.get_rank(), []
+    for number, batch in enumerate(more):
+        spans, operators = profile_step(engine, batch, folder / f"{number}" / f"trace_rank{rank}.json.gz")
+        waited = sum(wait.end - wait.start for wait in spans.waits_in_phase(update=False))
+        told.append((spans, operators / (spans.update_start - waited)))
+    return told
+
+
+def differences(plan: Plan, folder: Path, processes: Processes, steps: int = 2) -> list[dict[str, float]]:
+    """Part → the largest difference on a rank, as a share of the step; `sum` is that of all parts. Of each profiled
+    step."""
+    ranks, found = range(plan.layout.num_gpus), []
+    for number, told in enumerate(
+        zip(*processes.run(len(ranks), profiled, plan, folder, steps), strict=True)
+    ):
+        shares = {rank: told[rank][1] for rank in ranks}
+        expected = step_parts([spans for spans, _ in told], shares, on_cpu=False)
+        traces = [folder / f"{number}" / f"trace_rank{rank}.json.gz" for rank in ranks]
+        job = job_of(read_traces(traces, plan.layout, on_cpu=True), plan.question, plan.layout)
+        assert [len(job.passes[rank]) for rank in ranks] == [len(spans.work) for spans, _ in told]
+        step = max(spans.end for spans, _ in told)
+        off = {"sum": max(abs(sum(one.parts.values()) - step) / step for one in job.traced)}
+        for one in job.traced:
+            for part, seconds in expected[one.rank].items():
+                off[part] = max(off.get(part, 0.0), abs(one.parts[part] - seconds) / step)
+        found.append(off)
+    return found
+
+
+@pytest.mark.parametrize("layout", PROFILED_LAYOUTS)
+@few(1)
+def test_parts_of_a_trace_are_those_of_the_recording(layout: str, tmp_path, processes) -> None:
+    """Within 3 % of the step, on every rank; of two steps in one, as another process may have had the core between two
+    marks of the other."""
+    worst = [max(one.values()) for one in differences(plan_for(layout), tmp_path, processes)]
+    assert min(worst) < 0.03, worst
+
+
+COMPUTE, SIDE = object(), object()
+
+
+class Stream:
+    """A stream that only knows whether it computes."""
+
+    def __init__(self, kind: object) -> None:
+        self.kind = kind
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other.kind is self.kind
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("stream", "kind", "cause"),
+    [
+        (COMPUTE, CopiedEvent, "offload"),
+        (COMPUTE, object, "dp"),
+        (SIDE, CopiedEvent, None),
+        (SIDE, object, None),
+    ],
+)
+def test_waits_are_of_the_compute_stream_and_have_their_cause(
+    stream: object, kind: type, cause: str | None, monkeypatch
+) -> None:
+    """A stream of copies that waits behind compute keeps nothing from computing."""
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda device: Stream(COMPUTE))
+    monkeypatch.setattr(torch.cuda.Stream, "wait_event", lambda stream, event: None)
+    waits = Waits.__new__(Waits)
+    waits._device, waits._spans, waits._works = torch.device("cpu"), [], {}
+    monkeypatch.setattr(Waits, "__enter__", lambda self: self)
+    monkeypatch.setattr(Waits, "__exit__", lambda self, *error: None)
+    with waits.watching():
+        wait_event: Any = torch.cuda.Stream.wait_event
+        wait_event(Stream(stream), object.__new__(kind))
+    found: list[Wait] = waits._spans
+    assert [one.axis for one in found] == ([] if cause is None else [cause])
+
+
+def test_copies_to_and_from_the_host_are_no_compute() -> None:
+    def event(name: str, start: float, end: float) -> Any:
+        return SimpleNamespace(
+            name=name, device_type=DeviceType.CUDA, time_range=SimpleNamespace(start=start, end=end)
+        )
+
+    events = [
+        event("ampere_bf16_s16816gemm", 0, 100),
+        event("Memcpy HtoD (Pinned -> Device)", 50, 300),
+        event("Memcpy DtoD (Device -> Device)", 300, 320),
+        event("ncclDevKernel_AllGather", 320, 900),
+        event("Memcpy DtoH (Device -> Pinned)", 900, 950),
+        event("Memset (Device)", 950, 951),
+    ]
+    assert _kernels(events) == pytest.approx(121e-6)

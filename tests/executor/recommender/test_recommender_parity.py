@@ -1,12 +1,23 @@
-"""Every way to shard tables trains the model that one process trains: to the bit where no sum changes its order."""
+"""Every sharding trains the model that one process trains, to the bit where no sum changes its order, and resumes."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from effort import few
-from recommending import BATCH, RATE, STEPS, model, trained
+from recommending import BATCH, RATE, STEPS, model, save_and_resume, trained
 
 from cost_models.arrays import Array
+from cost_models.files.catalog import load_recommender
+from cost_models.files.loading import resolve_cluster
+from cost_models.recommender.options import STAGES
+from cost_models.recommender.prices import fixed_seconds, links_of, reduction_seconds
+from cost_models.recommender.question import complete_recommender
+from cost_models.specs.recommender.sharding import parse_sharding
+from cost_models.specs.recommender.training import RecommenderTraining
 
 ALONE = "table:0-5=whole@0,0,0,0,0,0"
 EXACT = {
@@ -89,3 +100,94 @@ def test_clipping_is_by_the_norm_over_all_ranks(processes) -> None:
 
     assert way(alone) <= STEPS * RATE * clip * (1 + TOLERANCE) < way(free)
     assert abs(alone[1]["many"] - free[1]["many"]).max() < abs(free[1]["many"]).max()
+
+
+_LONGEST = 20.0
+
+
+def test_sums_arrive_while_the_tables_are_at_work(processes) -> None:
+    """Rank 1 stays away from the tables' exchange, and from its rows, until the dense network's messages are here: so
+    they travel while rank 0 is in that exchange, and while rows are updated."""
+    assert processes.run(2, _held_back, model())[1] == ["shares", "sums"]
+
+
+def _held_back(spec: Any) -> list[str]:
+    import torch
+    import torch.distributed as dist
+
+    from executor.data.clicks import MadeUpClicks
+    from executor.embeddings.exchanges import Places
+    from executor.recommender.engine import RecommenderEngine
+
+    training = RecommenderTraining(global_batch=BATCH, precision="fp32")
+    sharding = parse_sharding("table:0-5=whole@0,1,0,0,1,0", spec.num_tables)
+    engine = RecommenderEngine(spec, sharding, training, Places(2, 2), torch.device("cpu"))
+    arrived: list[str] = []
+
+    def after(what: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def held(*arguments: Any) -> Any:
+            work, until = engine._sums._work, time.monotonic() + _LONGEST
+            assert work is not None
+            while not work.is_completed():
+                assert time.monotonic() < until, f"{what} do not travel beside the tables"
+                time.sleep(1e-3)
+            arrived.append(what)
+            return call(*arguments)
+
+        return held
+
+    if dist.get_rank() == 1:
+        tables = engine.embeddings
+        tables.backward_exchange = after("shares", tables.backward_exchange)  # type: ignore[method-assign]
+        tables.update = after("sums", tables.update)  # type: ignore[method-assign]
+    engine.set_rate(0.1)
+    engine.step(MadeUpClicks(spec, BATCH, seed=0).slice(0, dist.get_rank(), 2))
+    return arrived
+
+
+def test_the_price_has_them_behind_the_update_where_devices_have_links_of_their_own() -> None:
+    training, update = RecommenderTraining(global_batch=4096), STAGES.index(STAGES.update)
+    for cluster, hidden in (("dgx-h100", True), ("local", False)):
+        question = complete_recommender(
+            load_recommender("dlrm-tiny"), resolve_cluster(cluster, 8), training, stack="meshwright"
+        )
+        fixed, beside = (of[update] for of in fixed_seconds(question, links_of(question)))
+        seconds = reduction_seconds(question, links_of(question))
+        assert (beside == seconds) if hidden else (beside == 0 and fixed > seconds), cluster
+
+
+MIXED = (
+    "table:0=hot(0.1)+row table:1=row/cached(0.3) table:2-3=column2@1,0,0,0 table:4=copy table:5=whole@1/host"
+)
+NODES = (
+    "table:0=row table:1=row2@2,2 table:2=node-row2@1,0 table:3=node-row@1 table:4=hot(0.3)+column3@3,0,1"
+    " table:5=row"
+)
+
+
+@few(2)
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise-adagrad", "adagrad", "adam"])
+def test_any_sharding_goes_on_where_another_stopped(optimizer: str, processes, tmp_path) -> None:
+    """One process → two → four in two nodes → one, against one process throughout; and the second once more."""
+    spec, folder = model("mean"), tmp_path / "saved"
+    expected, _, _ = processes.run(1, save_and_resume, spec, ALONE, optimizer, tmp_path / "alone", False, 8)[
+        0
+    ]
+    curve = processes.run(1, save_and_resume, spec, ALONE, optimizer, folder, False, 2)[0][0]
+    two = processes.run(2, save_and_resume, spec, MIXED, optimizer, folder, True, 2)[0]
+    four = processes.run(4, save_and_resume, spec, NODES, optimizer, folder, True, 2, 2)[0]
+    curve += two[0] + four[0]
+    last = processes.run(1, save_and_resume, spec, ALONE, optimizer, folder, True, 2)[0]
+    curve += last[0]
+    assert curve == pytest.approx(expected, abs=TOLERANCE)
+    assert two[2][0].endswith(f"after step 2, saved as {ALONE} on 1 GPUs")
+
+
+def test_resuming_is_exact(processes, tmp_path) -> None:
+    """The same ranks and sharding, stopped in the middle: every loss and every row to the bit."""
+    spec = model("sum")
+    whole = processes.run(4, save_and_resume, spec, NODES, "adam", tmp_path / "whole", False, 6, 2)[0]
+    first = processes.run(4, save_and_resume, spec, NODES, "adam", tmp_path / "parts", False, 3, 2)[0]
+    then = processes.run(4, save_and_resume, spec, NODES, "adam", tmp_path / "parts", True, 3, 2)[0]
+    assert first[0] + then[0] == whole[0]
+    assert all((then[1][name] == rows).all() for name, rows in whole[1].items())

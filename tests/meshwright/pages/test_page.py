@@ -1,4 +1,4 @@
-"""A page tells what the plan tells, escapes what users named, and needs nothing from elsewhere."""
+"""A page tells what the plan tells, escapes what users named, needs nothing from elsewhere, and fits a telephone."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import cache
 from html.parser import HTMLParser
 
 import pytest
+from chromium import CHROMIUM, opened
 
 import meshwright as mw
 from cost_models.errors import InputError
@@ -109,3 +110,17 @@ def test_errors(tmp_path) -> None:
     nothing = plan.model_copy(update={"training": plan.training.model_copy(update={"tokens": None})})
     with pytest.raises(InputError, match="nobody says for how long"):
         report(nothing, price=2.5)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+def test_a_page_in_a_browser(tmp_path) -> None:
+    path = tmp_path / "plan.html"
+    told().save(path)
+    with opened(tmp_path / "profile") as page:
+        for width in (390, 1000):
+            page.resize(width, 800)
+            page.open(path.as_uri())
+            assert page.look("document.documentElement.scrollWidth") <= width, "the page scrolls sideways"
+            assert page.look("document.querySelectorAll('section').length") == len(told().chapters)
+        assert {one for one in page.asked if not one.startswith("data:")} == {path.as_uri()}
+        assert not page.complaints

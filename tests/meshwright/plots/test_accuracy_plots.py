@@ -1,4 +1,4 @@
-"""`plot accuracy`: statistics of whole errors, one run part by part, and every table and report that is none."""
+"""`plot accuracy` and pictures of published runs: statistics of whole errors, a run part by part, what is no table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from meshwright.plots.measured import accuracy
+from cost_models.measured.runs.cases import source_notes, source_title
+from meshwright.plots.measured import accuracy, errors_by_axis, predicted_against_measured
 from meshwright.records.frames import accuracy_frame, passes_frame, ranks_frame
 
 COLUMNS = "label,quantity,predicted,measured\n"
@@ -109,3 +110,34 @@ def test_what_cannot_be_drawn(meshwright, tmp_path, said: str) -> None:
     answer = meshwright("plot", "accuracy", str(path), "-o", str(tmp_path / "x.png"))
     assert (answer.code, answer.out) == (2, "")
     assert said in answer.err
+
+
+def runs() -> pd.DataFrame:
+    """Sixty runs within two per cent; of them four with pp16 nine per cent too slow, and one far off."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"source": ["dgxc"] * 40 + [r"$\bad{x}$"] * 20, "pp": [1] * 56 + [16] * 4})
+    frame = frame.assign(bound_by="tp_comm", tp=8, mbs=1, gpus=[8] * 30 + [64] * 30, measured_seconds=1.0)
+    frame["predicted_seconds"] = rng.uniform(0.98, 1.02, 60)
+    frame.loc[frame["pp"] == 16, "predicted_seconds"] = [1.09, 1.09, 1.09, 3.9]
+    return frame
+
+
+def test_sources_have_names_people_know() -> None:
+    figure = predicted_against_measured(runs(), "subject")
+    legend = figure.axes[0].get_legend()
+    assert legend is not None
+    assert [text.get_text().partition(":")[0] for text in legend.get_texts()] == [
+        "NVIDIA DGX Cloud recipes, 40 runs",
+        r"$\bad{x}$, 20 runs",
+    ]
+    assert all(
+        source_title(name) == note.title and len(note.title) < 32 for name, note in source_notes().items()
+    )
+
+
+def test_a_whisker_that_leaves_the_chart_says_where_it_ends() -> None:
+    frame = runs()
+    frame.loc[frame["gpus"] == 8, "predicted_seconds"] = np.where(np.arange(30) < 15, 1.0, 1.9)
+    figure = errors_by_axis(frame, "subject")
+    assert max(axes.get_xlim()[1] for axes in figure.axes) <= 60
+    assert "to +90 %" in texts(figure)

@@ -1,4 +1,4 @@
-"""The verbs for recommenders: planned with a proof, priced, explained, compared and verified, and what they refuse."""
+"""The verbs for recommenders: planned with a proof, priced, explained, advised, emulated, and what they refuse."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ import pytest
 from command_line import SHOP
 
 import meshwright as mw
+from cost_models.errors import InputError
+from cost_models.recommender.prices import estimate
 from meshwright.families.recommender.planned import Imported, ShardingEstimated, no_slower
+from meshwright.verbs.validate import validate_recommenders
+from planner.explain.advice import LEAST_GAIN
+from planner.plan import load_any_plan
 
 ASKED = ("dgx-h100", "--gpus", "2", "--global-batch", "8K")
 
@@ -134,3 +139,122 @@ def test_a_dry_run_builds_every_rank_as_large_as_predicted(meshwright, model, tm
         assert one["table_bytes"] == pytest.approx(one["predicted_table_bytes"], rel=1e-4)
         assert one["state_bytes"] == pytest.approx(one["predicted_state_bytes"], rel=1e-4)
     assert ranks[5]["host_bytes"] == (1250 + 18000) * 64 * (2 + 8)
+
+
+MODEL = SHOP.replace("pooling: 2.0", "pooling: 2.0, zipf: 1.05").replace(
+    "pooling: 8.0", "pooling: 8.0, zipf: 1.1"
+)
+TODAY = "table:0-1=whole@0,0 table:2-3=row"
+
+
+@pytest.fixture
+def today(meshwright, tmp_path) -> Path:
+    """All large tables on one of sixteen GPUs."""
+    (tmp_path / "shop.yaml").write_text(MODEL)
+    asked = ("dgx-h100", "--gpus", "16", "--global-batch", "64K", "--layout", TODAY)
+    done = meshwright("estimate", str(tmp_path / "shop.yaml"), *asked, "-o", str(tmp_path / "today.yaml"))
+    assert done.code == 0, done.err
+    return tmp_path / "today.yaml"
+
+
+def test_each_change_fits_and_gains_alone_and_with_those_before_it(today) -> None:
+    advised = mw.advise(today)
+    assert isinstance(advised, mw.ShardingAdvised)
+    advice, before = advised.advice, advised.advice.today
+    assert advice.changes
+    assert advice.today.step_seconds == load_any_plan(today).prediction.step_seconds
+    for one in advice.changes:
+        assert one.by_itself.fits
+        assert one.by_itself.step_seconds < advice.today.step_seconds
+        assert one.with_earlier.step_seconds < before.step_seconds * (1 - LEAST_GAIN)
+        assert estimate(advice.question, one.sharding).step_seconds == one.with_earlier.step_seconds
+        before = one.with_earlier
+    assert advice.best.step_seconds <= before.step_seconds
+    assert advice.best.step_seconds == pytest.approx(advice.answer.certificate.value)
+
+
+def test_advice_in_words_and_as_a_document(meshwright, today, tmp_path) -> None:
+    answer = meshwright("advise", str(today), "-o", str(tmp_path / "best.yaml"))
+    assert answer.code == 0, answer.err
+    assert max(map(len, answer.out.splitlines())) <= 80
+    told = " ".join(answer.out.split())
+    for said in (
+        "+ item: ",
+        "Every change fits in memory and gains, alone",
+        "Proved optimal",
+        "twice the bandwidth of",
+    ):
+        assert said in told
+    document = json.loads(meshwright("advise", str(today), "--json").out)
+    assert document["layout"] == TODAY
+    assert "25 % more device memory" in {one["change"] for one in document["further"]}
+    assert {one["trouble"] for one in document["further"]} >= {"other links", "other GPUs", "other hosts"}
+    best = load_any_plan(tmp_path / "best.yaml")
+    assert best.layout == document["best_layout"]
+    assert document["certificate"]["value"] == pytest.approx(document["best"]["step_seconds"])
+    assert meshwright("verify", str(tmp_path / "best.yaml")).code == 0
+    again = meshwright("advise", str(tmp_path / "best.yaml"))
+    assert "Nothing to change: no sharding is faster." in again.out
+
+
+def test_from_what_does_not_fit_the_first_change_makes_room(meshwright, today, tmp_path) -> None:
+    (tmp_path / "shop.yaml").write_text(MODEL.replace("rows: 4000000", "rows: 400000000"))
+    asked = ("dgx-h100", "--gpus", "16", "--global-batch", "64K", "--layout", TODAY)
+    done = meshwright("estimate", str(tmp_path / "shop.yaml"), *asked, "-o", str(today))
+    assert done.code == 1
+    advice = mw.advise(today).advice
+    assert not advice.today.fits
+    assert advice.changes[0].with_earlier.fits
+
+
+LAYOUT = "table:0=row table:1=column4@3,8,17,37 table:2=node-row@4 table:3=node-row@4 table:4=whole@37 table:5-7=copy"
+
+
+def test_one_of_sixty_four_gpus(tmp_path, meshwright) -> None:
+    """Its rows to the byte, text, JSON and file alike; its compute is left out, as this is no H100."""
+    path, out = tmp_path / "plan.yaml", tmp_path / "rank.json"
+    words = ("dgx-h100", "--gpus", "64", "--global-batch", "4096")
+    done = meshwright("estimate", "dlrm-tiny", *words, "--layout", LAYOUT, "-o", str(path))
+    assert done.code == 0, done.err
+    rows = -(-(20000 - 37) // 64) * 16 + 2000 * 4 + 2 * 250 * 16 + 100 * 16 + 3 * 100 * 16
+    said = meshwright("emulate", str(path), "--rank", "37", "--steps", "1", "-o", str(out))
+    assert said.code == 0, said.err
+    assert "dlrm-tiny: rank 37 of 64 alone on cpu" in said.out
+    assert "Compute is left out" in said.out
+    assert max(map(len, said.out.splitlines())) <= 80
+    report = json.loads(out.read_text())
+    assert report["memory"]["tables"] == 4 * rows
+    assert report["step_seconds"] is None
+    (tables,) = [one for one in mw.emulate(path, 37, steps=1).rows if one["quantity"] == "tables memory"]
+    assert tables["emulated"] == 4 * rows
+    assert abs(tables["predicted"] / (4 * rows) - 1) < 0.01
+
+
+def test_sizes_alone_are_for_transformers(tmp_path, meshwright) -> None:
+    path = tmp_path / "plan.yaml"
+    words = ("local", "--gpus", "2", "--global-batch", "64", "--precision", "fp32")
+    assert meshwright("estimate", "dlrm-tiny", *words, "--layout", "table:0-7=row", "-o", str(path)).code == 0
+    refused = meshwright("emulate", str(path), "--fake")
+    assert refused.code == 2
+    assert "--fake does not go with a recommender" in refused.err
+
+
+def test_every_run_is_predicted_and_scored() -> None:
+    found = validate_recommenders()
+    assert len(found.rows) == 159
+    assert sum(one.runs for one in found.scores) == 151
+    assert found.record()["frameworks"][0]["framework"] == "MLPerf HugeCTR"
+    text = "\n".join(map(str, found.text))
+    assert "8 of 8 caught" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_table_of_others_runs_is_refused(tmp_path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text("row_id,gpu\n1,H100\n")
+    with pytest.raises(InputError, match="has no column"):
+        validate_recommenders(path)
+    columns = "row_id,source_cite,model,framework,gpu,num_gpus,global_batch,step_time_s"
+    path.write_text(f"{columns}\n1,x,DeepFM,PyTorch,H100,8,64,0.1\n")
+    with pytest.raises(InputError, match="nobody says how `PyTorch` shards"):
+        validate_recommenders(path)

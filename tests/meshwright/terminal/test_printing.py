@@ -1,18 +1,33 @@
-"""What is printed cannot write to a terminal, and what cannot be written loses nothing else."""
+"""What is printed cannot write to a terminal; what cannot be written loses nothing else, and no old result."""
 
 from __future__ import annotations
 
 import csv
 import errno
 import json
+import re
+import resource
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from command_line import ASKED
+from matplotlib.figure import Figure
 
 from cost_models.errors import InputError
+from cost_models.files import catalog
+from cost_models.files.catalog import save_spec
+from executor.emulate.one_rank import EmulationReport
+from executor.faults.stopping import write_stopped
+from executor.measure.parts import save_trace
+from executor.measure.report import RunReport, save_report
+from executor.run_config import STOPPED
+from meshwright.plots.style import save
+from meshwright.terminal import progress
 from meshwright.terminal.output import Output, as_csv, as_json
+from planner.plan import Plan, save_plan
 
 RED = "\x1b[31mred\x1b]0;title\x07\u202e\udcff"
 
@@ -110,3 +125,60 @@ def test_a_closed_stdout_is_told(tmp_path, monkeypatch) -> None:
     with pytest.raises(InputError, match="`stdout`: it is closed"):
         Output(csv=rows).answer({}, [{"a": 1}], "the answer")
     assert rows.read_text() == "a\n1\n"
+
+
+def test_a_long_wait_ends_with_how_long_all_of_it_was(capsys, monkeypatch) -> None:
+    """A certificate has the seconds of the search; who waits also waits for imports, reading and prices."""
+    monkeypatch.setattr(progress, "PATIENCE_SECONDS", 3600.0)
+    reporter = progress.Reporter(visible=False)
+    reporter._appear()
+    reporter.close()
+    found = re.search(r"([\d.]+) (ms|s|min) in all", capsys.readouterr().err)
+    assert found
+    assert progress.seconds_in_all() > 0
+
+
+def test_a_short_one_says_nothing(capsys) -> None:
+    progress.Reporter(visible=False).close()
+    assert capsys.readouterr().err == ""
+
+
+OLD = "the old one\n"
+LIMIT_BYTES = 8
+
+RESULTS: dict[str, Callable[[Path], object]] = {
+    "plan.yaml": lambda path: save_plan(Plan.model_construct(certificate=None), path),
+    "profile.yaml": lambda path: save_spec(catalog.load_profile("datasheet-gpu"), path),
+    "run-report.json": lambda path: save_report(RunReport.model_construct(), path),
+    "emulation.json": lambda path: save_report(EmulationReport.model_construct(), path),
+    "trace.json": lambda path: save_trace({"traceEvents": []}, path),
+    STOPPED: lambda path: write_stopped(path.parent, 12, 10),
+    "rows.csv": lambda path: Output(csv=path).answer({}, [{"label": "a", "seconds": 1.0}]),
+    "picture.png": lambda path: save(Figure(), path),
+    "picture.svg": lambda path: save(Figure(), path),
+    "picture.pdf": lambda path: save(Figure(), path),
+}
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """This process can write no file of more than some bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT_BYTES, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_write_that_fails_leaves_the_old_file(name: str, tmp_path) -> None:
+    path = tmp_path / name
+    path.write_text(OLD)
+    with full_disk(), pytest.raises((OSError, InputError), match=re.escape(name)):
+        RESULTS[name](path)
+    assert path.read_text() == OLD
+    assert list(tmp_path.iterdir()) == [path]
+    RESULTS[name](path)
+    assert path.read_bytes()[: len(OLD)] != OLD.encode()
+    assert list(tmp_path.iterdir()) == [path]

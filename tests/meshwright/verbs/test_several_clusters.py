@@ -1,4 +1,4 @@
-"""`plan` over several clusters: words, documents, files, Python, and what is refused."""
+"""`plan` over several clusters and over several pools: words, documents, files, Python, and what is refused."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from effort import few
+import yaml
+from effort import few, some_of
 
 import meshwright as mw
+from meshwright.cli.frame import main
 from planner.plan import load_plan
 
 CLUSTERS = "dgx-a100-80gb,dgx-h100"
@@ -70,3 +72,77 @@ def test_its_frontier_is_drawn_with_the_same_question(meshwright, best, tmp_path
     assert "dgx-a100-80gb" in picture.read_text()
     refused = meshwright("plot", "frontier", str(best), "--gpus", "8", "-o", str(picture))
     assert (refused.code, refused.err.splitlines()[-1]) == (2, "hint: leave out --gpus")
+
+
+ON_POOLS = ("gpt2-xl", "dgx-a100-80gb:8+dgx-h100:8", "--global-batch", "256", "--sequence", "1024")
+
+
+@pytest.fixture(scope="module")
+def plan_file(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("plans") / "mixed.yaml"
+    with pytest.raises(SystemExit, match="0"):
+        main(["plan", *ON_POOLS, "--top", "2", "--quiet", "-o", str(path)])
+    return path
+
+
+def test_json_has_the_pools(meshwright, plan_file) -> None:
+    code, out, _ = meshwright("plan", *ON_POOLS, "--top", "1", "--json")
+    answer = json.loads(out)
+    assert code == 0
+    assert [pool["gpu"] for pool in answer["question"]["pools"]] == ["a100-sxm-80gb", "h100-sxm"]
+    assert answer["question"]["gpu"] is None
+    best = answer["plans"][0]
+    assert sum(sum(pool["blocks"]) for pool in best["pools"]) == 48
+    assert [rank for pool in best["pools"] for rank in pool["ranks"]] == list(range(len(best["memory"])))
+    assert all(pool["peak_bytes"] <= pool["memory_limit"] for pool in best["pools"])
+    assert best["layout"] == str(load_plan(plan_file).layout)
+
+
+def test_a_plan_with_too_few_profiles_is_refused(meshwright, plan_file, tmp_path) -> None:
+    broken = yaml.safe_load(plan_file.read_text("utf-8"))
+    broken["hardware"] = broken["hardware"][:1]
+    path = tmp_path / "broken.yaml"
+    path.write_text(yaml.safe_dump(broken, explicit_end=True), encoding="utf-8")
+    code, _, err = meshwright("explain", str(path))
+    assert code == 2
+    assert "one profile for each pool" in err
+
+
+@pytest.fixture(scope="module")
+def replicas_file(tmp_path_factory) -> Path:
+    """Few layouts, since an explanation searches them again for each change of hardware."""
+    path = tmp_path_factory.mktemp("plans") / "replicas.yaml"
+    fixed = (f"--fix={axis}" for axis in ("pp=1", "tp=1", "zero=1", "mbs=8,16", "recompute=none"))
+    words = ["gpt2-small", *ON_POOLS[1:], "--allow", "replicas", *fixed, "--top", "1", "--quiet"]
+    with pytest.raises(SystemExit, match="0"):
+        main(["plan", *words, "-o", str(path)])
+    return path
+
+
+def test_replicas_are_planned_told_and_verified(meshwright, replicas_file) -> None:
+    layout = load_plan(replicas_file).layout
+    assert layout.replicas == ("dgx-a100-80gb",) * (layout.dp // 2) + ("dgx-h100",) * (layout.dp // 2)
+    code, out, _ = meshwright("explain", str(replicas_file), "--quiet")
+    assert code == 0
+    assert "microbatches each" in out
+    assert "double bandwidth between pools" in out
+    assert all(len(line) <= 80 for line in out.splitlines())
+    code, out, _ = meshwright("explain", str(replicas_file), "--why-not", "tp1 pp2 dp8 mbs1 zero1", "--quiet")
+    assert code == 0
+    code, out, _ = meshwright("verify", str(replicas_file))
+    assert (code, "Verified" in out) == (0, True)
+    code, out, _ = meshwright("plan", "--replay", str(replicas_file), "--json")
+    pools = json.loads(out)["plans"][0]["pools"]
+    assert sum(sum(pool["microbatches"]) for pool in pools) * layout.mbs == 256
+    assert pools[0]["microbatches"] < pools[1]["microbatches"]
+
+
+def test_a_page_about_pools_has_the_pictures_that_there_are(
+    meshwright, plan_file, replicas_file, tmp_path
+) -> None:
+    for plan in some_of((plan_file, replicas_file), replicas_file):
+        code, _out, err = meshwright("report", str(plan), "-o", str(tmp_path / "page.html"), "--quiet")
+        assert code == 0, err
+        page = (tmp_path / "page.html").read_text("utf-8")
+        assert "One step" in page
+        assert "All layouts" not in page

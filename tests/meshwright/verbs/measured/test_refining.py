@@ -13,6 +13,7 @@ import meshwright as mw
 from cost_models.axes.layout import parse_layout
 from cost_models.files.catalog import load_profile
 from executor.measure.report import RunReport, save_report
+from meshwright.demo import another_layout, errors_of
 
 PARTS = (
     *("compute", "host", "optimizer", "tp_comm", "cp_comm", "ep_comm"),
@@ -139,3 +140,19 @@ def test_times_that_cannot_be_leave_a_profile_that_can_be_read(
     report.write_text(json.dumps(document))
     assert meshwright("calibrate", "--from-run", str(report), "-o", str(profile), "-q").code == 0
     assert load_profile(str(profile)).moved is not None
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4, 8, 16])
+def test_the_layout_that_never_ran_takes_every_process(processes) -> None:
+    layout = parse_layout(another_layout(processes))
+    assert layout.num_gpus == processes
+    assert 16 % (layout.dp * layout.mbs) == 0
+
+
+def test_it_ends_on_errors_beside_the_noise(tmp_path) -> None:
+    report = tmp_path / "run-report.json"
+    save_report(report_of("dp2 mbs2", slower=1.25), report)
+    step, thread = errors_of(report).split(", ")
+    assert step.startswith("step -1")
+    assert step.endswith(" % (noise 1.0 %)")
+    assert thread == "thread cpu -20.0 % (noise 0.0 %)"
