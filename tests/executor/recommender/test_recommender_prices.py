@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch.distributed as dist
 from effort import few
-from executor.models.recommender import DenseNetwork
 from recommending import peak_among_others
 from test_recommender_runs import MIXED, plan_of
 
@@ -22,7 +21,7 @@ from cost_models.recommender.question import complete_recommender
 from cost_models.specs.recommender.sharding import parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
 from executor.emulate.recommender import emulate
-from executor.recommender.engine import DENSE_OPTIMIZERS
+from executor.recommender.engine import DENSE_OPTIMIZERS, DenseNetwork
 from planner.recommender.plan import make_recommender_plan
 
 CASES = [  # precision: in bf16 the exchange of gradients fills most, in fp32 the dense network
