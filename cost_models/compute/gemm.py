@@ -242,7 +242,8 @@ def _cast_seconds(local: LocalGemm, device: Device, *, backward: bool, precast: 
     times = 1.0 if fuses else matrices  # one cast input per matrix; a compiler casts it once
 
     def cast(elements: Array, casts: float, *, turned: bool = False) -> Array:
-        """Seconds to cast `casts` operands with `elements` elements together, each operand for one product."""
+        """Seconds to convert `casts` operands of matrix products, which have `elements` elements in total, to
+        fewer bits."""
         kernels, bytes_each = _COMPILED_KERNELS, 2 * element + narrow
         if not fuses:
             kernels = _EAGER_KERNELS + turned

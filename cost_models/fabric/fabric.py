@@ -287,7 +287,8 @@ class _Flows:
         return Share(_ratio(ring, usual_ring), exchange, pair, _ratio(mean.max(), level.latency)), ring
 
     def with_places(self, level: FabricLevel, share: Share) -> Share:
-        """Add the placement of group members to a share, for levels whose domains differ in size."""
+        """Copy of the share with its fields for the placement of group members, for levels whose domains
+        differ in size."""
         domains, inner = level.domain[self._groups], level.inner[self._groups]
         meet = (domains == np.roll(domains, -1, axis=1)) & (inner != np.roll(inner, -1, axis=1))
         changes = np.diff(np.sort(domains, axis=1), axis=1) > 0

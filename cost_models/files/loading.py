@@ -1,6 +1,6 @@
-"""Models, clusters and training jobs by what the user names and writes: a catalogue name in any spelling, a Hugging
-Face id, a file of ours, a Hugging Face config, flags, and amounts such as `8K` tokens of a sequence, `4M tokens` of a
-batch, `15T`, `30 days`, `$2.50`.
+"""Loading of models, clusters and training jobs from what a user writes: a catalogue name in any spelling, a
+Hugging Face id or config, a YAML file, flags, and amounts such as `8K` (tokens per sequence), `4M tokens`
+(batch), `15T`, `30 days`, `$2.50`.
 
 `K` and `M` of a sequence and of a batch are binary, as context lengths are called: 8K is 8,192. Of tokens to train on
 they are decimal.

@@ -1,5 +1,5 @@
-"""Recommenders and their training jobs by name, from our files, or from files of other trainers; recorded accesses of
-a table, read as the steps of a `TableSpec`'s histogram.
+"""Loading of recommenders and their training jobs by name or from files, of this project or other trainers;
+and reading of recorded accesses to a table as steps of a `TableSpec`'s histogram.
 
     TorchRec    a JSON list of `EmbeddingBagConfig`s: name, num_embeddings, embedding_dim, pooling, feature_names
                 (torchrec/modules/embedding_configs.py)

@@ -1,1 +1,1 @@
-"""Reading Hugging Face `config.json` files, family by family."""
+"""Reading and writing of Hugging Face `config.json` files, by model family."""

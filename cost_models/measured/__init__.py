@@ -1,1 +1,2 @@
-"""Measured runs: their data, predictions beside them (validation), constants fitted to them (calibration)."""
+"""Measured runs: their data, comparison with predictions (validation), and constants fitted to them
+(calibration)."""

@@ -190,7 +190,7 @@ class CachedTables:
 
     @property
     def bytes(self) -> float:
-        """Bytes of all rows of all tables, outside of the cache."""
+        """Bytes of all rows of all tables in the memory that the cache reads from."""
         return float(self.counts @ (self.rows * self.vector_bytes))
 
     def table_hits(self, rows: npt.ArrayLike) -> Array:

@@ -264,8 +264,8 @@ class Recommendation:
 
     @property
     def is_risky(self) -> bool:
-        """Whether the recommended layout fits in memory with a lower probability than `FITTING`, which no
-        layout reaches."""
+        """Whether the recommended layout fits in memory with a probability below `FITTING`, as no layout
+        reaches it."""
         return self.within.confidence is None and self.estimate.fits_probability < FITTING
 
     @property

@@ -197,8 +197,9 @@ def _remembered(space: Space, name: object, allowed: Bools) -> Array:
 
 
 def _weighed_bounds(space: Space, bound: Callable[[Space], Array]) -> Array:
-    """Lower bound of the step of every core, seconds (N,), by the function `bound`. With hardware scenarios
-    the bounds in all scenarios are weighed by the risk preference, as step times are."""
+    """Lower bound of every core's step time, seconds (N,), by the function `bound` for one set of hardware
+    constants. With scenarios, the bounds in all scenarios are weighed by the question's risk, as step times
+    are."""
     if not space.in_scenarios:
         return bound(space)
     return weigh(np.stack([bound(scenario) for scenario in space.in_scenarios]), space.question.risk)

@@ -1,1 +1,1 @@
-"""The best placement, proven: label setting and integer programs."""
+"""Exact search for the best placement of a layout: label setting and integer programs."""

@@ -346,8 +346,8 @@ class LabelPass:
         return np.rint(np.clip(merits / self.target, -MUCH, MUCH) / GRAIN)
 
     def _on_a_way(self, steps: list[Ints]) -> Bools:
-        """Whether each block count of a rank, after each number of earlier blocks, is part of a label
-        (partial placement) that reaches the last rank, (R, L + 1, B); dominated labels count as well."""
+        """Whether some label (partial placement) that reaches the last rank has each block count on each
+        rank, after each number of earlier blocks, (R, L + 1, B); dominated labels count as well."""
         on_a_way = np.zeros_like(self.ways)
         reached = np.array([self.choices.leaf.num_layers])
         for rank in range(len(steps) - 1, -1, -1):

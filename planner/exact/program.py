@@ -208,8 +208,8 @@ class Program:
 
 
 def _rows_of_placements(choice: Choice) -> Iterator[tuple[pulp.LpConstraint, str]]:
-    """Yield the named rows by which a layout's chosen columns form one placement if the layout l is chosen
-    (y[l] = 1), else none. Of all columns j:
+    """Yield named constraints of the integer program that make the chosen columns of a layout l exactly one
+    placement if the layout is chosen (y[l] = 1), and no placement otherwise. Of all columns j:
 
         Σ x[j] that begin in a class = Σ x[j] of the stage before that end in it      each stage but the first, each
                                                                                       class of positions but the first

@@ -285,9 +285,9 @@ class MovePricer:
     restrictions: Restrictions
 
     def best_moves(self, current: Estimate, changed_axes: Set[str]) -> Iterator[Move]:
-        """Yield the legal moves of axes not yet changed, for each set of axes those with the fastest quick
-        prices. Quick prices have blocks placed evenly and a mix of policies priced as the fastest of them.
-        The first move recomputes as little as memory allows."""
+        """Yield the legal moves with the lowest quick prices for each set of axes that was not changed so
+        far. Quick prices have blocks placed evenly and a mix of policies priced as the fastest of them. The
+        first move recomputes as little as memory allows."""
         if "recompute" not in changed_axes:
             yield {"recompute": ("none",)}
         legal = [

@@ -1,1 +1,2 @@
-"""Formats of other trainers: files as which plans are written, and from which runs are read."""
+"""Formats of other trainers: plans are exported to their files, and runs are imported from their files and
+commands."""

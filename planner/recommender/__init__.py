@@ -1,1 +1,1 @@
-"""The best sharding of a recommender's embedding tables, and the proof that none is better."""
+"""Search for the best sharding of a recommender's embedding tables, with a proof that no other is better."""

@@ -84,9 +84,11 @@ class OptionsProgram:
                 self.problem += everywhere - limit <= -float(base.max()), f"there_{column}"
 
     def large_shards_lie_apart(self) -> None:
-        """Bound the number of large shards by dual feasible functions u: Σ_r u(size of a shard of r) x[r] ≤
-        G, where u sums to at most 1 over the shards that fit on one GPU: floor((k + 1) size) / k, with a
-        tolerance for rounding."""
+        """Limit the number of large shards, as only few of them fit on one GPU together.
+
+        For dual feasible functions u, Σ_r u(size of a shard of r) x[r] ≤ G, where u sums to at most 1 over the shards
+        that fit on one GPU: floor((k + 1) size) / k, with a tolerance for rounding.
+        """
         least_share = self.of.least_total(self.rows.everywhere)
         for m in range(self.base.shape[1], self.of.base.shape[1] - 1):
             room = float(1 - self.of.base[:, m].min() - least_share[m])
@@ -100,8 +102,8 @@ class OptionsProgram:
                     self.problem += total <= self.of.priced.gpus, f"large_{m}_{k}"
 
     def stage_is_no_shorter_than_a_shard(self) -> None:
-        """Constrain stages to last at least as long as the large shards on some GPU, which holds at least the
-        mean number of an option's shards. A class of one table uses only one of its rows, so its rows share a
+        """Bound each stage from below by the work of large shards on some GPU, which has at least the mean
+        number of an option's shards. A class of one table uses only one of its rows, so its rows share a
         constraint."""
         of, shards = self.of, self.rows.shards
         large = (shards > 0)[:, None] & (self.shard > SMALL * of.least_stages)

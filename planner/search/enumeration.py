@@ -65,7 +65,7 @@ def enumerate_names(question: Question, limits: Restrictions) -> set[str] | None
 
 def covered(question: Question, limits: Restrictions) -> LayoutColumns:
     """List every layout that a search covers on one kind of GPU, or in stages that fill several pools."""
-    rows = written(question, limits)
+    rows = listed_layouts(question, limits)
     runs: Bools = np.asarray(policies_by_schedule(policies_of(question, limits)).any(axis=1))
     rows = rows.rows(np.flatnonzero(runs[rows.schedule] & allowed_rows(question, limits, rows)))
     return _within_limits(question, limits, rows.rows(np.flatnonzero(legal_rows(question, rows))))
@@ -84,7 +84,7 @@ def covered_in_pools(question: Question, limits: Restrictions) -> tuple[list[Lay
     stages = [layout for layout in stages if not check(question, layout)]
     if "replicas" not in limits.allowed or limits.trainer is not None:
         return stages, []
-    rows = written(question, limits)
+    rows = listed_layouts(question, limits)
     gpus = rows.tp * rows.cp * rows.pp
     fills = np.all([pool.cluster.num_gpus % gpus == 0 for pool in question.pools], axis=0)
     fills &= allowed_rows(question, limits, rows) & (rows.pp <= question.model.num_layers)
@@ -98,9 +98,9 @@ def _within_limits(question: Question, limits: Restrictions, columns: LayoutColu
     return columns.rows(np.flatnonzero(unbroken(beyond_limits(limits), question, columns)))
 
 
-def written(question: Question, limits: Restrictions) -> LayoutColumns:
-    """List all distinct layouts, legal or not, whose degrees use every GPU. Many layouts are reduced to those
-    that are not excluded for every shape and microbatch size."""
+def listed_layouts(question: Question, limits: Restrictions) -> LayoutColumns:
+    """List all distinct layouts, legal or not, whose degrees use every GPU. If there are too many, layouts
+    that break a rule with every pipeline shape and microbatch size are left out."""
     in_full = count_combinations(question, limits) <= MOST_IN_FULL
     tables = [LayoutColumns.of([Layout()]).rows(slice(0))]
     for mesh in meshes(question, limits):

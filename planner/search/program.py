@@ -316,8 +316,8 @@ class ProgramSearch(Prover):
         """Whether a layout that is not proven yet may be better than the k best."""
 
     def leaders(self) -> list[tuple[int, Placement]]:
-        """Indices and placements of the k best candidates and of all that tie; equal layouts have the
-        shortest name."""
+        """Indices and placements of the k best candidates, and of further candidates that are equally fast;
+        of layouts with equal costs only the layout with the shortest name."""
         return [(self._rows[number][0], placement) for number, placement in super().leaders()]
 
     def run(self) -> None:

@@ -52,7 +52,7 @@ class TableSpec(Spec):
     """Treatment of recorded ids below 0 or beyond the last row; they are counted and reported in any case."""
 
     @model_validator(mode="after")
-    def _one_account_of_its_accesses(self) -> TableSpec:
+    def _check_accesses(self) -> TableSpec:
         """Raise ValueError if `zipf` and `histogram` are both given, or if the histogram's rows, shares or
         order are wrong."""
         if not self.histogram:
@@ -123,7 +123,7 @@ class RecommenderSpec(Spec):
     source: str = ""
 
     @model_validator(mode="after")
-    def _consistent(self) -> RecommenderSpec:
+    def _check_tables(self) -> RecommenderSpec:
         """Raise ValueError for two tables of the same name, too many tables, or vectors that `dot` cannot
         multiply."""
         classes = self.classes
