@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ from cost_models.question import Question
 from cost_models.risk import least_chance
 from cost_models.specs.training import changes_of, sequences_of
 from meshwright.records import fields_of, present
-from planner.answers.optimum import Optimum
 
 if TYPE_CHECKING:
     from planner.explain.reasons import CompletedLayout
@@ -80,39 +78,6 @@ def estimate_row(estimate: Estimate) -> dict[str, Any]:
 def layout_cells(layout: Layout) -> dict[str, int]:
     """The numeric axes of a layout, for sorting and grouping."""
     return {name: int(layout.resolve(name)) for name, word in AXES.items() if isinstance(word, Number)}
-
-
-def optimum_record(
-    optimum: Optimum, assumptions: Sequence[str] = (), notes: Sequence[str] = ()
-) -> dict[str, Any]:
-    """The JSON document of `plan`: plans best first, what they are best at, and why none is better."""
-    objective, question = optimum.objective, optimum.question
-    return {
-        "question": question_record(question),
-        "assumptions": list(assumptions),
-        "notes": list(notes),
-        "plans": [estimate_record(estimate, question) for estimate in optimum.result.estimates],
-        "certificate": optimum.result.certificate.model_dump(mode="json"),
-        "objective": {
-            "name": objective.name,
-            "tokens": question.training.tokens,
-            "price": objective.price,
-            "deadline_seconds": objective.deadline,
-            "gpus": list(optimum.sizes),
-            "value": optimum.value,
-            "unit": objective.measure.unit,
-            **fields_of(optimum, "bound", "gap"),
-            "left_out": [{"gpus": gpus, "why": why} for gpus, why in optimum.left_out],
-        },
-    }
-
-
-def optimum_rows(optimum: Optimum) -> list[dict[str, Any]]:
-    """Flat rows of an optimum's plans, with the objective's value if no column has it."""
-    rows = [estimate_row(estimate) for estimate in optimum.result.estimates]
-    for row, estimate in zip([] if optimum.plain else rows, optimum.result.estimates, strict=False):
-        row |= {"gpus": estimate.layout.num_gpus, "objective": optimum.value_of(estimate)}
-    return rows
 
 
 def question_record(question: Question) -> dict[str, Any]:

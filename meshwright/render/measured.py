@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cost_models.defaults import OWN_COMPILED, OWN_STACK
 from cost_models.units import counted, format_bandwidth, format_bytes, format_count, format_seconds, grouped
 from meshwright.records.runs import ComparedQuantity, comparison
 from meshwright.render.goals import changes_sentence
 from meshwright.render.tables import Table, table, table_of
 from meshwright.render.words import percent, sentence_list, wrapped
-from planner.plan import Plan, Prediction
+from planner.plan import Plan
 
 if TYPE_CHECKING:
     from cost_models.measured.traces.job import Achieved, Job
@@ -26,16 +24,11 @@ _FAR_OFF = 10.0
 """From this relative error on, its digits say nothing."""
 
 
-def step_line(
-    step: int, loss: float, seconds: float, prediction: Prediction, *, warm_up: bool = False
-) -> str:
+def step_line(step: Mapping[str, Any], predicted_seconds: float, speed: str) -> str:
     """ "step 12  loss 3.4120  1.24 s (predicted 1.20 s)  MFU 41.0 % (42.3 %)" """
-    mfu = prediction.mfu * prediction.step_seconds / seconds
-    note = "  warm-up" if warm_up else ""
-    return (
-        f"step {step:>4}  loss {loss:.4f}  {format_seconds(seconds)} "
-        f"(predicted {format_seconds(prediction.step_seconds)})  MFU {percent(mfu)} ({percent(prediction.mfu)}){note}"
-    )
+    seconds = f"{format_seconds(step['seconds'])} (predicted {format_seconds(predicted_seconds)})"
+    warm_up = "" if step["measured"] else "  warm-up"
+    return f"step {step['step']:>4}  loss {step['loss']:.4f}  {seconds}  {speed}{warm_up}"
 
 
 def run_text(report: RunReport, steps: int) -> Iterator[str | Table]:
@@ -60,15 +53,6 @@ def run_text(report: RunReport, steps: int) -> Iterator[str | Table]:
         yield wrapped(elsewhere)
 
 
-def of_another_stack(stack: str, *, compiled: bool = False) -> str | None:
-    """Note that a plan is for another software stack than the executor's; None if it is not."""
-    runs = OWN_COMPILED if compiled or stack == OWN_COMPILED else OWN_STACK
-    if stack == runs:
-        return None
-    reason = f"the plan is for stack {stack} but {runs} runs it, whose memory and times differ"
-    return f"note: {reason}; `plan --stack {runs}` makes a plan for it"
-
-
 def on_other_devices(plan: Plan, device: str) -> str:
     """Why errors say nothing of a plan for GPUs that ran on a CPU, or the other way round; else nothing."""
     gpu = plan.question.cluster.gpu
@@ -84,14 +68,6 @@ def comparison_table(lines: Sequence[ComparedQuantity]) -> Table:
         line.noise is not None for line in lines
     )
     return table(headers, [row[: len(headers)] for row in comparison_rows(lines)], words=("",))
-
-
-def next_step(lines: Sequence[ComparedQuantity], report: Path) -> str:
-    """Hint on the use of a report: learn from it if its plan was further off than steps are from one another."""
-    if far := [line for line in lines if line.beyond_noise]:
-        off = sentence_list([f"{quantity_label(line.quantity)} {error_text(line)}" for line in far])
-        return f"Off by more than the noise: {off}. Next: meshwright calibrate --from-run {report} -o profile.yaml"
-    return f"Next: meshwright plot accuracy {report}"
 
 
 def routers_line(routers: Sequence[RouterReport]) -> str:

@@ -14,7 +14,7 @@ from executor.recommender.training import RecommenderReport
 from executor.requirements import require_torch
 from meshwright.records.runs import ComparedQuantity
 from meshwright.records.shardings import while_
-from meshwright.render.measured import error_text
+from meshwright.render.measured import error_text, step_line
 from meshwright.render.tables import Table, table, table_of
 from meshwright.render.words import percent, wrapped
 from meshwright.terminal.answers import Answer
@@ -43,13 +43,8 @@ class RecommenderRun(Running):
         return f"note: the plan is for stack {stack}, what runs is {OWN_STACK}: memory and times differ"
 
     def step_line(self, step: Mapping[str, Any]) -> str:
-        predicted = self.plan.prediction.step_seconds
         rate = self.plan.training.global_batch / step["seconds"]
-        note = "" if step["measured"] else "  warm-up"
-        return (
-            f"step {step['step']:>4}  loss {step['loss']:.4f}  {format_seconds(step['seconds'])}"
-            f" (predicted {format_seconds(predicted)})  {format_count(rate)} samples/s{note}"
-        )
+        return step_line(step, self.plan.prediction.step_seconds, f"{format_count(rate)} samples/s")
 
     def answer(self, report: AnyReport, steps: int | None = None) -> RecommenderRan:
         assert isinstance(report, RecommenderReport)

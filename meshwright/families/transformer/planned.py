@@ -22,14 +22,8 @@ from meshwright.families.transformer.question import ClustersQuestion, PlanQuest
 from meshwright.families.transformer.training import TrainingRun, training_run
 from meshwright.inputs.goals import objective_of
 from meshwright.inputs.options import Goal
-from meshwright.records import fields_of
-from meshwright.records.estimates import (
-    estimate_record,
-    estimate_row,
-    optimum_record,
-    optimum_rows,
-    question_record,
-)
+from meshwright.records import fields_of, present
+from meshwright.records.estimates import estimate_record, estimate_row, question_record
 from meshwright.render.estimates import (
     chance_text,
     estimate_facts,
@@ -393,16 +387,35 @@ class Planned(Requested, PlanAnswer):
 
     def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each layout, with the objective's value where it is not the step time."""
-        return optimum_rows(self.optimum)
+        rows = [estimate_row(estimate) for estimate in self.estimates]
+        for row, estimate in zip([] if self.optimum.plain else rows, self.estimates, strict=False):
+            row |= {"gpus": estimate.layout.num_gpus, "objective": self.optimum.value_of(estimate)}
+        return rows
 
     def document(self) -> dict[str, Any]:
-        advice, expected = self.recommendation, self.expected
-        training = training_run(self.question, self.optimum.objective, self.picked, expected)
-        record = optimum_record(self.optimum, self.request.assumptions, self.notes)
-        record["expected"] = expected_record(self.question, self.picked.layout, expected)
-        record["training"] = training and training.record()
-        if worth := changes_worth(self.question, self.picked):
-            record["step_seconds_without"] = worth
+        advice, expected, optimum, question = self.recommendation, self.expected, self.optimum, self.question
+        training = training_run(question, optimum.objective, self.picked, expected)
+        record = {
+            "question": question_record(question),
+            "assumptions": list(self.assumptions),
+            "notes": list(self.notes),
+            "plans": [estimate_record(estimate, question) for estimate in self.estimates],
+            "certificate": self.certificate.model_dump(mode="json"),
+            "objective": {
+                "name": optimum.objective.name,
+                "tokens": question.training.tokens,
+                "price": optimum.objective.price,
+                "deadline_seconds": optimum.objective.deadline,
+                "gpus": list(optimum.sizes),
+                "value": optimum.value,
+                "unit": optimum.objective.measure.unit,
+                **fields_of(optimum, "bound", "gap"),
+                "left_out": [{"gpus": gpus, "why": why} for gpus, why in optimum.left_out],
+            },
+            "expected": expected_record(question, self.picked.layout, expected),
+            "training": training and training.record(),
+            **present(step_seconds_without=changes_worth(question, self.picked)),
+        }
         if advice is not None:
             export = dict(zip(("to", "why_not"), self.exporter, strict=True))
             record |= {"recommended": recommendation_record(advice), "pick": "recommended", "export": export}

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from cost_models.defaults import OWN_COMPILED, OWN_STACK
 from cost_models.documents import printable
 from cost_models.errors import InputError
 from cost_models.units import counted, format_seconds, grouped
@@ -16,15 +17,20 @@ from executor.measure.report import AnyReport, RunReport, save_report
 from executor.requirements import require_torch
 from meshwright.records import fields_of, frame_of
 from meshwright.records.runs import comparison, emulated, planned_memory, time_parts
-from meshwright.render import measured
 from meshwright.render.measured import (
     TABLES,
     Cause,
     achieved_rows,
     achieved_text,
+    built_table,
     causes,
+    comparison_table,
     error_text,
     findings,
+    quantity_label,
+    quantity_text,
+    run_text,
+    step_line,
 )
 from meshwright.render.tables import Table, table_of
 from meshwright.render.words import percent, sentence_list, wrapped
@@ -61,7 +67,7 @@ class Ran(AnyRan[RunReport]):
         return super().document() | {"slow_ranks": slow}
 
     def body(self) -> Iterable[str | Table]:
-        return measured.run_text(self.report, self.steps)
+        return run_text(self.report, self.steps)
 
     def to_frame(self) -> pd.DataFrame:
         """A row per quantity: `quantity`, `predicted`, `measured`, in base units, and `noise`, the share of `measured`
@@ -69,7 +75,7 @@ class Ran(AnyRan[RunReport]):
         return frame_of([asdict(line) for line in comparison(self.report)])
 
     def __repr__(self) -> str:
-        return str(measured.comparison_table(comparison(self.report)))
+        return str(comparison_table(comparison(self.report)))
 
 
 class Built(Answer):
@@ -96,7 +102,7 @@ class Built(Answer):
         degrees = " x ".join(f"{axis}{degree}" for axis, degree in self.mesh.items())
         built = f"built without devices on a mesh of {degrees}; the first rank of each stage holds"
         words = f"{self.plan.model.name}, {self.plan.layout}: {built}"
-        return wrapped(words), "", measured.built_table(self.ranks)
+        return wrapped(words), "", built_table(self.ranks)
 
 
 class Emulated(AnyEmulated["EmulationReport"]):
@@ -124,11 +130,15 @@ class TransformerRun(Running):
     plan: Plan
 
     def caution(self, *, compiled: bool) -> str | None:
-        return measured.of_another_stack(self.plan.stack.name, compiled=compiled)
+        stack = self.plan.stack.name
+        runs = OWN_COMPILED if compiled or stack == OWN_COMPILED else OWN_STACK
+        reason = f"the plan is for stack {stack} but {runs} runs it, whose memory and times differ"
+        return None if stack == runs else f"note: {reason}; `plan --stack {runs}` makes a plan for it"
 
     def step_line(self, step: Mapping[str, Any]) -> str:
-        number, loss, seconds, warm_up = step["step"], step["loss"], step["seconds"], not step["measured"]
-        return measured.step_line(number, loss, seconds, self.plan.prediction, warm_up=warm_up)
+        predicted = self.plan.prediction
+        mfu = predicted.mfu * predicted.step_seconds / step["seconds"]
+        return step_line(step, predicted.step_seconds, f"MFU {percent(mfu)} ({percent(predicted.mfu)})")
 
     def answer(self, report: AnyReport, steps: int | None = None) -> Ran:
         assert isinstance(report, RunReport)
@@ -136,7 +146,14 @@ class TransformerRun(Running):
 
     def next_step(self, report: AnyReport, path: Path) -> str:
         assert isinstance(report, RunReport)
-        return measured.next_step(comparison(report) if tells_of_its_device(report) else (), path)
+        lines = (
+            [line for line in comparison(report) if line.beyond_noise] if tells_of_its_device(report) else []
+        )
+        off = [f"{quantity_label(line.quantity)} {error_text(line)}" for line in lines]
+        if not off:
+            return f"Next: meshwright plot accuracy {path}"
+        command = f"Next: meshwright calibrate --from-run {path} -o profile.yaml"
+        return f"Off by more than the noise: {sentence_list(off)}. {command}"
 
     def built(self, config: Mapping[str, Any]) -> Built:
         require_torch("run --dry-run")
@@ -162,20 +179,20 @@ class TransformerRun(Running):
 def emulation_text(report: EmulationReport, plan: Plan) -> Iterator[str | Table]:
     """Sentences on the ranks emulated, the table of figures (with a column for the plan if it is for another device or
     stack than ran), and reasons for differences."""
-    planned, lines, write = planned_memory(report), emulated(report), measured.quantity_text
+    planned, lines, write = planned_memory(report), emulated(report), quantity_text
     alone = f"alone on {report.device}" if report.on_a_device else "without a device"
     yield wrapped(
         f"{report.model}, {report.layout}: rank {report.rank} of {report.layout.num_gpus} (stage"
         f" {report.pipeline_rank}) {alone}"
     )
-    columns = {"": [measured.quantity_label(line.quantity) for line in lines]}
+    columns = {"": [quantity_label(line.quantity) for line in lines]}
     if report.runs_otherwise:
         columns["plan"] = [write(one.quantity, planned.get(one.quantity, one.predicted)) for one in lines]
     predicted = "as run" if report.runs_otherwise else "predicted"
     columns |= {
         predicted: [write(one.quantity, one.predicted) for one in lines],
         "emulated": [write(line.quantity, line.measured) for line in lines],
-        "error": list(map(measured.error_text, lines)),
+        "error": list(map(error_text, lines)),
     }
     yield from ("", table_of(columns, words=("",)))
     if report.runs_otherwise:
