@@ -10,7 +10,7 @@ from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.files.catalog import load_operations
 from cost_models.files.loading import read_duration, read_price, read_tokens
 from cost_models.question import Question
-from cost_models.risk import RISKS, Risk, confident_share
+from cost_models.risk import confident_share
 from cost_models.specs.cluster import OperationsSpec
 from cost_models.units import format_count, grouped, parse_bandwidth, parse_bytes, parse_seconds
 from meshwright.inputs.options import Amount, Goal, Limits, Operations
@@ -23,16 +23,6 @@ Pick = Literal["recommended", "fastest"]
 MOST_EPOCHS = 1e6
 PICKS: tuple[Pick, ...] = get_args(Pick)
 Word = TypeVar("Word", bound=str)
-
-
-def pick_of(word: str | None) -> Pick:
-    """Read `--pick`; "recommended" by default. Raises InputError: it is neither."""
-    return choice_of(PICKS, word or "recommended", "--pick", "cannot tell which plan is wanted")
-
-
-def risk_of(word: str | None) -> Risk:
-    """Read `--risk`; "none" by default. Raises InputError: it is no such word."""
-    return choice_of(RISKS, word or "none", "--risk", "cannot tell what layouts are compared by")
 
 
 def proof_of(word: str | None) -> Proof:

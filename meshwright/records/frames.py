@@ -98,7 +98,12 @@ def accuracy_frame(paths: Sequence[Path]) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     labels: set[str] = set()
     for path in paths:
-        read = _csv_rows(path) if path.suffix.lower() == ".csv" else _report_rows(path)
+        if path.suffix.lower() == ".csv":
+            read = _csv_rows(path)
+        else:
+            report = read_report(path)
+            label = str(report.layout.model_copy(update={"layers": ()}))
+            read = [{"label": label, **asdict(line)} for line in comparison(report)]
         if not any(row["quantity"] == "step_seconds" for row in read):
             raise InputError(f"`{path}` has nothing to draw: no row has the quantity `step_seconds`")
         names = {row["label"] for row in read}
@@ -179,10 +184,3 @@ def _amount(text: str) -> float:
     except ValueError:
         return math.nan
     return value if 0 <= value <= _LARGEST else math.nan
-
-
-def _report_rows(path: Path) -> list[dict[str, Any]]:
-    """The comparison of a run report."""
-    report = read_report(path)
-    label = str(report.layout.model_copy(update={"layers": ()}))
-    return [{"label": label, **asdict(line)} for line in comparison(report)]

@@ -138,7 +138,15 @@ def why_not_text(answer: WhyNot, plan: Estimate) -> str:
     seconds = f"{_seconds_beside(plan, rival)} against {format_seconds(plan.step_seconds)}"
     parts = saves_and_pays(answer.difference, plan.step_seconds)
     if answer.reason == "memory":
-        sentence = _does_not_fit(name, plan, rival)
+        limit = rival.memory_limit if rival.layout.pools_field else plan.memory_limit
+        unit, rank = size_unit(rival.peak_bytes), rival.fullest_rank
+        largest = sorted(rival.rank_memory[rank].items(), key=lambda part: -part[1])[:_MAX_PARTS]
+        words = sentence_list([f"{part_label(part)} {in_unit(size, unit)}" for part, size in largest])
+        sentence = (
+            f"{name} does not fit: {unplaced(rival.layout)} needs {format_bytes(rival.peak_bytes)} on pipeline rank"
+            f" {rank}, {format_bytes(rival.peak_bytes - limit)} over the limit of {format_bytes(limit)} ({words}"
+            f" {unit[0]} are its largest parts)."
+        )
     elif answer.reason == "same":
         sentence = f"{name} is as fast: {format_seconds(rival.step_seconds)}, placed as {rival.layout.brief}."
     elif answer.reason == "faster":
@@ -148,19 +156,6 @@ def why_not_text(answer: WhyNot, plan: Estimate) -> str:
         sentence = f"{name} is slower: {seconds} at its best, {rival.layout.brief}. The plan {parts}."
     notes = [wrapped(f"The search leaves it out: {what}.") for what in answer.left_out]
     return "\n".join([wrapped(sentence), *notes, *read])
-
-
-def _does_not_fit(name: str, plan: Estimate, rival: Estimate) -> str:
-    limit = rival.memory_limit if rival.layout.pools_field else plan.memory_limit
-    excess = rival.peak_bytes - limit
-    unit = size_unit(rival.peak_bytes)
-    parts = sorted(rival.rank_memory[rival.fullest_rank].items(), key=lambda part: -part[1])[:_MAX_PARTS]
-    largest = sentence_list([f"{part_label(part)} {in_unit(size, unit)}" for part, size in parts])
-    return (
-        f"{name} does not fit: {unplaced(rival.layout)} needs {format_bytes(rival.peak_bytes)} on pipeline rank "
-        f"{rival.fullest_rank}, {format_bytes(excess)} over the limit of {format_bytes(limit)} "
-        f"({largest} {unit[0]} are its largest parts)."
-    )
 
 
 def filled_sentence(completed: CompletedLayout) -> str:

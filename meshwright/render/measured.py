@@ -11,11 +11,9 @@ from meshwright.records.runs import ComparedQuantity, comparison
 from meshwright.render.goals import changes_sentence
 from meshwright.render.tables import Table, table, table_of
 from meshwright.render.words import percent, sentence_list, wrapped
-from planner.plan import Plan
 
 if TYPE_CHECKING:
     from cost_models.measured.traces.job import Achieved, Job
-    from executor.emulate.dry_run import BuiltRank
     from executor.measure.report import RouterReport, RunReport
 
 SHARES = ("mfu", "hfu")
@@ -49,17 +47,11 @@ def run_text(report: RunReport, steps: int) -> Iterator[str | Table]:
         yield wrapped(f"{sentence(slow, report.first_measured_step)}; meshwright doctor tests its node")
     if report.routers:
         yield wrapped(routers_line(report.routers))
-    if report.plan is not None and (elsewhere := on_other_devices(report.plan, environment.device)):
-        yield wrapped(elsewhere)
-
-
-def on_other_devices(plan: Plan, device: str) -> str:
-    """Why errors say nothing of a plan for GPUs that ran on a CPU, or the other way round; else nothing."""
-    gpu = plan.question.cluster.gpu
-    if (gpu.kind == "cpu") == (device == "cpu"):
-        return ""
-    reason = "its times and memory cannot be judged by this run"
-    return f"The plan is for {gpu.name} but ran on {device}: {reason}."
+    if report.plan is not None:
+        gpu, device = report.plan.question.cluster.gpu, environment.device
+        if (gpu.kind == "cpu") != (device == "cpu"):
+            reason = "its times and memory cannot be judged by this run"
+            yield wrapped(f"The plan is for {gpu.name} but ran on {device}: {reason}.")
 
 
 def comparison_table(lines: Sequence[ComparedQuantity]) -> Table:
@@ -78,18 +70,6 @@ def routers_line(routers: Sequence[RouterReport]) -> str:
     lowest = f"lowest {least.smallest_load:.1f} x (block {least.layer})"
     entropy = min(router.entropy for router in routers)
     return f"load of experts: {highest}, {lowest}; entropy at least {entropy:.2f} of an even load's"
-
-
-def built_table(ranks: Sequence[BuiltRank]) -> Table:
-    """Table of the ranks that a dry run built."""
-    columns = {
-        "rank": [str(rank.rank) for rank in ranks],
-        "stage": [str(rank.pipeline_rank) for rank in ranks],
-        "blocks": [" + ".join(map(str, rank.blocks)) for rank in ranks],
-        "parameters": [format_count(rank.parameters) for rank in ranks],
-        "weights": [format_bytes(rank.weights_bytes) for rank in ranks],
-    }
-    return table_of(columns)
 
 
 def comparison_rows(lines: Sequence[ComparedQuantity]) -> list[tuple[str, str, str, str, str]]:

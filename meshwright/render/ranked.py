@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from cost_models.estimate import Estimate, Trust
 from cost_models.question import Question
 from cost_models.risk import EVEN
@@ -62,36 +60,30 @@ def placed_on_pools(question: Question, estimate: Estimate) -> tuple[str | Table
     return ("", pools_table(question, estimate)) if question.has_pools else ()
 
 
-def plan_columns(
-    estimates: Sequence[Estimate], measures: Mapping[str, list[str]] | None = None
-) -> dict[str, list[str]]:
-    """Columns of the table of plans as text, best first: `measures` in place of tokens/s per GPU, and causal MFU where
-    it is another for any. `peak mem` is the fullest rank's."""
-    speeds = [grouped(round(one.tokens_per_second / one.layout.num_gpus)) for one in estimates]
-    causal = [percent(one.causal_mfu) for one in estimates]
-    return {
-        "#": [str(rank) for rank in range(1, len(estimates) + 1)],
-        "layout": [one.layout.brief for one in estimates],
-        "step": [format_seconds(one.step_seconds) for one in estimates],
-        "MFU": [percent(one.mfu) for one in estimates],
-        **({"causal": causal} if any(map(causal_apart, estimates)) else {}),
-        **(measures or {"tok/s/GPU": speeds}),
-        "peak mem": [format_bytes(one.peak_bytes) for one in estimates],
-        "bound by": [part_label(one.bound_by) for one in estimates],
-    }
-
-
 def optimum_table(optimum: Optimum) -> Table:
-    """Table of plans, best first, with GPUs, GPU-hours or cost in place of tok/s/GPU if that is the objective."""
+    """Table of plans, best first, with GPUs, GPU-hours or cost in place of tok/s/GPU if that is the objective, and
+    with causal MFU where it differs from MFU for any. `peak mem` is the fullest rank's."""
     estimates, name, measure = optimum.result.estimates, optimum.objective.name, optimum.objective.measure
-    gpus, measures = {"GPUs": [grouped(one.layout.num_gpus) for one in estimates]}, dict[str, list[str]]()
+    gpus = {"GPUs": [grouped(one.layout.num_gpus) for one in estimates]}
+    measures = {
+        "tok/s/GPU": [grouped(round(one.tokens_per_second / one.layout.num_gpus)) for one in estimates]
+    }
     if name in ("gpu-hours", "cost"):
         measures = {measure.label: [value_text(optimum.value_of(one), measure.unit) for one in estimates]}
     elif optimum.sizes or name not in ("time", "mfu", "memory"):
         measures = gpus
-    columns = plan_columns(estimates, {} if optimum.plain else measures)
-    if optimum.sizes and measures is not gpus:
-        columns = {"#": columns["#"], **gpus, **columns}
+    causal = {"causal": [percent(one.causal_mfu) for one in estimates]}
+    columns = {
+        "#": [str(rank) for rank in range(1, len(estimates) + 1)],
+        **(gpus if optimum.sizes and measures is not gpus else {}),
+        "layout": [one.layout.brief for one in estimates],
+        "step": [format_seconds(one.step_seconds) for one in estimates],
+        "MFU": [percent(one.mfu) for one in estimates],
+        **(causal if any(map(causal_apart, estimates)) else {}),
+        **measures,
+        "peak mem": [format_bytes(one.peak_bytes) for one in estimates],
+        "bound by": [part_label(one.bound_by) for one in estimates],
+    }
     return table_of(columns, words=("layout", "bound by"))
 
 

@@ -230,7 +230,12 @@ def ask(options: LargestOptions) -> Largest:
     # to read the rest of what is wrong
     base = catalog.load_model("llama2-7b") if family is None else family.base
     if cluster is not None:
-        job = _usual_job(options, base.max_positions, count or cluster.num_gpus)
+        usual = {"global_batch": USUAL_BATCH * max(count or cluster.num_gpus, 1)}
+        usual["sequence"] = min(USUAL_SEQUENCE, base.max_positions)
+        has_job = options.training is not None
+        job: dict[str, Any] = (
+            {} if has_job else {name: usual[name] for name in usual if getattr(options, name) is None}
+        )
         answer = reading.read(question_of, replace(options, model=base, gpus=count or None, **job))
     reading.require()
     question, assumptions = answer
@@ -263,10 +268,3 @@ def _family(name: str | TransformerSpec | RecommenderSpec | Document, way: By) -
         reason = f"`--by width` follows sizes that were published; `{model.name}` is no family of such"
         raise InputError(reason, hint=f"families: {', '.join(LADDERS)}; or --by depth")
     return Family(name=model.name, base=model, by=way)
-
-
-def _usual_job(options: LargestOptions, longest: int, gpus: int) -> dict[str, Any]:
-    """Batch and sequence length (at most `longest`) of the usual job, unless the request gives a job or them."""
-    job = {"global_batch": USUAL_BATCH * max(gpus, 1), "sequence": min(USUAL_SEQUENCE, longest)}
-    has_job = options.training is not None
-    return {} if has_job else {name: value for name, value in job.items() if getattr(options, name) is None}

@@ -122,7 +122,7 @@ def recommended_in_plan(plan: Plan | None) -> str:
 
 
 def recommendation_record(advice: Recommendation) -> dict[str, Any]:
-    """Seconds, bytes and shares; `fastest_on_paper` is the first of `plans`."""
+    """Record of the recommended layout, in seconds, bytes and shares; `fastest_on_paper` is the first of `plans`."""
     pair_error, near = pair_error_of(advice.question), advice.within_error
     return {
         "plan": estimate_record(advice.estimate),
@@ -483,24 +483,19 @@ class Planned(Requested, PlanAnswer):
         """Commands to use on the plan in this file."""
         if self.question.has_pools and not self.best.replicas:
             return f"meshwright explain {path}"
-        return f"meshwright explain {path}, {running_command(self.plan, path, self._writer[0])}"
+        cluster, stack = self.question.cluster, self.plan.stack
+        command, trainer = f"meshwright run {path}", self._writer[0] or next(iter(trainers_of(stack)), "")
+        if stack.name in OWN_STACKS:
+            here = cluster.num_gpus <= cluster.gpus_per_node or cluster.gpu.kind == "cpu"
+            trainer = "" if here else "slurm"
+        command = f"meshwright export {path} --to {trainer}" if trainer else command
+        return f"meshwright explain {path}, {command}"
 
     @cached_property
     def expected(self) -> ExpectedStep | None:
         """Step time to expect of the layout that is saved."""
         advice = self.recommendation
         return expected_step(self.question, self.picked) if advice is None else advice.expected
-
-
-def running_command(plan: Plan, path: Path, writer: str) -> str:
-    """How to run a plan: here where one node is enough and the stack is our own, else as files of the trainer whose
-    exporter writes it; where none does (""), of its stack's."""
-    cluster = plan.question.cluster
-    if plan.stack.name in OWN_STACKS:
-        local = cluster.num_gpus <= cluster.gpus_per_node or cluster.gpu.kind == "cpu"
-        return f"meshwright run {path}" if local else f"meshwright export {path} --to slurm"
-    trainer = writer or next(iter(trainers_of(plan.stack)), "")
-    return f"meshwright export {path} --to {trainer}" if trainer else f"meshwright run {path}"
 
 
 def odd_count_note(gpus: int, certificate: Certificate) -> str:

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING
 from cost_models.errors import InputError, Problem
 from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
+from cost_models.risk import RISKS
 from cost_models.specs.cluster import ClusterSpec, MixedCluster, Precision
 from meshwright.inputs.goals import (
+    PICKS,
     Pick,
+    choice_of,
     confident,
     objective_of,
-    pick_of,
     proof_of,
     read_prices,
     restrictions_of,
-    risk_of,
     tokens_of,
     with_tokens,
 )
@@ -158,14 +159,17 @@ def ask(options: PlanOptions) -> PlanQuestion | ClustersQuestion:
     problems = Problems()
     answer = problems.read(lambda: _ask_clusters(options) if options.clusters else _ask_one(options))
     restrictions = problems.read(restrictions_of, options, options.trainer)
-    picked, weighed = problems.read(pick_of, options.pick), problems.read(risk_of, options.risk)
+    pick, reason = options.pick or "recommended", "cannot tell which plan is wanted"
+    picked = problems.read(choice_of, PICKS, pick, "--pick", reason)
+    reason = "cannot tell what layouts are compared by"
+    risk = problems.read(choice_of, RISKS, options.risk or "none", "--risk", reason)
     proof = problems.read(proof_of, options.solver)
     problems.require()
     limits = confident(restrictions, answer.question)
-    if isinstance(answer, PlanQuestion) and (answer.plain or weighed == "none"):
-        question = replace(answer.question, risk=weighed)
+    if isinstance(answer, PlanQuestion) and (answer.plain or risk == "none"):
+        question = replace(answer.question, risk=risk)
         return replace(answer, question=question, restrictions=limits, pick=picked, proof=proof)
-    if weighed != "none":
+    if risk != "none":
         reason = "`--risk` weighs the step time on one cluster's own GPUs, in one precision"
         hint = "leave out --risk, or --objective, several --gpus, precisions or clusters"
         raise InputError(reason, hint=hint)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cost_models.defaults import OWN_COMPILED, OWN_STACK
 from cost_models.documents import printable
 from cost_models.errors import InputError
-from cost_models.units import counted, format_seconds, grouped
+from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from executor.measure.observed_run import foreign_report, tells_of_its_device
 from executor.measure.report import AnyReport, RunReport, save_report
 from executor.requirements import require_torch
@@ -22,7 +22,6 @@ from meshwright.render.measured import (
     Cause,
     achieved_rows,
     achieved_text,
-    built_table,
     causes,
     comparison_table,
     error_text,
@@ -102,7 +101,14 @@ class Built(Answer):
         degrees = " x ".join(f"{axis}{degree}" for axis, degree in self.mesh.items())
         built = f"built without devices on a mesh of {degrees}; the first rank of each stage holds"
         words = f"{self.plan.model.name}, {self.plan.layout}: {built}"
-        return wrapped(words), "", built_table(self.ranks)
+        columns = {
+            "rank": [str(rank.rank) for rank in self.ranks],
+            "stage": [str(rank.pipeline_rank) for rank in self.ranks],
+            "blocks": [" + ".join(map(str, rank.blocks)) for rank in self.ranks],
+            "parameters": [format_count(rank.parameters) for rank in self.ranks],
+            "weights": [format_bytes(rank.weights_bytes) for rank in self.ranks],
+        }
+        return wrapped(words), "", table_of(columns)
 
 
 class Emulated(AnyEmulated["EmulationReport"]):
