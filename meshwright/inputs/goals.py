@@ -80,20 +80,18 @@ def trained_at(amounts: Amount, question: Question) -> tuple[Question, Objective
     problems, unread = Problems(), "what is trained on cannot be read"
     price, tokens = _amounts(amounts, problems, unread)
     problems.require(unread)
-    question, assumptions = with_tokens(question, *tokens_of(amounts, tokens, question))
+    tokens, assumptions = tokens_of(amounts, tokens, question)
+    question = with_tokens(question, tokens)
     if price is not None and question.training.tokens is None:
         hint = "add --tokens 1B, or --samples 50K --epochs 3"
         raise InputError("`--price` is that of training on so many tokens", hint=hint)
     return question, Objective(price=price), assumptions
 
 
-def with_tokens(
-    question: Question, tokens: float | None, words: tuple[str, ...] = ()
-) -> tuple[Question, tuple[str, ...]]:
-    """The question with the number of tokens to train on, if that is given; and the words."""
-    if tokens is None:
-        return question, words
-    return replace(question, training=question.training.model_copy(update={"tokens": tokens})), words
+def with_tokens(question: Question, tokens: float | None) -> Question:
+    """The question with the number of tokens to train on, if that is given."""
+    update = {} if tokens is None else {"tokens": tokens}
+    return replace(question, training=question.training.model_copy(update=update))
 
 
 def tokens_of(goal: Amount, tokens: float | None, question: Question) -> tuple[float | None, tuple[str, ...]]:

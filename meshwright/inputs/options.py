@@ -26,6 +26,8 @@ ModelInput: TypeAlias = "str | TransformerSpec | RecommenderSpec | Document"
 """Model: a catalogue name or file, a spec of any family, or the parsed contents of a file."""
 ClusterInput: TypeAlias = "str | ClusterSpec | MixedCluster | Sequence[str | ClusterSpec]"
 """Cluster: a catalogue name or file, a spec, or several of these."""
+OperationsInput: TypeAlias = "str | OperationsSpec | None"
+"""Operations of a cluster: a catalogue name or file, or a spec."""
 TrainingInput: TypeAlias = "str | Path | TrainingSpec | RecommenderTraining | None"
 """Training job: a file, or a spec of any family."""
 TIME_LIMIT = 60.0
@@ -167,17 +169,14 @@ class Limits(Options, kw_only=True):
         """Words of `--allow` that name changes of the mathematics, or axes."""
         from cost_models.specs.training import is_change
 
-        return tuple(
-            word for word in ",".join(self.allow).split(",") if word and is_change(word) == are_changes
-        )
+        words = [word for text in self.allow for word in text.split(",")]
+        return tuple(word for word in words if is_change(word) == are_changes)
 
 
 class Failures(Options, kw_only=True):
     """Failures that the time of training counts."""
 
-    operations: str | OperationsSpec | None = goal_flag(
-        "NAME", completion="operations", listed_after="deadline"
-    )
+    operations: OperationsInput = goal_flag("NAME", completion="operations", listed_after="deadline")
     """Failure rates and storage: catalogue name or file.
 
     Operations of the cluster; None: the usual ones if an end is asked for, else none.

@@ -187,9 +187,8 @@ def read_precisions(text: str | None) -> tuple[Precision, ...]:
     if len(names) == 1:
         return ()
     choices = get_args(Precision)
-    if problems := [
-        Problem("--precision", not_one_of(name, choices)) for name in names if name not in choices
-    ]:
+    unknown = [name for name in names if name not in choices]
+    if problems := [Problem("--precision", not_one_of(name, choices)) for name in unknown]:
         raise InputError("--precision names what is none", problems=problems)
     return tuple(names)
 
@@ -207,12 +206,10 @@ def read_confidence(amount: float | str | None) -> float:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         share = math.nan
-    lowest, default = least_chance(EVEN), f"{100 * least_chance(EVEN):.3g}%"
+    lowest, low = least_chance(EVEN), f"{100 * least_chance(EVEN):.3g}%"
     if not lowest <= share <= MOST_CONFIDENT:
-        reason = f"`{text}` is not a probability from {default} to {MOST_CONFIDENT:.2%}"
-        hint = (
-            f"write it as `95%` or `0.95`; the default, {default}, is that of a peak which fills the memory"
-        )
+        reason = f"`{text}` is not a probability from {low} to {MOST_CONFIDENT:.2%}"
+        hint = f"write it as `95%` or `0.95`; the default, {low}, is that of a peak which fills the memory"
         raise InputError(f"--confidence: {reason}", hint=hint)
     return share
 
@@ -284,10 +281,8 @@ def _read_as(request: Request, training: TrainingSpec) -> Iterator[str]:
     """Say how amounts were read that are no plain numbers."""
     tokens = f"{grouped(training.sequence_length)} tokens"
     batch = f"{grouped(training.global_batch)} sequences of {tokens}"
-    for name, amount, words in (
-        ("sequence", request.sequence, tokens),
-        ("global-batch", request.global_batch, batch),
-    ):
+    amounts = ("sequence", request.sequence, tokens), ("global-batch", request.global_batch, batch)
+    for name, amount, words in amounts:
         if isinstance(amount, str) and not amount.strip().replace(",", "").isdecimal():
             yield f"`--{name} {amount}` is {words}"
 
@@ -417,10 +412,9 @@ def with_parts(
     images, side = training.images or 1, tower.image
     tokens = images * tower.features
     if tokens >= length:
-        reason = (
-            f"{images} images of {tower.features} tokens leave no place for text in a sequence of {length:,}"
-        )
-        raise InputError(reason, hint="raise --sequence, or lower --images")
+        reason = f"tokens leave no place for text in a sequence of {length:,}"
+        hint = "raise --sequence, or lower --images"
+        raise InputError(f"{images} images of {tower.features} {reason}", hint=hint)
     note = f"`--images {images}` a sequence, of {side} x {side} pixels: {tokens:,} of its {length:,} tokens"
     return training.model_copy(update={"images": images}), (note,) if training.images is None else ()
 
@@ -525,9 +519,8 @@ def with_tuning(training: TrainingSpec, options: Job, model: TransformerSpec | N
     if task in (None, "full"):
         return training.model_copy(update=job) if task else training
     fields: dict[str, Any] = tuning.model_dump() if tuning else {}
-    fields |= {
-        name: value for name, value in (("rank", options.rank), ("targets", tuple(targets or ()))) if value
-    }
+    given = {"rank": options.rank, "targets": tuple(targets or ())}
+    fields |= {name: value for name, value in given.items() if value}
     if options.base_precision is not None:
         fields["base"] = None if options.base_precision == "bf16" else options.base_precision
     elif options.task is not None:

@@ -40,9 +40,8 @@ def estimate_record(estimate: Estimate, question: Question | None = None) -> dic
         "memory": [dict(rank) for rank in estimate.rank_memory],
         "trust": fields_of(estimate.trust, *_TRUST),
         **_host(estimate),
-        **present(
-            host_channels=windows and windows._asdict(), pools=pools, crossing=_crossing(question, estimate)
-        ),
+        **present(host_channels=windows and windows._asdict(), pools=pools),
+        **present(crossing=_crossing(question, estimate)),
     }
 
 

@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from executor.measure.report import RankReport, RunReport
 
 ACCURACY_COLUMNS = ("label", "quantity", "predicted", "measured")
-_ACCURACY_HINT = (
-    f"a table has the columns {','.join(ACCURACY_COLUMNS)}, in s and bytes; run reports end in .json"
-)
+_ACCURACY_HINT = f"a table has the columns {','.join(ACCURACY_COLUMNS)}, in s and bytes"
+_ACCURACY_HINT += "; run reports end in .json"
 _SHORTEST, _LONGEST, _LARGEST = 1e-9, 1e9, 1e24
 """Seconds of a step, and anything else: beyond them a cell is a mistake."""
 _MOST_PROBLEMS = 10

@@ -92,11 +92,8 @@ def pools_table(question: Question, estimate: Estimate) -> Table:
         texts |= {"replicas": ("replicas", str), "microbatches each": ("microbatches", _runs)}
         texts |= {"step alone": ("step_seconds", format_seconds)}
     else:
-        texts |= {
-            "ranks": ("ranks", _span),
-            "blocks each": ("blocks", _runs),
-            "recompute": ("recompute", _runs),
-        }
+        texts |= {"ranks": ("ranks", _span), "blocks each": ("blocks", _runs)}
+        texts["recompute"] = ("recompute", _runs)
     columns = {header: [write(record[key]) for record in records] for header, (key, write) in texts.items()}
     peaks = [[in_unit(record[key], unit) for key in ("peak_bytes", "memory_limit")] for record in records]
     columns["peak mem"] = [f"{peak} of {limit} {unit[0]}" for peak, limit in peaks]
@@ -149,9 +146,8 @@ def tuning_sentence(question: Question) -> str:
     if copies := narrow_copies(question):
         size = f"{training.element_bytes + copies:.3g} bytes a parameter"
         precision += f" with copies in {training.precision}, {size}"
-    subject = (
-        f"{tuning.task} of rank {tuning.rank} on {sentence_list([f'`{one}`' for one in tuning.targets])}"
-    )
+    targets = sentence_list([f"`{name}`" for name in tuning.targets])
+    subject = f"{tuning.task} of rank {tuning.rank} on {targets}"
     return wrapped(f"{subject}: trains {trained} parameters beside frozen matrices in {precision}{suffix}")
 
 

@@ -56,9 +56,8 @@ def run_text(report: RunReport, steps: int) -> Iterator[str | Table]:
 
 def comparison_table(lines: Sequence[ComparedQuantity]) -> Table:
     """Predicted beside measured, and how far steps of a run are from one another where it has several."""
-    headers = ["", "predicted", "measured", "error"] + ["noise"] * any(
-        line.noise is not None for line in lines
-    )
+    repeated = any(line.noise is not None for line in lines)
+    headers = ["", "predicted", "measured", "error", *["noise"] * repeated]
     return table(headers, [row[: len(headers)] for row in comparison_rows(lines)], words=("",))
 
 

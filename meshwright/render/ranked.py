@@ -65,9 +65,8 @@ def optimum_table(optimum: Optimum) -> Table:
     with causal MFU where it differs from MFU for any. `peak mem` is the fullest rank's."""
     estimates, name, measure = optimum.result.estimates, optimum.objective.name, optimum.objective.measure
     gpus = {"GPUs": [grouped(one.layout.num_gpus) for one in estimates]}
-    measures = {
-        "tok/s/GPU": [grouped(round(one.tokens_per_second / one.layout.num_gpus)) for one in estimates]
-    }
+    speeds = [round(one.tokens_per_second / one.layout.num_gpus) for one in estimates]
+    measures = {"tok/s/GPU": list(map(grouped, speeds))}
     if name in ("gpu-hours", "cost"):
         measures = {measure.label: [value_text(optimum.value_of(one), measure.unit) for one in estimates]}
     elif optimum.sizes or name not in ("time", "mfu", "memory"):
@@ -99,9 +98,8 @@ def proof_words(certificate: Certificate, best_seconds: float) -> str:
         minimised = ""
         if certificate.minimised != "none":
             over = "expected over" if certificate.minimised == "neutral" else "over the slowest"
-            minimised = (
-                f", {over} {counted(certificate.scenarios, 'scenario')} ({format_seconds(best_seconds)})"
-            )
+            scenarios = counted(certificate.scenarios, "scenario")
+            minimised = f", {over} {scenarios} ({format_seconds(best_seconds)})"
         return f"proved optimal under the cost model{minimised}{took}; {work}"
     bound = f"proved within {percent(certificate.gap)} of the optimum"
     proven = bound if certificate.gap < 1 else "nothing proved"

@@ -164,7 +164,7 @@ class ShardingNotChosen(Answer):
     today: RecommenderEstimate
     otherwise: RecommenderEstimate | None
     """Price with all other tables unmoved; None if a rule refuses it."""
-    replanned: ShardingAnswer | None
+    replanned: ShardingAnswer | None = None
     """All other tables placed anew; None where that was not searched, or found nothing."""
 
     def csv_rows(self) -> list[dict[str, Any]]:
@@ -230,12 +230,10 @@ class ShardingNotChosen(Answer):
 
 def _stages_beside(today: RecommenderEstimate, otherwise: RecommenderEstimate) -> str:
     """Sentence on the time that a change saves and costs by stage, and the GPU that ends the costliest stage."""
-    step = today.step_seconds
+    visible = _VISIBLE_SHARE * today.step_seconds
     excess = {name: otherwise.stages[name] - seconds for name, seconds in today.stages.items()}
-    saves = [
-        f"{precise(-value)} of {name}" for name, value in excess.items() if value < -_VISIBLE_SHARE * step
-    ]
-    pays = [f"{precise(value)} of {name}" for name, value in excess.items() if value > _VISIBLE_SHARE * step]
+    saves = [f"{precise(-value)} of {name}" for name, value in excess.items() if value < -visible]
+    pays = [f"{precise(value)} of {name}" for name, value in excess.items() if value > visible]
     words = [f"saves {sentence_list(saves)}"] * bool(saves) + [f"pays {sentence_list(pays)}"] * bool(pays)
     if not words:
         return ""
@@ -266,9 +264,8 @@ def why_not(plan: RecommenderPlan, layout: str) -> ShardingNotChosen:
             limits = replace(limits, fixed=(*fixed, *variant.words))
             with suppress(InfeasibleError):
                 anew = best_sharding(question, Budget(), limits, SECONDS)
-    return ShardingNotChosen(
-        plan=plan, layout=layout, answer=variant, today=today, otherwise=otherwise, replanned=anew
-    )
+    answer = ShardingNotChosen(plan=plan, layout=layout, answer=variant, today=today, otherwise=otherwise)
+    return replace(answer, replanned=anew)
 
 
 _LIMIT = 3

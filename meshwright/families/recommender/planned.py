@@ -184,12 +184,9 @@ def compare(first: RecommenderPlan, choices: Sequence[str | Path | AnyPlan]) -> 
     return ShardingsCompared(priced=[priced_sharding(*one) for one in pairs])
 
 
-def priced_sharding(
-    question: RecommenderQuestion, sharding: Sharding, assumptions: tuple[str, ...] = ()
-) -> ShardingEstimated:
+def priced_sharding(question: RecommenderQuestion, sharding: Sharding) -> ShardingEstimated:
     """The price of a sharding. Raises InputError where it names GPUs or nodes that are not there."""
-    price = estimate(question, sharding)
-    return ShardingEstimated(question=question, estimate=price, sharding=sharding, assumptions=assumptions)
+    return ShardingEstimated(question=question, estimate=estimate(question, sharding), sharding=sharding)
 
 
 MOST_PROBLEMS = 5
@@ -214,9 +211,8 @@ class ShardingQuestion:
         def progress(value: float, bound: float, doing: str) -> None:
             budget.tell(doing)
 
-        result = plan_sharding(
-            prices, objective=aim, restrictions=restrictions, budget=budget, progress=progress
-        )
+        limits = restrictions
+        result = plan_sharding(prices, objective=aim, restrictions=limits, budget=budget, progress=progress)
         budget.interrupted = budget.interrupted or result.interrupted
         return ShardingPlanned(
             question=self.question,
@@ -263,8 +259,12 @@ def ask_estimate(options: EstimateOptions) -> PreparedQuestion[ShardingEstimated
         InputError: something is missing or wrong; everything that is, at once.
     """
     question = question_of(options, questions.single_count(options.gpus))
-    given = question, sharding_of(question, options.layout), tuple(_assumed(options, question))
-    return PreparedQuestion(solve=lambda budget: priced_sharding(*given), assumptions=given[-1])
+    sharding, assumed = sharding_of(question, options.layout), tuple(_assumed(options, question))
+
+    def solve(budget: Budget) -> ShardingEstimated:
+        return replace(priced_sharding(question, sharding), assumptions=assumed)
+
+    return PreparedQuestion(solve=solve, assumptions=assumed)
 
 
 def sharding_of(question: RecommenderQuestion, text: str) -> Sharding:

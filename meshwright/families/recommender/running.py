@@ -197,9 +197,8 @@ class ShardEmulated(AnyEmulated["ShardEmulation"]):
         if not report.runs_otherwise:
             heads = {"predicted": "predicted", "emulated": "emulated"}
         columns = {"": [row["quantity"] for row in rows]}
-        columns |= {
-            head: [_value_text(row["quantity"], row[key]) for row in rows] for key, head in heads.items()
-        }
+        for key, head in heads.items():
+            columns[head] = [_value_text(row["quantity"], row[key]) for row in rows]
         yield table_of(columns | {"error": list(map(error_text, compared))}, words=("",))
         if report.runs_otherwise:
             yield wrapped(

@@ -124,9 +124,8 @@ class ServedRecommender(SavedAnswer):
 
     def view(self) -> tuple[str | Table, ...]:
         launched, last = self.service.launch_seconds.any(), self.plan.question.policy == "lru"
-        parts = ["launching the lookup of each table"] * bool(launched) + [
-            "reading the cache, rows from the host"
-        ]
+        parts = ["launching the lookup of each table"] * bool(launched)
+        parts += ["reading the cache, rows from the host"]
         parts += ["rows that the host reads from drives"] * self._from_drives
         latency = f"Latency is from ids to vectors of one batch on one GPU: {', '.join(parts)}. "
         latency += "Hits are of ids one by one: a batch brings a row up once. " * last

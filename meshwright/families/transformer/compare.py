@@ -212,10 +212,7 @@ def comparison_table(lines: Sequence[Line]) -> Table:
     everything else relative; a part is measured against the plan's own part."""
     headers = ["", *[str(number + 1) for number in range(len(lines[0].values))], "change"]
     rows = []
-    for line in (
-        lines[0],
-        *sorted(lines[1:], key=lambda line: line.group != "time"),
-    ):  # the parts after the step
+    for line in (lines[0], *sorted(lines[1:], key=lambda line: line.group != "time")):  # first the step
         is_part = line.group == "time" or (line.group == "memory" and line.name not in _TOTALS)
         write, (start, *_, final) = UNIT_TEXTS[line.unit], line.values
         cells = [write(value) if value else "-" for value in line.values]

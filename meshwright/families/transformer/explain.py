@@ -116,11 +116,9 @@ class Explained(Answer):
     def __repr__(self) -> str:
         question, estimate = self.question, self.explanation.estimate
         lines = [explanation_text(self.explanation), loss_sentence(self.loss, estimate)]
-        lines += [
-            count_sentence(question, estimate.layout.tp),
-            crossing_sentence(crossing(question, estimate)),
-        ]
-        lines += [recommended_in_plan(self.plan), *expected_lines(question, estimate.layout, self.expected)]
+        traffic = crossing_sentence(crossing(question, estimate))
+        lines += [count_sentence(question, estimate.layout.tp), traffic, recommended_in_plan(self.plan)]
+        lines += expected_lines(question, estimate.layout, self.expected)
         return "\n".join(filter(None, lines))
 
 

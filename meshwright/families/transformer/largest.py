@@ -232,16 +232,12 @@ def ask(options: LargestOptions) -> Largest:
     if cluster is not None:
         usual = {"global_batch": USUAL_BATCH * max(count or cluster.num_gpus, 1)}
         usual["sequence"] = min(USUAL_SEQUENCE, base.max_positions)
-        has_job = options.training is not None
-        job: dict[str, Any] = (
-            {} if has_job else {name: usual[name] for name in usual if getattr(options, name) is None}
-        )
+        names = [] if options.training is not None else list(usual)
+        job: dict[str, Any] = {name: usual[name] for name in names if getattr(options, name) is None}
         answer = reading.read(question_of, replace(options, model=base, gpus=count or None, **job))
     reading.require()
     question, assumptions = answer
-    if flags := [
-        f"{option_word(name)} {job[name]}" for name in job if (name, way) != ("sequence", "sequence")
-    ]:
+    if flags := [f"{option_word(name)} {job[name]}" for name in job if not name == way == "sequence"]:
         assumptions = (f"`{' '.join(flags)}`", *assumptions)
     if "offload" in options.forbid:
         question = replace(question, stack=question.stack.model_copy(update={"residencies": ()}))

@@ -187,9 +187,8 @@ def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
         terms, precisions = objective.terms, objective.precisions
         if offers := offers_of(plan):
             terms, limits = replace(terms, price=None), plan.restrictions.read
-            return ClustersQuestion(
-                offers=offers, objective=terms, precisions=precisions, restrictions=limits
-            )
+            asked = ClustersQuestion(offers=offers, objective=terms, restrictions=limits)
+            return replace(asked, precisions=precisions)
     return PlanQuestion(
         question=question,
         objective=terms,
@@ -212,7 +211,8 @@ def _ask_one(options: PlanOptions) -> PlanQuestion:
         sizes = problems.read(_sizes_up_to, options, single, answer[0][0])
     problems.require()
     (questions, assumptions), (objective, amount) = answer, aim
-    question, words = with_tokens(questions[0], *tokens_of(options, amount, questions[0]))
+    tokens, words = tokens_of(options, amount, questions[0])
+    question = with_tokens(questions[0], tokens)
     objective.require_complete(question)
     if sizes:  # the question has full nodes even where the chosen size uses part of one
         question = replace(question, cluster=whole_nodes(options))
@@ -268,9 +268,7 @@ def _ask_clusters(options: PlanOptions) -> ClustersQuestion:
         problems.errors.append(InputError(f"`{twice[0]}` is named twice", hint="each cluster has one price"))
     prices = problems.read(_prices_of, options, len(clusters))
     name = options.objective or ("cost" if options.price is not None else "time")
-    aim = problems.read(
-        objective_of, replace(options, objective=name, price=None)
-    )  # each offer has its price
+    aim = problems.read(objective_of, replace(options, objective=name, price=None))  # offers have prices
     if readable := [name for name, cluster in zip(clusters, loaded, strict=True) if cluster is not None]:
         # problems of the rest of the question, once for all clusters
         problems.read(questions_of, replace(options, gpus=None, cluster=readable[0]))
@@ -281,7 +279,7 @@ def _ask_clusters(options: PlanOptions) -> ClustersQuestion:
     _require_alike([each[0] for each, _ in answers])
     offers = []
     for ((question, *_), _), cluster, price in zip(answers, clusters, prices, strict=True):
-        trained, _ = with_tokens(question, tokens)
+        trained = with_tokens(question, tokens)
         sizes = problems.read(_sizes_on, cluster, gpus, trained, objective)
         offers.append(Offer(question=trained, sizes=sizes, price=price))
     problems.require()

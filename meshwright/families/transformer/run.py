@@ -152,10 +152,8 @@ class TransformerRun(Running):
 
     def next_step(self, report: AnyReport, path: Path) -> str:
         assert isinstance(report, RunReport)
-        lines = (
-            [line for line in comparison(report) if line.beyond_noise] if tells_of_its_device(report) else []
-        )
-        off = [f"{quantity_label(line.quantity)} {error_text(line)}" for line in lines]
+        lines = comparison(report) if tells_of_its_device(report) else ()
+        off = [f"{quantity_label(line.quantity)} {error_text(line)}" for line in lines if line.beyond_noise]
         if not off:
             return f"Next: meshwright plot accuracy {path}"
         command = f"Next: meshwright calibrate --from-run {path} -o profile.yaml"
