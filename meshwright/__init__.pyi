@@ -58,8 +58,8 @@ from meshwright.verbs.measure import measure as measure
 from meshwright.verbs.plan import largest as largest
 from meshwright.verbs.plan import plan as plan
 from meshwright.verbs.plan import plan_cache as plan_cache
+from meshwright.verbs.report import Reported as Reported
 from meshwright.verbs.report import report as report
-from meshwright.verbs.report.writing import Reported as Reported
 from meshwright.verbs.run import emulate as emulate
 from meshwright.verbs.run.training import run as run
 from meshwright.verbs.serve import serve as serve

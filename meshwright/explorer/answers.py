@@ -40,7 +40,7 @@ from meshwright.render.ranked import question_header
 from meshwright.render.words import lines_of_any_length, with_units_kept
 from meshwright.verbs.forecast import ForecastOptions
 from meshwright.verbs.forecast.forecasted import ask as ask_forecast
-from meshwright.verbs.report.writing import USUAL_NAME
+from meshwright.verbs.report import USUAL_NAME
 from planner.answers.optimum import answered_question
 from planner.objectives import Objective
 from planner.plan import Plan, plan_text, priced_again
@@ -116,15 +116,13 @@ def _answer(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
         except MeshwrightError as error:
             yield from error_messages(error)
     for slot, chapter in zip(("why", "changes"), reasons(plan, explain(plan)), strict=False):
-        yield {"slot": slot, "html": section(chapter, largest_drawing=_LARGEST_DRAWING)}
+        yield _message(slot, chapter)
 
 
 def _end(plan: Plan, request: ControlledQuestion) -> Message:
     """The day training ends."""
     options = ForecastOptions(plan=plan, tokens=request.tokens, **vars(request.operations))
-    forecast = ask_forecast(options)
-    assumed = [f"Assumed: {one}." for one in forecast.assumptions]
-    return _part("ends", "When it ends", *forecast.text, *assumed, _picture(forecast.plot(), "forecast"))
+    return _message("ends", ask_forecast(options).chapter(USUAL_NAME))
 
 
 def _picture(drawing: Drawing, kind: str) -> Picture:
@@ -132,7 +130,11 @@ def _picture(drawing: Drawing, kind: str) -> Picture:
 
 
 def _part(slot: str, title: str, *blocks: Block) -> Message:
-    chapter = Chapter(title=title, blocks=blocks)
+    return _message(slot, Chapter(title=title, blocks=blocks))
+
+
+def _message(slot: str, chapter: Chapter) -> Message:
+    """Message with a chapter for its place on the page."""
     return {"slot": slot, "html": section(chapter, largest_drawing=_LARGEST_DRAWING)}
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from meshwright.verbs.estimate import EstimateOptions
     from meshwright.verbs.plan import PlanOptions
     from meshwright.verbs.ran import AnyRan
-    from meshwright.verbs.report.writing import PageRequest
+    from meshwright.verbs.report import PageRequest
     from planner.plan import AnyPlan
     from planner.search.search import Budget
     from planner.verify import Check

@@ -29,7 +29,7 @@ from meshwright.render.tables import Table, table
 from meshwright.render.words import NOT_PROVED, change, drift_note, percent, sentence_list, spaced, wrapped
 from meshwright.terminal.answers import Answer
 from meshwright.verbs.contract import PlanAnswer
-from meshwright.verbs.report.writing import PageRequest, pictures
+from meshwright.verbs.report import PageRequest, pictures
 from planner.answers.optimum import PROVEN
 from planner.explain.advice import LEAST_GAIN
 from planner.recommender.advice import (

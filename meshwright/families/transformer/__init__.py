@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from meshwright.plots.drawing import Draw
     from meshwright.verbs.estimate import EstimateOptions
     from meshwright.verbs.plan import PlanOptions
-    from meshwright.verbs.report.writing import PageRequest
+    from meshwright.verbs.report import PageRequest
     from planner.search.search import Budget
     from planner.verify import Check
 

@@ -22,7 +22,7 @@ from meshwright.render.links import crossing_sentence
 from meshwright.render.ranked import certificate_sentence, placed_on_pools, question_header
 from meshwright.render.tables import Table, table
 from meshwright.render.words import change, sentence_list
-from meshwright.verbs.report.writing import PageRequest, pictures
+from meshwright.verbs.report import PageRequest, pictures
 from planner.answers.optimum import offers_of
 from planner.objectives import Objective
 from planner.plan import Plan

@@ -21,6 +21,7 @@ from meshwright.inputs.goals import DEFAULT_OPERATIONS, operations_of
 from meshwright.inputs.options import Operations
 from meshwright.inputs.plans import plan_of
 from meshwright.inputs.problems import Problems, read_flag
+from meshwright.pages.chapters import Chapter, Picture
 from meshwright.records import fields_of
 from meshwright.render.estimates import expected_record
 from meshwright.render.goals import gpus_in_words
@@ -184,6 +185,12 @@ class Forecasted(Answer):
         from meshwright.plots.pictures import draw_forecast
 
         return draw_forecast(self.question, self.outlook, self.expected)
+
+    def chapter(self, words: str) -> Chapter:
+        """Chapter of a page about the end of the job; `words` are the plan's file and flags for its picture."""
+        assumed = [f"Assumed: {one}." for one in self.assumptions]
+        picture = Picture(drawing=self.plot(), command=f"meshwright plot forecast {words}")
+        return Chapter(title="When it ends", blocks=[*self.text, *assumed, picture])
 
     def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each part of the time."""
