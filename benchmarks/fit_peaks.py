@@ -19,7 +19,7 @@ from cost_models.measured.validation.predictions import Prediction, predict
 from cost_models.measured.validation.scores import measured_bytes
 from cost_models.pipeline.pricing import estimate
 from cost_models.risk import PEAK_QUANTILE, PeakErrors
-from meshwright.verbs.validate.validated import chance_table, chances_heading
+from meshwright.verbs.validate.accuracy import chance_table, chances_heading
 
 _START = np.array([0.0, -2.0, math.log(0.5), -2.0, math.log(0.5)])
 _PULL = 0.02

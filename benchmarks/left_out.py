@@ -33,7 +33,7 @@ from cost_models.measured.validation.scores import (
     step_error,
 )
 from cost_models.pipeline.pricing import step_deviation
-from meshwright.verbs.validate.validated import choice_table
+from meshwright.verbs.validate.accuracy import choice_table
 
 GIVEN = (1, 3, 5)
 HARM = 0.01

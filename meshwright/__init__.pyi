@@ -38,10 +38,10 @@ from meshwright.verbs.calibrate.profiles import Calibrated as Calibrated
 from meshwright.verbs.calibrate.profiles import Fitted as Fitted
 from meshwright.verbs.calibrate.profiles import calibrate_from_run as calibrate_from_run
 from meshwright.verbs.calibrate.profiles import calibrate_from_runs as calibrate_from_runs
-from meshwright.verbs.cluster import cluster_from_links as cluster_from_links
-from meshwright.verbs.cluster import discover as discover
 from meshwright.verbs.cluster.answers import Discovered as Discovered
 from meshwright.verbs.cluster.answers import LinkedCluster as LinkedCluster
+from meshwright.verbs.cluster.answers import cluster_from_links as cluster_from_links
+from meshwright.verbs.cluster.answers import discover as discover
 from meshwright.verbs.compare import compare as compare
 from meshwright.verbs.compare import reshard as reshard
 from meshwright.verbs.doctor import Examined as Examined
@@ -63,9 +63,9 @@ from meshwright.verbs.report import report as report
 from meshwright.verbs.run import emulate as emulate
 from meshwright.verbs.run.training import run as run
 from meshwright.verbs.serve import serve as serve
-from meshwright.verbs.validate import validate as validate
-from meshwright.verbs.validate import validate_recommenders as validate_recommenders
-from meshwright.verbs.validate.validated import Validated as Validated
+from meshwright.verbs.validate.accuracy import Validated as Validated
+from meshwright.verbs.validate.accuracy import validate as validate
+from meshwright.verbs.validate.accuracy import validate_recommenders as validate_recommenders
 from meshwright.verbs.verify import verify as verify
 from planner.plan import Plan as Plan
 from planner.plan import load_plan as load_plan

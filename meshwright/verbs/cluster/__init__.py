@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError
-from cost_models.flags import Options, as_keywords, flag, part_of, switch
+from cost_models.flags import Options, flag, part_of, switch
 from meshwright.verbs.contract import command
 
 if TYPE_CHECKING:
     from cost_models.files.local import Machine
     from meshwright.terminal.output import Output
-    from meshwright.verbs.cluster.answers import ClusterFile, Discovered, LinkedCluster
+    from meshwright.verbs.cluster.answers import ClusterFile, Discovered
 
 
 class ClusterOptions(Options, kw_only=True):
@@ -36,19 +36,6 @@ class DiscoverOptions(ClusterOptions, kw_only=True):
 
     machine: Machine | None = None
     """Machine to examine; None: this machine."""
-
-
-@as_keywords(DiscoverOptions)
-def discover(options: DiscoverOptions) -> Discovered:
-    """The node this runs on as a cluster: GPUs, links, host and adapters as driver, kernel and scheduler have them.
-
-    Raises:
-        InputError: a link, the name or the number of nodes cannot be.
-        HostError: there is no GPU here, they are split into slices, or of several kinds.
-    """
-    from meshwright.verbs.cluster.answers import discover_machine
-
-    return discover_machine(options)
 
 
 class GraphOptions(ClusterOptions, kw_only=True):
@@ -78,18 +65,6 @@ class LinksOptions(GraphOptions):
     """A table (CSV) or JSON of links, or what `nvidia-smi topo -m` or `ibnetdiscover` printed."""
 
 
-@as_keywords(LinksOptions)
-def cluster_from_links(options: LinksOptions) -> LinkedCluster:
-    """The cluster of a graph of links: its levels, what groups get, and links that are not as their siblings.
-
-    Raises:
-        InputError: the file cannot be read or is no cluster, or the GPU is not known; all problems at once.
-    """
-    from meshwright.verbs.cluster.answers import linked_cluster
-
-    return linked_cluster(options)
-
-
 class ClusterFlags(GraphOptions, kw_only=True):
     """Options of `meshwright cluster`."""
 
@@ -111,7 +86,7 @@ def cluster_command(options: ClusterFlags, output: Output) -> None:
     from cost_models.discovery import parse_links
     from cost_models.files.loading import TEMPLATE
     from meshwright.records import JSON_SCHEMA
-    from meshwright.verbs.cluster.answers import linked_cluster
+    from meshwright.verbs.cluster.answers import cluster_from_links
 
     ways = options.template + options.discover + (options.from_links is not None)
     if ways != 1:
@@ -129,7 +104,9 @@ def cluster_command(options: ClusterFlags, output: Output) -> None:
     links = dict(part.split("=", 1) for part in options.link)
     answer: ClusterFile
     if options.from_links is not None:
-        answer = linked_cluster(part_of(options, LinksOptions, file=options.from_links, links=links))
+        answer = cluster_from_links(
+            **vars(part_of(options, LinksOptions, file=options.from_links, links=links))
+        )
     else:
         may_ask = not (output.json or output.quiet) and sys.stdin.isatty() and sys.stderr.isatty()
         answer = _ask(options, links, may_ask=may_ask)
@@ -145,6 +122,8 @@ def cluster_command(options: ClusterFlags, output: Output) -> None:
 
 def _ask(options: ClusterFlags, links: Mapping[str, str], *, may_ask: bool) -> Discovered:
     """The machine's answers, with a person's where there is a terminal and something is open."""
+    from meshwright.verbs.cluster.answers import discover
+
     answer = discover(nodes=options.nodes, name=options.name, links=links)
     places = [place.removeprefix("links.") for place in answer.draft.open if place.endswith("_node")]
     if not may_ask or not places:

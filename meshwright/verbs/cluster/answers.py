@@ -16,6 +16,7 @@ from cost_models.fabric.files import Linked, UserStatement, linked, read_links
 from cost_models.files import catalog
 from cost_models.files.local import Machine
 from cost_models.files.whole import write_whole
+from cost_models.flags import as_keywords
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.units import counted, format_bandwidth, format_seconds, grouped
 from meshwright.render.tables import Table, table, table_of
@@ -24,8 +25,14 @@ from meshwright.terminal.answers import SavedAnswer
 from meshwright.verbs.cluster import DiscoverOptions, LinksOptions
 
 
-def discover_machine(options: DiscoverOptions) -> Discovered:
-    """Detect this machine's GPUs, links and hosts, as a draft of its cluster file. Raises InputError, HostError."""
+@as_keywords(DiscoverOptions)
+def discover(options: DiscoverOptions) -> Discovered:
+    """The node this runs on as a cluster: GPUs, links, host and adapters as driver, kernel and scheduler have them.
+
+    Raises:
+        InputError: a link, the name or the number of nodes cannot be.
+        HostError: there is no GPU here, they are split into slices, or of several kinds.
+    """
     nodes, stated = nodes_and_links(options.nodes, options.links)
     machine = options.machine or Machine()
     machine_seen = Discovered(draft=Discovery(machine, nodes, options.name, stated))
@@ -106,8 +113,13 @@ _MOST_ODD = 12
 """Odd links that are printed; the file has all."""
 
 
-def linked_cluster(options: LinksOptions) -> LinkedCluster:
-    """Read a file of links. Raises InputError."""
+@as_keywords(LinksOptions)
+def cluster_from_links(options: LinksOptions) -> LinkedCluster:
+    """The cluster of a graph of links: its levels, what groups get, and links that are not as their siblings.
+
+    Raises:
+        InputError: the file cannot be read or is no cluster, or the GPU is not known; all problems at once.
+    """
     file = options.file
     nodes, fields = nodes_and_links(options.nodes, options.links)
     statement = UserStatement(nodes=nodes, hosts=options.hosts, gpus=options.gpus_per_node, **fields)

@@ -12,12 +12,10 @@ from meshwright.verbs.contract import command
 if TYPE_CHECKING:
     from cost_models.specs.hardware import HardwareProfile
     from meshwright.terminal.output import Output
-    from meshwright.verbs.validate.recommenders import ValidatedRecommenders
-    from meshwright.verbs.validate.validated import Validated
 
 
-class ValidateOptions(Options, kw_only=True):
-    """Options of `validate` besides tables of runs."""
+class ValidateFlags(Options, kw_only=True):
+    """Options of `meshwright validate`."""
 
     stack: str | None = flag("NAME", completion="stacks")
     """Software stack: catalogue name or file."""
@@ -25,42 +23,6 @@ class ValidateOptions(Options, kw_only=True):
     """Hardware profile: catalogue name or file."""
     anchors: int = flag("K", default=0, minimum=0)
     """Calibrate each sweep on K of its rows."""
-
-
-def validate(
-    *runs: str | Path,
-    stack: str | None = None,
-    profile: str | HardwareProfile | None = None,
-    anchors: int = 0,
-) -> Validated:
-    """Predict every row of the tables (none: the shipped ones) and compare.
-
-    `anchors` timed rows of each sweep calibrate its others, and are no predictions then.
-
-    Raises:
-        InputError: a table, a stack or a profile cannot be read.
-    """
-    from meshwright.verbs.validate.validated import ask
-
-    if anchors < 0:
-        raise ValueError(f"anchors is {anchors}, and must not be negative")
-    return ask(runs, ValidateOptions(stack=stack, profile=profile, anchors=anchors)).answer()
-
-
-def validate_recommenders(*runs: str | Path) -> ValidatedRecommenders:
-    """Predict every row of the tables (none: the shipped one), in the shipped one's columns, and compare.
-
-    Raises:
-        InputError: a table cannot be read.
-    """
-    from meshwright.verbs.validate.recommenders import predict_runs
-
-    return predict_runs(runs)
-
-
-class ValidateFlags(ValidateOptions, kw_only=True):
-    """Options of `meshwright validate`."""
-
     runs: tuple[Path, ...] = flag("FILE.csv", kind=list[Path], default=(), panel="subject")
     """A table of runs; repeatable. Default: the shipped ones."""
     recommenders: bool = switch()
@@ -76,7 +38,7 @@ def validate_command(options: ValidateFlags, output: Output) -> None:
     from cost_models.units import counted, grouped
     from meshwright.inputs.problems import Problems
     from meshwright.terminal.progress import progress
-    from meshwright.verbs.validate.validated import PAGE, ask
+    from meshwright.verbs.validate.accuracy import PAGE, ask, validate_recommenders
 
     if options.convert is not None:
         _convert(options, options.convert, output)
@@ -88,7 +50,8 @@ def validate_command(options: ValidateFlags, output: Output) -> None:
         output.show(validate_recommenders(*options.runs))
         return
     problems, folder = Problems(), options.out
-    question = problems.read(ask, options.runs, options)
+    stack, profile = options.stack, options.profile
+    question = problems.read(ask, options.runs, stack=stack, profile=profile, anchors=options.anchors)
     problems.read(output.check_places)
     problems.read(_check_folder, folder, PAGE)
     problems.require()

@@ -12,8 +12,7 @@ import meshwright as mw
 from cost_models.communication.topology import fabric_of
 from cost_models.errors import InputError
 from cost_models.files.loading import resolve_cluster
-from meshwright.verbs.cluster import cluster_from_links
-from meshwright.verbs.cluster.answers import LinkedCluster
+from meshwright.verbs.cluster.answers import LinkedCluster, cluster_from_links
 
 TABLE = """# gpu: h100-sxm
 from,to,bandwidth,latency

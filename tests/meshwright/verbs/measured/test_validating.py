@@ -51,7 +51,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> Answer:
 def test_the_shipped_runs_are_validated(capsys, monkeypatch) -> None:
     """Every tenth of them in a usual run; `tests/golden/test_accuracy.py` predicts them all."""
     shipped = shipped_rows()[:: number(10, 1)]
-    monkeypatch.setattr("meshwright.verbs.validate.validated.shipped_rows", lambda: shipped)
+    monkeypatch.setattr("meshwright.verbs.validate.accuracy.shipped_rows", lambda: shipped)
     code, out, _ = run(capsys, "--json")
     document = json.loads(out)
     assert code == 0
@@ -68,7 +68,7 @@ def test_the_shipped_runs_are_validated(capsys, monkeypatch) -> None:
 
 def test_interrupting_tells_the_rows_predicted_so_far(capsys, table, tmp_path, monkeypatch) -> None:
     """Exit code 130; a page of all rows is not replaced by one of some."""
-    from meshwright.verbs.validate import validated as validating
+    from meshwright.verbs.validate import accuracy as validating
 
     def some(*args: object, **flags: object) -> Iterator[Prediction]:
         yield from islice(predict(*args, **flags), 3)  # type: ignore[arg-type]

@@ -1,23 +1,30 @@
-"""Validation: predicts runs that others timed, and says how far off, as records, tables and pictures."""
+"""Predicts runs that others timed and says how far off, as records, tables, pictures and the page `accuracy.md`.
+
+`accuracy.md.j2` has the page's words; here are the cells of its tables.
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cost_models.documents import printable
 from cost_models.errors import UnknownNameError
 from cost_models.files import catalog
 from cost_models.files.whole import write_whole
 from cost_models.measured.calibration.profile_fits import anchor
-from cost_models.measured.runs.cases import read_rows, shipped_rows
+from cost_models.measured.runs.cases import read_rows, shipped_rows, source_notes
 from cost_models.measured.runs.rows import Row
 from cost_models.measured.validation.predictions import Figures, Prediction, predict, published_figures
+from cost_models.measured.validation.recommenders import RecommenderPrediction, RecommenderScore, read_runs
+from cost_models.measured.validation.recommenders import predict as predict_recommender
+from cost_models.measured.validation.recommenders import scores as recommender_scores
 from cost_models.measured.validation.scores import (
     ChoiceScore,
     ErrorScore,
@@ -31,17 +38,18 @@ from cost_models.measured.validation.scores import (
     step_error,
 )
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.units import counted, grouped
+from cost_models.units import counted, format_seconds, grouped
 from meshwright.inputs.problems import Problems
+from meshwright.pages.html import templates
 from meshwright.plots.drawing import Drawing
 from meshwright.records import fields_of, frame_of
 from meshwright.render.tables import Table, table, table_of
-from meshwright.render.words import percent, wrapped
+from meshwright.render.words import part_label, percent, wrapped
 from meshwright.terminal.answers import Answer
-from meshwright.verbs.validate import ValidateOptions
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 SUBJECT = "runs that others timed"
 
@@ -294,20 +302,39 @@ class ValidateQuestion:
         return Validated(predictions=anchored, anchors=self.anchors, figures=figures)
 
 
-def ask(runs: Sequence[str | Path], options: ValidateOptions) -> ValidateQuestion:
+def ask(
+    runs: Sequence[str | Path], *, stack: str | None, profile: str | HardwareProfile | None, anchors: int
+) -> ValidateQuestion:
     """Read the tables of runs; without any, those that are shipped.
 
     Raises:
         InputError: a table, a stack or a profile cannot be read; everything that cannot, at once.
     """
-    problems, stack, profile = Problems(), options.stack, options.profile
+    problems = Problems()
     tables = [problems.read(partial(read_rows, Path(path))) for path in runs] if runs else [shipped_rows()]
     problems.read(lambda: catalog.load_stack(stack) if stack else None)
     constants = problems.read(lambda: catalog.load_profile(profile) if isinstance(profile, str) else profile)
     problems.require()
     rows = tuple(row for table in tables for row in table or ())
-    anchors = options.anchors
     return ValidateQuestion(rows=rows, stack=stack, profile=constants, anchors=anchors, shipped=not runs)
+
+
+def validate(
+    *runs: str | Path,
+    stack: str | None = None,
+    profile: str | HardwareProfile | None = None,
+    anchors: int = 0,
+) -> Validated:
+    """Predict every row of the tables (none: the shipped ones) and compare.
+
+    `anchors` timed rows of each sweep calibrate its others, and are no predictions then.
+
+    Raises:
+        InputError: a table, a stack or a profile cannot be read.
+    """
+    if anchors < 0:
+        raise ValueError(f"anchors is {anchors}, and must not be negative")
+    return ask(runs, stack=stack, profile=profile, anchors=anchors).answer()
 
 
 PAGE = "accuracy.md"
@@ -390,8 +417,6 @@ class Validated(Answer):
 
     def save_page(self, folder: Path) -> None:
         """Write the page `accuracy.md`, with its plots, into a folder."""
-        from meshwright.verbs.validate.page import AXES_PLOT, PREDICTED_PLOT, accuracy_page
-
         (folder / PREDICTED_PLOT).parent.mkdir(parents=True, exist_ok=True)
         write_whole(folder / PAGE, accuracy_page(self))
         if not residual_frame(self.predictions).empty:
@@ -400,3 +425,249 @@ class Validated(Answer):
 
     def __repr__(self) -> str:
         return f"{step_table(self.sources)}\n\n{summary(self.predictions, anchors=self.anchors)}"
+
+
+PREDICTED_PLOT = "images/accuracy-predicted.png"
+AXES_PLOT = "images/accuracy-by-axis.png"
+T = TypeVar("T")
+Cells = list[list[str]]
+_LOCAL = "in the table that was given"
+_MAX_EACH = 3
+_MAX_ROWS = 20
+"""Most lines in the tables of the largest errors."""
+_ENOUGH = 5
+"""Rows from which a group's median is worth printing."""
+_HEAVY = 0.1
+
+
+def accuracy_page(validated: Validated) -> str:
+    """Page as Markdown, with its plots beside it."""
+    predictions, sources, notes = validated.predictions, validated.sources, source_notes()
+    measured = {name: note.measured for name, note in notes.items()}
+    compared = [
+        [one.source, str(one.rows), str(one.step.count if one.step else 0), measured.get(one.source, _LOCAL)]
+        for one in sources
+    ]
+    anchored = [
+        [source.source, str(error.count), percent(error.median), percent(error.p90)]
+        for source in sources
+        if (error := source.anchored) is not None
+    ]
+    unknown = [[one.source, notes[one.source].unknown] for one in sources if one.source in notes]
+    skipped = [[reason, str(rows)] for reason, rows in reasons(predictions)[:_MAX_ROWS]]
+    environment = templates("meshwright.verbs.validate", escaped=False)
+    environment.filters |= {"cell": _cell, "dashes": lambda _: " --- "}
+    page = environment.get_template("accuracy.md.j2").render(
+        anchors=validated.anchors,
+        summary=" ".join(summary(predictions, anchors=validated.anchors).split()),
+        compared=table(("source", "rows", "timed", "measured by"), compared),
+        predicted_plot=PREDICTED_PLOT,
+        axes_plot=AXES_PLOT,
+        timed=step_table(sources),
+        choices=choice_table(validated.choices),
+        memory=memory_table(sources),
+        chances=chance_table(predictions),
+        chances_heading=chances_heading(predictions),
+        figures=[_figures(group) for group in validated.figures],
+        anchored=_listing(("source", "rows", "median", "p90"), anchored),
+        of_each=_MAX_EACH,
+        sweeps=_listing(("source", "sweep", "rows", "regret", "tau"), _sweeps(sources)),
+        heavy=f"{100 * _HEAVY:.0f}",
+        by_part=_listing(_PART_HEADERS, [*_by_part(predictions)]),
+        worst=_listing(("run", "model", "layout", "measured", "predicted", "error"), _worst(predictions)),
+        unknown=_listing(("source", "unknown"), unknown),
+        assumed=_listing(("assumption", "rows", "median error of those timed"), _assumed(predictions)),
+        skipped=_listing(("reason", "rows"), skipped),
+    )
+    return page.rstrip() + "\n"
+
+
+_PART_HEADERS = ("part", "runs", "median share", "median error", "median size")
+
+
+def _listing(headers: Sequence[str], rows: Cells) -> Table | None:
+    """A table; None without rows."""
+    return table(headers, rows) if rows else None
+
+
+_UNITS = {"mfu": "points of MFU", "days": "%"}
+_FORMATS = {"mfu": "{:.1f} %", "days": "{:.2f} days"}
+_OFF = {"mfu": "{:+.1f} points", "days": "{:+.1f} %"}
+
+
+def _figures(group: Figures) -> dict[str, Any]:
+    """A table of figures, with what each rung of a ladder adds, and how many are met."""
+    cell, off = _FORMATS[group.quantity], _OFF[group.quantity]
+    headers = ["", "published", "predicted", "off"]
+    rows = [
+        [one.name, cell.format(one.published), cell.format(one.predicted), off.format(one.off)]
+        for one in group.points
+    ]
+    near = f"{group.within:g} {_UNITS[group.quantity]}"
+    profiles = sorted({point.profile for point in group.points})
+    tolerated = f"{group.within_tolerance} of {len(group.points)}"
+    notes = [f"Within {near}: {tolerated}; profiles: {', '.join(profiles)}."]
+    if group.ladder:
+        headers += ["adds, published", "adds, predicted"]
+        pairs = pairwise(group.points)
+        adds = [(two.published - one.published, two.predicted - one.predicted) for one, two in pairs]
+        for row, added in zip(rows, [("", ""), *((f"{a:+.1f}", f"{b:+.1f}") for a, b in adds)], strict=True):
+            row += added
+        right = sum(abs(found - known) <= group.within for known, found in adds)
+        notes.append(f"What a rung adds, by itself: {right} of {len(adds)} within {near}.")
+    return {"title": group.title, "source": group.source, "points": table(headers, rows), "met": notes}
+
+
+def _sweeps(sources: Sequence[SourceScore]) -> Cells:
+    """Sweeps with the largest regret."""
+    regrets = [(source.source, sweep) for source in sources for sweep in source.sweeps if sweep.regret > 0]
+    cells = []
+    for name, sweep in _examples(sorted(regrets, key=lambda pair: -pair[1].regret), lambda pair: pair[0]):
+        model, sequence, gpus, batch, gpu, precision = sweep.key
+        shared = f"{model}, sequence {sequence}, {gpus} x {gpu}, batch {batch}, {precision}"
+        tau = "-" if sweep.tau is None else f"{sweep.tau:.2f}"
+        cells.append([name, shared, str(sweep.rows), percent(sweep.regret), tau])
+    return cells
+
+
+def _by_part(predictions: Sequence[Prediction]) -> Iterator[list[str]]:
+    """Median error of the runs in which a part has its largest shares."""
+    shares: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for prediction in predictions:
+        error, total = step_error(prediction), sum(prediction.parts.values())
+        if error is not None and total > 0:
+            for part, seconds in prediction.parts.items():
+                shares[part].append((seconds / total, error))
+    for part, pairs in shares.items():
+        heavy = [(share, error) for share, error in pairs if share >= _HEAVY]
+        if len(heavy) >= _ENOUGH:
+            share, error = (statistics.median(values) for values in zip(*heavy, strict=True))
+            off = percent(statistics.median(abs(error) for _, error in heavy))
+            yield [part_label(part), str(len(heavy)), percent(share), signed_percent(error), off]
+
+
+def _worst(predictions: Sequence[Prediction]) -> Cells:
+    """Runs furthest off."""
+    timed = [(error, row) for row in predictions if (error := step_error(row)) is not None]
+    cells = []
+    ordered = sorted(timed, key=lambda pair: -abs(pair[0]))
+    for error, row in _examples(ordered, lambda pair: pair[1].row.source_id):
+        assert row.case is not None
+        first = row.row.row_id, row.row.model, f"`{row.case.layout.brief}`"
+        times = row.row.step_seconds or 0.0, row.step_seconds or 0.0
+        cells.append([*first, *map(format_seconds, times), signed_percent(error)])
+    return cells
+
+
+def _assumed(predictions: Sequence[Prediction]) -> Cells:
+    """Cells of each assumption, with the median error of runs that needed it."""
+    counts: Counter[str] = Counter()
+    errors: dict[str, list[float]] = defaultdict(list)
+    for prediction in predictions:
+        for assumed in prediction.assumptions:
+            counts[assumed] += 1
+            if (error := step_error(prediction)) is not None:
+                errors[assumed].append(abs(error))
+    return [
+        [assumed, str(rows), percent(statistics.median(errors[assumed])) if errors[assumed] else "-"]
+        for assumed, rows in counts.most_common(_MAX_ROWS)
+    ]
+
+
+def _examples(items: Sequence[T], source_of: Callable[[T], str]) -> Iterator[T]:
+    """The first of each source, `_MAX_ROWS` in all."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        seen[source_of(item)] += 1
+        number_listed = sum(min(number, _MAX_EACH) for number in seen.values())
+        if seen[source_of(item)] <= _MAX_EACH and number_listed <= _MAX_ROWS:
+            yield item
+
+
+def _cell(text: str) -> str:
+    """One line that no table and no page reads as anything else."""
+    return printable(text).replace("|", "/").replace("[", "(").replace("]", ")").replace("<", "(")
+
+
+def validate_recommenders(*runs: str | Path) -> ValidatedRecommenders:
+    """Predict every row of the tables (none: the shipped one), in the shipped one's columns, and compare.
+
+    Raises:
+        InputError: a table cannot be read.
+    """
+    tables = [read_runs(Path(path)) for path in runs] or [read_runs()]
+    return ValidatedRecommenders(
+        predictions=tuple(predict_recommender(run) for rows in tables for run in rows)
+    )
+
+
+_RECOMMENDER_HEADERS = ("framework", "GPU", "timed", "median", "worst", "memory", "out of memory")
+
+
+class ValidatedRecommenders(Answer):
+    """Runs of recommenders with their predictions."""
+
+    predictions: tuple[RecommenderPrediction, ...]
+
+    @cached_property
+    def scores(self) -> tuple[RecommenderScore, ...]:
+        """Medians by framework and GPU."""
+        return recommender_scores(self.predictions)
+
+    def csv_rows(self) -> list[dict[str, Any]]:
+        """A row for each run, flat."""
+        return [_recommender_row(one) for one in self.predictions]
+
+    def document(self) -> dict[str, Any]:
+        scores = [asdict(one) for one in self.scores]
+        return {"rows": self.rows, "frameworks": scores}
+
+    def view(self) -> Iterator[str | Table]:
+        yield wrapped(
+            "Runs of recommenders (errors are predicted / measured - 1, of step times and of the first GPU's memory)"
+        )
+        yield table(
+            _RECOMMENDER_HEADERS, [_recommender_cells(one) for one in self.scores], words=("framework", "GPU")
+        )
+        if shares := _exchange_shares(self.predictions):
+            listing = ", ".join(f"{share:.0%} on {gpus} GPUs" for gpus, share in shares.items())
+            exchanges = "exchanges of vectors and gradients are predicted to take"
+            yield wrapped(f"Of MLPerf's steps, {exchanges} {listing}.")
+
+
+def _recommender_row(prediction: RecommenderPrediction) -> dict[str, Any]:
+    run, question = prediction.run, prediction.run.question
+    return {
+        "row": run.row,
+        "framework": run.framework,
+        "gpu": question.cluster.gpu.name,
+        "gpus": question.cluster.num_gpus,
+        "global_batch": question.training.global_batch,
+        "sharding": str(run.sharding),
+        "predicted_seconds": prediction.seconds,
+        "measured_seconds": run.seconds,
+        "error": prediction.error,
+        "error_without_evaluations": prediction.training_error,
+        **{f"{stage} seconds": seconds for stage, seconds in prediction.estimate.stages.items()},
+        "predicted_bytes": float(prediction.estimate.device_bytes[0]),
+        "measured_bytes": run.memory_bytes,
+        "memory_error": prediction.memory_error,
+        "predicted_to_fit": prediction.estimate.fits,
+        "ran_out_of_memory": run.out_of_memory,
+    }
+
+
+def _recommender_cells(score: RecommenderScore) -> tuple[str, ...]:
+    memory = f"{score.median_memory_error:.1%}" if score.median_memory_error is not None else "-"
+    full, caught = score.out_of_memory
+    off = f"{score.median_error:.1%}", f"{score.worst_error:.0%}", memory
+    return (score.framework, score.gpu, str(score.runs), *off, f"{caught} of {full} caught" if full else "-")
+
+
+def _exchange_shares(predictions: tuple[RecommenderPrediction, ...]) -> dict[int, float]:
+    """Share of the step that the exchange of embeddings takes in MLPerf's runs, by number of GPUs."""
+    return {
+        prediction.run.question.cluster.num_gpus: prediction.exchange_share
+        for prediction in sorted(predictions, key=lambda prediction: prediction.run.question.cluster.num_gpus)
+        if prediction.run.training_seconds is not None
+    }

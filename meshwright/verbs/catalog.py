@@ -1,0 +1,252 @@
+"""`catalog`: the models, GPUs, clusters and constants that are known by name, as rows and each in full."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from cost_models.errors import InputError
+from cost_models.flags import Options, argument
+from cost_models.units import format_bandwidth, format_bytes, format_count, format_seconds
+from meshwright.records import JSON_SCHEMA
+from meshwright.verbs.contract import command
+
+if TYPE_CHECKING:
+    from cost_models.base import Spec
+    from cost_models.communication.topology import Level
+    from cost_models.files.catalog import Kind
+    from cost_models.specs.cluster import ClusterSpec, GpuSpec, OperationsSpec
+    from cost_models.specs.hardware import HardwareProfile
+    from cost_models.specs.recommender.model import RecommenderSpec
+    from cost_models.specs.stack import StackSpec
+    from cost_models.specs.transformer import TransformerSpec
+    from meshwright.render.tables import Table
+    from meshwright.terminal.output import Output
+
+
+class CatalogKind(StrEnum):
+    """Kind of catalogue entry."""
+
+    MODELS = "models"
+    GPUS = "gpus"
+    CLUSTERS = "clusters"
+    STACKS = "stacks"
+    PROFILES = "profiles"
+    OPERATIONS = "operations"
+    SCHEMA = "schema"
+
+
+class CatalogOptions(Options, kw_only=True):
+    """Options of `meshwright catalog`."""
+
+    kind: CatalogKind | None = field(
+        default=None, metadata=argument("KIND", f"{', '.join(CatalogKind)}.", kind=CatalogKind)
+    )
+    name: str | None = field(default=None, metadata=argument("", completion="entries"))
+    """One entry in full; for schema: model, cluster, training, ..."""
+
+
+@command(CatalogOptions)
+def catalog_command(options: CatalogOptions, output: Output) -> None:
+    """List what is known, or print a YAML schema."""
+    if options.kind is None:
+        _kinds(output)
+    elif options.kind is CatalogKind.SCHEMA:
+        _schema(options.name, output)
+    elif options.name is None:
+        _list(options.kind.value, output)
+    else:
+        _show(options.kind.value, options.name, output)
+
+
+def _kinds(output: Output) -> None:
+    """A row for each kind with how many entries it has."""
+    from meshwright.render.tables import table
+
+    listed = [one.value for one in CatalogKind if one is not CatalogKind.SCHEMA]
+    counts = {kind: len(entries(kind)) for kind in listed}
+    rows = [{"kind": kind, "entries": number} for kind, number in counts.items()]
+    headers = ("kind", "entries", "lists them")
+    cells = [(kind, str(number), f"meshwright catalog {kind}") for kind, number in counts.items()]
+    listing = table(headers, cells, names=("kind", "lists them"))
+    output.answer({"schema": JSON_SCHEMA, "kinds": rows}, rows, listing)
+
+
+def _list(kind: str, output: Output) -> None:
+    """A row for each entry; models of each kind in a table of their own."""
+    from itertools import groupby
+
+    from meshwright.render.tables import table
+
+    listed = entries(kind)
+    rows = [{name: one[0] if isinstance(one, tuple) else one for name, one in row.items()} for row in listed]
+    text: list[str | Table] = []
+    for kind_name, run in groupby(listed, key=lambda row: row.get("kind", "")):
+        cells_of = [cell_texts(row) for row in run]
+        headers = list(cells_of[0])
+        text += [*([""] if text else []), *([f"{kind_name}s"] if kind_name else [])]
+        cells = [list(row.values()) for row in cells_of]
+        text.append(table(headers, cells, names=headers[:1], words=headers[-1:]))
+    output.answer({"schema": JSON_SCHEMA, kind: rows}, rows, *text)
+
+
+def _show(kind: str, name: str, output: Output) -> None:
+    """One entry in full, as YAML."""
+    import yaml
+
+    from cost_models.files import catalog
+
+    is_recommender = kind == "models" and name in catalog.names("recommenders")
+    wanted = "recommenders" if is_recommender else kind
+    load = next(load for entry_kind, (_, load, _) in _catalogue().items() if entry_kind == wanted)
+    fields = load(name).model_dump(mode="json", exclude_none=True)
+    text = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True).rstrip()
+    rows = [{"field": field, "value": value} for field, value in fields.items()]
+    output.answer({"schema": JSON_SCHEMA, "entry": fields}, rows, text)
+
+
+def _schema(name: str | None, output: Output) -> None:
+    """The schema is the answer itself, so that it can be redirected into a file for an editor."""
+    from cost_models.files.catalog import KINDS, json_schema
+    from meshwright.terminal.output import as_json
+
+    if name is None:
+        raise InputError("which schema?", hint=f"meshwright catalog schema {'|'.join(KINDS)}")
+    schema = json_schema("transformer" if name == "model" else name)
+    rows = [{"field": field} for field in schema["properties"]]
+    output.answer(schema, rows, as_json(schema))
+
+
+Row = dict[str, Any]
+"""Column → number or word, or a number in base units with its text."""
+_HIDDEN = ("kind", "kv_heads", "experts", "gated")
+"""Columns that a table shows within others, or not."""
+_TRAINED_IN = ("bf16", "fp16", "fp32")
+"""The precision a GPU's rate is quoted in: the first it has."""
+
+
+def _catalogue() -> dict[Kind, tuple[str, Callable[[str], Spec], Callable[[Any], Row]]]:
+    """Kind → heading of the column of names, function that loads an entry, function that makes its cells."""
+    from cost_models.files import catalog
+
+    return {
+        "models": ("model", catalog.load_model, _model_row),
+        "recommenders": ("model", catalog.load_recommender, _recommender_row),
+        "gpus": ("gpu", catalog.load_gpu, _gpu_row),
+        "clusters": ("cluster", catalog.load_cluster, _cluster_row),
+        "stacks": ("stack", catalog.load_stack, _stack_row),
+        "profiles": ("profile", catalog.load_profile, _profile_row),
+        "operations": ("operations", catalog.load_operations, _operations_row),
+    }
+
+
+def entries(kind: str) -> list[Row]:
+    """A row for each entry of one kind: `models`, `gpus`, `clusters`, `stacks`, `profiles` or `operations`;
+    models of one family after another, each with its `kind`."""
+    from cost_models.families import RECOMMENDER, TRANSFORMER
+    from cost_models.files import catalog
+
+    families = {"models": TRANSFORMER, "recommenders": RECOMMENDER} if kind == "models" else {kind: ""}
+    rows = []
+    for name, (column, load, row_of) in _catalogue().items():
+        if name in families:
+            family = {"kind": families[name]} if families[name] else {}
+            rows += [{**family, column: entry, **row_of(load(entry))} for entry in catalog.names(name)]
+    return rows
+
+
+def cell_texts(row: Row) -> dict[str, str]:
+    """The cells of a row in a table."""
+    cells = {name: value for name, value in row.items() if name not in _HIDDEN}
+    return {name: value[1] if isinstance(value, tuple) else str(value) for name, value in cells.items()}
+
+
+def _model_row(model: TransformerSpec) -> Row:
+    from cost_models.operators.parameters import total_parameters
+
+    width = model.moe_ffn_hidden_size if model.has_experts else model.ffn_hidden_size
+    return {
+        "parameters": _cell(round(total_parameters(model)), format_count),
+        "layers": model.num_layers,
+        "hidden": model.hidden_size,
+        "heads": (model.num_heads, f"{model.num_heads}/{model.num_kv_heads}"),
+        "kv_heads": model.num_kv_heads,
+        "vocab": model.vocab_size,
+        "MLP": (width, f"{f'{model.num_experts} x ' * model.has_experts}{width}{' gated' * model.gated_mlp}"),
+        "experts": model.num_experts,
+        "gated": model.gated_mlp,
+    }
+
+
+def _recommender_row(model: RecommenderSpec) -> Row:
+    rows, widths = ([one.rows for one in model.classes], {one.width for one in model.classes})
+    return {
+        "parameters": _cell(model.embedding_parameters, format_count),
+        "tables": model.num_tables,
+        "largest": (max(rows), f"{format_count(float(max(rows)))} rows"),
+        "ids": (model.lookups, f"{model.lookups:g}"),
+        "wide": (max(widths), " to ".join(map(str, dict.fromkeys((min(widths), max(widths)))))),
+        "interaction": model.interaction.kind,
+    }
+
+
+def _cell(value: float, text: Callable[[float], str]) -> tuple[float, str]:
+    """Pair of a number and its text."""
+    return value, text(value)
+
+
+def _gpu_row(gpu: GpuSpec) -> Row:
+    precision = next(name for name in _TRAINED_IN if name in gpu.peak)
+    return {
+        "memory": _cell(gpu.memory, format_bytes),
+        "bandwidth": _cell(gpu.memory_bandwidth, format_bandwidth),
+        "peak": (gpu.peak[precision], f"{format_count(gpu.peak[precision] / 1e12)} TFLOP/s"),
+        "in": precision,
+    }
+
+
+def _cluster_row(cluster: ClusterSpec) -> Row:
+    from cost_models.communication.topology import levels_of
+
+    levels = levels_of(cluster)
+    return {
+        "GPUs": cluster.gpus_per_node,
+        "inside a node": _rates([level for level in levels if not level.network]),
+        "between nodes": _rates([level for level in levels if level.network]),
+        "GPU": cluster.gpu.name,
+    }
+
+
+def _rates(levels: list[Level]) -> tuple[float | None, str]:
+    """The least bandwidth of a GPU, and as text also the most."""
+    rates = sorted({level.bandwidth for level in levels})
+    if not rates:
+        return None, "-"
+    low, high = (format_bandwidth(rate) for rate in (rates[0], rates[-1]))
+    spread = f"{low.partition(' ')[0] if low[-4:] == high[-4:] else low} to {high}"
+    return rates[0], high if low == high else spread
+
+
+def _stack_row(stack: StackSpec) -> Row:
+    return {"attention": stack.attention, "source": stack.source}
+
+
+def _profile_row(profile: HardwareProfile) -> Row:
+    error = profile.median_error
+    return {
+        "tier": profile.tier,
+        "error": (error, "-" if error is None else f"{100 * error:.0f} %"),
+        "runs": profile.validated_runs,
+        "GPU, stack": f"{profile.gpu}, {profile.stack}",
+    }
+
+
+def _operations_row(operations: OperationsSpec) -> Row:
+    return {
+        "GPU-hours a failure": _cell(operations.mtbf / 3600, "{:,.0f}".format),
+        "back after": _cell(operations.detection + operations.restart, format_seconds),
+        "storage": _cell(operations.storage_write, format_bandwidth),
+        "source": operations.source,
+    }
