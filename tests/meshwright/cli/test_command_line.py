@@ -249,8 +249,8 @@ def test_completing_imports_nothing_heavy() -> None:
 
 
 def test_all_plots_are_offered() -> None:
-    from meshwright.plots.drawing import PICTURES
     from meshwright.plots import pictures  # registers them
+    from meshwright.plots.drawing import PICTURES
 
     assert pictures
     assert set(completion.plots("")) == {kind for kinds in PICTURES.values() for kind in kinds}

@@ -13,7 +13,7 @@ import meshwright as mw
 from cost_models.errors import InputError
 from cost_models.recommender.prices import estimate
 from meshwright.families.recommender.planned import Imported, ShardingEstimated, no_slower
-from meshwright.verbs.validate import validate_recommenders
+from meshwright.verbs.validate.accuracy import validate_recommenders
 from planner.explain.advice import LEAST_GAIN
 from planner.plan import load_any_plan
 
