@@ -42,6 +42,12 @@ class CommandLine:
     def __call__(self, *words: str) -> Answer:
         return told(self._capsys, *words)
 
+    def done(self, *words: str) -> Answer:
+        """The answer of a call that ends with exit code 0."""
+        answer = self(*words)
+        assert answer.code == 0, answer.err
+        return answer
+
     def json(self, *words: str) -> Any:
         """The document that `--json` prints."""
         return json.loads(self(*words, "--json").out)

@@ -45,7 +45,7 @@ def test_short_and_with_outputs() -> None:
 )
 @pytest.mark.timeout(4 * CELL_SECONDS)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:zmq", "ignore::DeprecationWarning:jupyter_client")
-def test_runs(path: Path, tmp_path, monkeypatch) -> None:
+def test_runs(path, tmp_path, monkeypatch) -> None:
 
     monkeypatch.setenv("PYTHONWARNINGS", "error::UserWarning:meshwright")
     notebook = read(path)

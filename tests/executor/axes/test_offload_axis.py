@@ -139,9 +139,7 @@ ONCE = [(*case, (None, 0.5)[place % 2]) for place, case in enumerate(IN_EVERY_RU
     ids=[f"{layout}-{clip}" for _, layout, clip in some_of(EVERY, *ONCE)],
 )
 @few(3)
-def test_the_same_bits_wherever_blocks_live(
-    model: dict[str, Any], layout: str, clip: float | None, processes
-) -> None:
+def test_the_same_bits_wherever_blocks_live(model, layout, clip, processes) -> None:
     """In every run each layout with two of the ways by turns."""
     place = CASES.index((model, layout))
     ways = first_of(2, (WAYS * 2)[place % len(WAYS) :][: len(WAYS)])
@@ -183,9 +181,7 @@ JOB = {"global_batch": 8, "sequence_length": 256}
         ("streamed:4 ring=1", 16, 24),  # all of it; weights up for four passes, gradients down for two
     ],
 )
-def test_tiers_hold_and_links_carry_what_can_be_counted(
-    way: str, host_bytes: int, copied_bytes: int, processes
-) -> None:
+def test_tiers_hold_and_links_carry_what_can_be_counted(way, host_bytes, copied_bytes, processes) -> None:
     """Bytes a parameter of the blocks that live on the host; gradients of two more travel."""
     plan = plan_for(f"mbs4 offload={way}", GPT | SIZE, **JOB)
     ((parts, host, carried, _),) = processes.run(1, offloaded_step, plan)
@@ -320,9 +316,7 @@ def test_a_rank_is_emulated_without_values(way: str) -> None:
     ("cores", "gpus", "started", "threads"),
     [(96, 8, "8", 11), (96, 8, None, 11), (12, 1, None, 11), (24, 8, "2", 11), (4, 8, None, 1)],
 )
-def test_an_update_on_the_host_has_its_share_of_the_cores(
-    cores: int, gpus: int, started: str | None, threads: int, monkeypatch
-) -> None:
+def test_an_update_on_the_host_has_its_share_of_the_cores(cores, gpus, started, threads, monkeypatch) -> None:
     """Of 64 ranks those of one host share it, whether each was started or one is emulated; no more than it has GPUs."""
     plan = plan_for("dp64 mbs1 zero1 offload=states", global_batch=64)
     eight = plan.cluster.model_copy(update={"nodes": 8, "gpus_per_node": 8})
@@ -585,7 +579,7 @@ def interrupted(processes: Processes, plan: Plan, folder: Path) -> list[tuple[fl
 )
 @few(1)
 def test_a_run_goes_on_bit_for_bit_wherever_its_blocks_live(
-    layout: str, precision: str, ways: tuple[str, ...], processes, tmp_path
+    layout, precision, ways, processes, tmp_path
 ) -> None:
     """Saved one way, resumed the others and the same."""
     saved, *others = (plan_for(f"{layout} {way}", GPT, precision=precision) for way in ways)

@@ -59,9 +59,7 @@ SOME = [CASES[place] for place in (0, 3, 5, 6, 11, 14)]
 @few(3)
 @pytest.mark.parametrize(("model", "layout"), some_of(CASES, *SOME), ids=lambda value: str(value)[:60])
 @pytest.mark.parametrize("clip", [None, CLIP])
-def test_gradients_reduced_behind_compute_train_alike(
-    model: dict[str, Any], layout: str, clip: float | None, processes
-) -> None:
+def test_gradients_reduced_behind_compute_train_alike(model, layout, clip, processes) -> None:
     """Losses and norms of every step, and how far every parameter went with the plan's own optimizer."""
     plans = [plan_for(words, model) for words in (layout, f"{layout} overlap=pp,dp")]
     ranks = plans[0].layout.num_gpus
@@ -89,9 +87,7 @@ AHEAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("model", "layout"), some_of(AHEAD, AHEAD[0], AHEAD[2], AHEAD[5]))
-def test_stages_that_send_ahead_train_alike_to_the_last_bit(
-    model: dict[str, Any], layout: str, processes
-) -> None:
+def test_stages_that_send_ahead_train_alike_to_the_last_bit(model, layout, processes) -> None:
     """Who waits for a tensor when changes nothing of it."""
     plans = [plan_for(words, model) for words in (layout, f"{layout} overlap=pp")]
     one, other = (

@@ -58,9 +58,7 @@ CASES = first_of(
 
 @few(2)
 @pytest.mark.parametrize(("model", "text", "sizes"), CASES, ids=[f"{m} {t}" for m, t, _ in CASES])
-def test_unequal_shares_train_as_one_process_does(
-    processes, model: str, text: str, sizes: tuple[int, int]
-) -> None:
+def test_unequal_shares_train_as_one_process_does(processes, model, text, sizes) -> None:
     plan = pooled_plan(text, MODELS[model], sizes)
     shares = [share_of(plan, replica) for replica in range(plan.layout.dp)]
     assert len({share.microbatches for share in shares}) > 1

@@ -78,9 +78,7 @@ def saved_run(processes: Processes, layout: str, folder: Path, model: dict = GPT
         ],
     ),
 )
-def test_the_same_plan_resumes_bit_for_bit(
-    layout: str, model: dict[str, Any], training: dict[str, Any], processes, tmp_path
-) -> None:
+def test_the_same_plan_resumes_bit_for_bit(layout, model, training, processes, tmp_path) -> None:
     """Losses and gradient norms equal those of the run that was not interrupted, compared exactly."""
     expected = saved_run(processes, layout, tmp_path, model, **training)
     plan = plan_for(layout, model, **training)
@@ -111,9 +109,7 @@ ADAPTED: dict[str, Any] = {"tuning": {"rank": 4, "targets": ("all-linear",), "al
         ("tp2 pp2 mbs2", "dp2 mbs2 zero3", LLAVA, TWO_IMAGES | {"freeze": ("tower",)}),
     ],
 )
-def test_another_plan_goes_on_with_the_same_curve(
-    saved, resumed: str, model: dict[str, Any], job: dict[str, Any], processes, tmp_path
-) -> None:
+def test_another_plan_goes_on_with_the_same_curve(saved, resumed, model, job, processes, tmp_path) -> None:
     """Within what layouts differ in anyway; two steps, as a wrong moment shows in the second. Of adapters the
     checkpoint has nothing else: what is frozen is drawn again."""
     expected = saved_run(processes, saved, tmp_path, model, **job)
@@ -281,10 +277,10 @@ def test_a_full_disk_leaves_the_checkpoint_before(processes, tmp_path) -> None:
     ],
 )
 def test_another_runs_checkpoint_is_refused(
-    model: dict,
-    training: dict,
-    how: dict,
-    said: str,
+    model,
+    training,
+    how,
+    said,
     processes,
     tmp_path,  # type: ignore[type-arg]
 ) -> None:

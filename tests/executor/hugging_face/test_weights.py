@@ -248,9 +248,7 @@ def _full(writer: Any) -> None:
 @pytest.mark.parametrize(
     ("model", "family"), [(GPT, "gpt2"), (LLAMA, "llama"), (MOE | {"routing_bias": True}, "ernie4_5_moe")]
 )
-def test_a_model_of_our_own_gets_the_config_of_a_family(
-    processes, tmp_path, model: dict[str, Any], family: str
-) -> None:
+def test_a_model_of_our_own_gets_the_config_of_a_family(processes, tmp_path, model, family) -> None:
     plan = plan_for("tp2 mbs2", model)
     processes.run(2, _save, plan, tmp_path / "out")
     assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == family
@@ -324,9 +322,7 @@ def reference(
     ("model_type", "layout"),
     [*(("gemma", layout) for layout in first_of(4, LAYOUTS)), ("nemotron", "mbs2"), ("llama", "mbs2")],
 )
-def test_decay_pulls_gains_to_where_their_family_does(
-    model_type: str, layout: str, processes, tmp_path
-) -> None:
+def test_decay_pulls_gains_to_where_their_family_does(model_type, layout, processes, tmp_path) -> None:
     spec, _ = make_folder(tmp_path / "in", model_type)
     plan = plan_of(spec, layout)
     expected, gains = reference(plan, tmp_path / "in", less_one=model_type != "llama")

@@ -268,9 +268,7 @@ class Stream:
         (SIDE, object, None),
     ],
 )
-def test_waits_are_of_the_compute_stream_and_have_their_cause(
-    stream: object, kind: type, cause: str | None, monkeypatch
-) -> None:
+def test_waits_are_of_the_compute_stream_and_have_their_cause(stream, kind, cause, monkeypatch) -> None:
     """A stream of copies that waits behind compute keeps nothing from computing."""
     monkeypatch.setattr(torch.cuda, "default_stream", lambda device: Stream(COMPUTE))
     monkeypatch.setattr(torch.cuda.Stream, "wait_event", lambda stream, event: None)

@@ -137,9 +137,7 @@ def test_cuda_without_devices_is_an_error_about_the_host() -> None:
         ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}, {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}),
     ],
 )
-def test_allocators_of_gpus_grow_their_segments_unless_told_otherwise(
-    said: dict[str, str], expected: dict[str, str]
-) -> None:
+def test_allocators_of_gpus_grow_their_segments_unless_told_otherwise(said, expected) -> None:
     found = worker_environment(said)
     assert {name: found[name] for name in found if name == "PYTORCH_ALLOC_CONF"} == expected
 

@@ -14,7 +14,7 @@ from torch.nn.attention.flex_attention import BlockMask
 
 from executor.axes.context import Merged, tile_of_ring, tiles_of_whole, zigzag_places
 from executor.models.attention import AttentionInputs, AttentionResult, WrittenOut, kernel_for
-from executor.models.positions import FlexAttention, Places, Visibility, WholeSequence, positions
+from executor.models.positions import FlexAttention, Visibility, WholeSequence, positions
 
 SIGHTS = [
     Visibility(),
@@ -45,9 +45,7 @@ def seen(query: int, key: int, visibility: Visibility) -> bool:
 @pytest.mark.parametrize("visibility", SIGHTS)
 @pytest.mark.parametrize("queries", [(range(4),), (range(2, 4), range(8, 10)), (range(6, 9),)])
 @pytest.mark.parametrize("keys", [(range(4),), (range(2, 4), range(8, 10)), (range(9),), (range(10, 12),)])
-def test_a_query_sees_what_is_before_it_as_far_as_the_window(
-    visibility: Visibility, queries: Places, keys: Places
-) -> None:
+def test_a_query_sees_what_is_before_it_as_far_as_the_window(visibility, queries, keys) -> None:
     like = torch.zeros(())
     bias = visibility.bias(queries, keys, 4, like)
     at, of = positions(queries, like.device).tolist(), positions(keys, like.device).tolist()
@@ -174,9 +172,7 @@ def test_a_shared_mask_is_the_one_asked_for() -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("value_width", [8, 4])
 @pytest.mark.parametrize(("queries", "causal"), [(12, True), (5, True), (5, False)])
-def test_both_passes_of_a_kernel_are_autograds(
-    queries: int, causal: bool, value_width: int, device: str
-) -> None:
+def test_both_passes_of_a_kernel_are_autograds(queries, causal, value_width, device) -> None:
     """Square or not, grouped heads, values as wide as keys or not: the kernel chosen and the one written out."""
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     near = 2e-2 if device == "cuda" else 1e-5
@@ -200,9 +196,7 @@ def test_both_passes_of_a_kernel_are_autograds(
 
 @pytest.mark.parametrize("visibility", SIGHTS)
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_tiles_of_a_ring_and_of_a_gathered_sequence_make_up_the_whole(
-    visibility: Visibility, ranks: int
-) -> None:
+def test_tiles_of_a_ring_and_of_a_gathered_sequence_make_up_the_whole(visibility, ranks) -> None:
     """Every rank's rows, merged over the tiles of either way, without any communication."""
     query, key, value, _ = (one.detach() for one in tensors(4 * ranks))
     expected = written_out(query, key, value, visibility)

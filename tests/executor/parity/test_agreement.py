@@ -30,7 +30,5 @@ def objections(plans: list[Plan], steps: list[int]) -> str:
         (("dp2 mbs2", "dp2 mbs2"), [3, 4], "ranks were started with different plans or flags"),
     ],
 )
-def test_all_ranks_say_so_where_one_differs(
-    layouts: tuple[str, str], steps: list[int], said: str, processes
-) -> None:
+def test_all_ranks_say_so_where_one_differs(layouts, steps, said, processes) -> None:
     assert processes.run(2, objections, [plan_for(layout) for layout in layouts], steps) == [said, said]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -52,9 +51,7 @@ def test_flops_are_torchs(freeze: tuple[str, ...]) -> None:
         ("tp2 mbs2", LLAMA, {"tuning": {"rank": 4, "targets": ("all-linear",), "alpha": 8.0}}),
     ],
 )
-def test_bytes_are_those_of_the_plan(
-    processes, tmp_path, layout: str, model: dict[str, Any], job: dict[str, Any]
-) -> None:
+def test_bytes_are_those_of_the_plan(processes, tmp_path, layout, model, job) -> None:
     """Of towers, frozen parts and adapters."""
     report = processes.run(2, _reported, plan_for(layout, model, **job), tmp_path)[0]
     for rank in report.ranks:

@@ -117,9 +117,7 @@ def test_every_kernel_is_an_operator_of_this_torch(operator: str) -> None:
         ({"positions": "alibi"}, "cp2 mbs2", False),
     ],
 )
-def test_where_nobody_follows_windows_take_another_kernel(
-    change: dict[str, Any], layout: str, taken: bool, monkeypatch
-) -> None:
+def test_where_nobody_follows_windows_take_another_kernel(change, layout, taken, monkeypatch) -> None:
     """As if this CPU had its kernels."""
     monkeypatch.setattr(sequences, "_DEVICES", ("cpu",))
     plan = plan_for(layout, LLAMA | {"head_dim": 16} | change)

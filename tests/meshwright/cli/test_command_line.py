@@ -43,8 +43,7 @@ def test_amounts_in_words_are_said_in_numbers(meshwright) -> None:
         "--layout",
         "dp8 mbs1 zero0 recompute=full",
     )
-    answer = meshwright("estimate", *ASKED[:4], *amounts)
-    assert answer.code == 0
+    answer = meshwright.done("estimate", *ASKED[:4], *amounts)
     assert "assumed: `--sequence 1K` is 1,024 tokens\n" in answer.err
     assert "assumed: `--global-batch 64K tokens` is 64 sequences of 1,024 tokens\n" in answer.err
 

@@ -41,13 +41,10 @@ def pipe(plan_file) -> Iterator[str]:
     ],
     ids=" ".join,
 )
-def test_a_plan_from_a_pipe_is_read_once(
-    meshwright, words: tuple[str, ...], pipe, tmp_path, monkeypatch
-) -> None:
+def test_a_plan_from_a_pipe_is_read_once(meshwright, words, pipe, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     before = 2 if words[0] in ("plot", "plan") else 1
-    answer = meshwright(*words[:before], pipe, *words[before:])
-    assert answer.code == 0, answer.err
+    meshwright.done(*words[:before], pipe, *words[before:])
 
 
 def test_a_run_reads_its_plan_once(meshwright, pipe, plan_file, monkeypatch) -> None:
@@ -116,9 +113,7 @@ def test_a_pipe_is_not_read_to_see_whose_file_it_is(meshwright, named, name: str
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("late", [0.0, 0.3], ids=["at once", "late"])
-def test_what_somebody_writes_to_a_named_pipe_is_read_whole(
-    meshwright, plan_file, named, late: float
-) -> None:
+def test_what_somebody_writes_to_a_named_pipe_is_read_whole(meshwright, plan_file, named, late) -> None:
     """However late the first bytes come: who has it open for writing is waited for."""
     pipe, text = named("plan.yaml"), plan_file.read_bytes()
     first = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # without a reader it could not be opened for writing

@@ -147,8 +147,7 @@ def test_hits_and_latency_stand_beside_the_plan(meshwright, plan) -> None:
         assert 0 < one["latency_seconds"] < 1
         assert one["measured_samples_per_second"] > 0
     assert [one["p99_seconds"] is None for one in record["batches"]] == [False, True]
-    code, text, _ = meshwright(*asked[:2], "--synthetic", "500", "--scale", "0.1", "--batch", "16")
-    assert code == 0
+    text = meshwright.done(*asked[:2], "--synthetic", "500", "--scale", "0.1", "--batch", "16").out
     assert "shop served on cpu: 3 tables of 1.7 MiB, 0.1 of the plan's rows" in text
     assert all(len(line) <= 80 for line in text.splitlines())
 
@@ -157,8 +156,7 @@ def test_requests_of_a_file_get_their_vectors(meshwright, plan, tmp_path) -> Non
     lines = ['{"users": 0, "items.0": [3, 3, 79999]}', "", '{"users": [399999], "items.1": 2}', "{}"]
     (tmp_path / "asked.jsonl").write_text("\n".join(lines))
     asked = ("serve", plan, "--requests", str(tmp_path / "asked.jsonl"), "-o", str(tmp_path / "found.npz"))
-    code, _, err = meshwright(*asked)
-    assert code == 0
+    err = meshwright.done(*asked).err
     assert "found.npz" in err
     found = np.load(tmp_path / "found.npz")
     assert {name: of.shape for name, of in found.items()} == dict.fromkeys(

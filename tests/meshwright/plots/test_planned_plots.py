@@ -285,7 +285,7 @@ def test_a_plan_says_which_axis_uses_which_links(meshwright, plan_file, tmp_path
 def test_unconnected_nodes_do_not_scale(meshwright, tmp_path) -> None:
     path = tmp_path / "small.yaml"
     small = ("gpt2-tiny", "local", "--gpus", "2", "--global-batch", "8", "--sequence", "128")
-    assert meshwright("plan", *small, *QUICK, "-o", str(path)).code == 0
+    meshwright.done("plan", *small, *QUICK, "-o", str(path))
     answer = meshwright("plot", "scaling", str(path), "--gpus", "1,4,6", "-o", str(tmp_path / "x.png"))
     assert answer.code == 2
     assert (
@@ -298,8 +298,7 @@ def test_frontier_of_any_two_objectives(meshwright, plan_file, tmp_path, between
     path = tmp_path / "frontier.svg"
     money = ("--price", "2.5") if "cost" in between else ()
     words = ("--gpus", "4,8", "--between", between, "--tokens", "1B", *money, "-o", str(path), "--json")
-    answer = meshwright("plot", "frontier", str(plan_file), *words)
-    assert answer.code == 0, answer.err
+    answer = meshwright.done("plot", "frontier", str(plan_file), *words)
     points = json.loads(answer.out)["points"]
     assert points
     assert {*between.split(","), "gpus", "layout", "gap"} <= set(points[0])
@@ -333,8 +332,7 @@ SHARDING = "table:0=column2@0,3/host table:1=hot(0.1)+whole@2 table:2=row table:
 def plan(meshwright, tmp_path) -> Path:
     (tmp_path / "shop.yaml").write_text(SHOP)
     asked = ("dgx-h100", "--gpus", "4", "--global-batch", "8K", "--layout", SHARDING)
-    done = meshwright("estimate", str(tmp_path / "shop.yaml"), *asked, "-o", str(tmp_path / "plan.yaml"))
-    assert done.code == 0, done.err
+    meshwright.done("estimate", str(tmp_path / "shop.yaml"), *asked, "-o", str(tmp_path / "plan.yaml"))
     return tmp_path / "plan.yaml"
 
 

@@ -124,9 +124,7 @@ def test_moves_lie_in_lanes_below_their_rank() -> None:
     ("schedule", "vpp", "halves"),
     [("1f1b", 1, set()), ("zbv", 2, {"input", "weights"}), ("dualpipev", 2, {"input", "weights"})],
 )
-def test_halves_of_a_backward_pass_have_colours_of_their_own(
-    schedule: str, vpp: int, halves: set[str]
-) -> None:
+def test_halves_of_a_backward_pass_have_colours_of_their_own(schedule, vpp, halves) -> None:
     figure = timeline(timeline_points(schedule, 4, vpp, 12), 4, "subject")
     (legend,) = figure.legends
     names = [text.get_text() for text in legend.get_texts()]

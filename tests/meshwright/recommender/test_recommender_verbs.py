@@ -30,8 +30,7 @@ def model(tmp_path_factory) -> str:
 @pytest.fixture
 def plan(meshwright, model, tmp_path) -> str:
     path = str(tmp_path / "plan.yaml")
-    done = meshwright("plan", model, *ASKED, "-o", path)
-    assert done.code == 0, done.err
+    meshwright.done("plan", model, *ASKED, "-o", path)
     return path
 
 
@@ -39,12 +38,11 @@ def test_a_plan_file_is_explained_verified_and_asked_again(meshwright, plan, tmp
     explained = meshwright("explain", plan)
     assert "Bottleneck: " in explained.out
     assert "step then" in explained.out
-    assert json.loads(meshwright("explain", plan, "--json").out)["certificate"]["gap"] == 0
-    verified = meshwright("verify", plan)
-    assert verified.code == 0, verified.out
+    assert meshwright.json("explain", plan)["certificate"]["gap"] == 0
+    verified = meshwright.done("verify", plan)
     assert "shop on 2 x h100-sxm" in verified.out
     again = tmp_path / "again.yaml"
-    assert meshwright("plan", "--replay", plan, "-o", str(again)).code == 0
+    meshwright.done("plan", "--replay", plan, "-o", str(again))
     assert again.read_bytes() == Path(plan).read_bytes()
 
 
@@ -73,21 +71,20 @@ def test_verify_names_what_differs_beside_the_step(meshwright, plan, tmp_path) -
     changed = tmp_path / "changed.yaml"
     before, said, after = Path(plan).read_text().partition("  fullest_moment:")
     changed.write_text(before + "  fullest_moment: []\n" + after[after.index("  device_memory:") :])
-    told = " ".join(meshwright("verify", str(changed)).out.split())
+    told = meshwright("verify", str(changed)).said
     assert said
     assert "`fullest_moment.entries` says 0, computed again it is " in told
 
 
 def test_why_not_prices_a_table_held_otherwise(meshwright, plan) -> None:
-    told = " ".join(meshwright("explain", plan, "--why-not", "table:0=row").out.split())
+    told = meshwright("explain", plan, "--why-not", "table:0=row").said
     assert "user is held as" in told
     assert "With this change alone: step " in told
     assert "It fits: " in told
     assert "With the other tables re-planned: " in told
-    refused = meshwright("explain", plan, "--why-not", "table:0=column7")
-    assert refused.code == 0
-    assert "user has 64 columns, which 7 slices do not divide" in " ".join(refused.out.split())
-    document = json.loads(meshwright("explain", plan, "--why-not", "table:0=row", "--json").out)
+    refused = meshwright.done("explain", plan, "--why-not", "table:0=column7")
+    assert "user has 64 columns, which 7 slices do not divide" in refused.said
+    document = meshwright.json("explain", plan, "--why-not", "table:0=row")
     assert document["placed_anew"]["step_seconds"] >= document["plan"]["step_seconds"] * (1 - 1e-9)
     assert meshwright("explain", plan, "--why-not", "table:9=row").code == 2
 
@@ -130,10 +127,10 @@ def test_a_dry_run_builds_every_rank_as_large_as_predicted(meshwright, model, tm
         f"{layout} table:3=whole@5/cached(0.1)",
     )
     plan = str(tmp_path / "plan.yaml")
-    assert meshwright("estimate", model, *asked, "-o", plan).code == 0
+    meshwright.done("estimate", model, *asked, "-o", plan)
     answer = meshwright("run", plan, "--dry-run")
     assert "shop on 16 ranks: built without devices" in answer.out
-    ranks = json.loads(meshwright("run", plan, "--dry-run", "--json").out)["ranks"]
+    ranks = meshwright.json("run", plan, "--dry-run")["ranks"]
     assert [one["rank"] for one in ranks] == list(range(16))
     for one in ranks:
         assert one["table_bytes"] == pytest.approx(one["predicted_table_bytes"], rel=1e-4)
@@ -152,8 +149,7 @@ def today(meshwright, tmp_path) -> Path:
     """All large tables on one of sixteen GPUs."""
     (tmp_path / "shop.yaml").write_text(MODEL)
     asked = ("dgx-h100", "--gpus", "16", "--global-batch", "64K", "--layout", TODAY)
-    done = meshwright("estimate", str(tmp_path / "shop.yaml"), *asked, "-o", str(tmp_path / "today.yaml"))
-    assert done.code == 0, done.err
+    meshwright.done("estimate", str(tmp_path / "shop.yaml"), *asked, "-o", str(tmp_path / "today.yaml"))
     return tmp_path / "today.yaml"
 
 
@@ -174,10 +170,9 @@ def test_each_change_fits_and_gains_alone_and_with_those_before_it(today) -> Non
 
 
 def test_advice_in_words_and_as_a_document(meshwright, today, tmp_path) -> None:
-    answer = meshwright("advise", str(today), "-o", str(tmp_path / "best.yaml"))
-    assert answer.code == 0, answer.err
+    answer = meshwright.done("advise", str(today), "-o", str(tmp_path / "best.yaml"))
     assert max(map(len, answer.out.splitlines())) <= 80
-    told = " ".join(answer.out.split())
+    told = answer.said
     for said in (
         "+ item: ",
         "Every change fits in memory and gains, alone",
@@ -185,14 +180,14 @@ def test_advice_in_words_and_as_a_document(meshwright, today, tmp_path) -> None:
         "twice the bandwidth of",
     ):
         assert said in told
-    document = json.loads(meshwright("advise", str(today), "--json").out)
+    document = meshwright.json("advise", str(today))
     assert document["layout"] == TODAY
     assert "25 % more device memory" in {one["change"] for one in document["further"]}
     assert {one["trouble"] for one in document["further"]} >= {"other links", "other GPUs", "other hosts"}
     best = load_any_plan(tmp_path / "best.yaml")
     assert best.layout == document["best_layout"]
     assert document["certificate"]["value"] == pytest.approx(document["best"]["step_seconds"])
-    assert meshwright("verify", str(tmp_path / "best.yaml")).code == 0
+    meshwright.done("verify", str(tmp_path / "best.yaml"))
     again = meshwright("advise", str(tmp_path / "best.yaml"))
     assert "Nothing to change: no sharding is faster." in again.out
 
@@ -214,11 +209,9 @@ def test_one_of_sixty_four_gpus(tmp_path, meshwright) -> None:
     """Its rows to the byte, text, JSON and file alike; its compute is left out, as this is no H100."""
     path, out = tmp_path / "plan.yaml", tmp_path / "rank.json"
     words = ("dgx-h100", "--gpus", "64", "--global-batch", "4096")
-    done = meshwright("estimate", "dlrm-tiny", *words, "--layout", LAYOUT, "-o", str(path))
-    assert done.code == 0, done.err
+    meshwright.done("estimate", "dlrm-tiny", *words, "--layout", LAYOUT, "-o", str(path))
     rows = -(-(20000 - 37) // 64) * 16 + 2000 * 4 + 2 * 250 * 16 + 100 * 16 + 3 * 100 * 16
-    said = meshwright("emulate", str(path), "--rank", "37", "--steps", "1", "-o", str(out))
-    assert said.code == 0, said.err
+    said = meshwright.done("emulate", str(path), "--rank", "37", "--steps", "1", "-o", str(out))
     assert "dlrm-tiny: rank 37 of 64 alone on cpu" in said.out
     assert "Compute is left out" in said.out
     assert max(map(len, said.out.splitlines())) <= 80
@@ -233,7 +226,7 @@ def test_one_of_sixty_four_gpus(tmp_path, meshwright) -> None:
 def test_sizes_alone_are_for_transformers(tmp_path, meshwright) -> None:
     path = tmp_path / "plan.yaml"
     words = ("local", "--gpus", "2", "--global-batch", "64", "--precision", "fp32")
-    assert meshwright("estimate", "dlrm-tiny", *words, "--layout", "table:0-7=row", "-o", str(path)).code == 0
+    meshwright.done("estimate", "dlrm-tiny", *words, "--layout", "table:0-7=row", "-o", str(path))
     refused = meshwright("emulate", str(path), "--fake")
     assert refused.code == 2
     assert "--fake does not go with a recommender" in refused.err

@@ -73,9 +73,7 @@ def test_a_width_that_nothing_divides_says_so(meshwright, tmp_path) -> None:
         (("--gpus", "16"), ["4.7 TiB of each node's host memory would do"]),
     ],
 )
-def test_a_table_that_fits_nowhere_says_what_would_hold_it(
-    meshwright, tmp_path, words: tuple[str, ...], said: list[str]
-) -> None:
+def test_a_table_that_fits_nowhere_says_what_would_hold_it(meshwright, tmp_path, words, said) -> None:
     """Two slices in one node fill that node's host with the whole table, however they are cut."""
     answer = meshwright("plan", written(tmp_path, ("rows: 4000000", "rows: 40000000000")), *ASKED, *words)
     assert answer.code == 1

@@ -47,9 +47,7 @@ def test_a_peak_near_the_limit_is_tight(make_estimate) -> None:
 
 
 @pytest.mark.parametrize(("scale", "said"), [(0.44, "MFU 125.0 %"), (0.56, "HFU 101.8 %"), (0.6, "")])
-def test_more_than_the_hardware_can_do_is_said_aloud(
-    make_estimate, question, scale: float, said: str
-) -> None:
+def test_more_than_the_hardware_can_do_is_said_aloud(make_estimate, question, scale, said) -> None:
     estimate = make_estimate(scale=scale)
     warned = " ".join(estimate_text(estimate).split()).partition("warning: ")[2]
     assert warned == "; ".join(estimate_record(estimate, question)["warnings"])

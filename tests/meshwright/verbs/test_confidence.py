@@ -55,7 +55,7 @@ def test_a_plan_file_keeps_it(meshwright, tmp_path) -> None:
     assert load_plan(path).confidence == 0.99
     again = meshwright("plan", "--replay", str(path), "--json")
     assert json.loads(again.out)["plans"] == document["plans"]
-    assert meshwright("verify", str(path)).code == 0
+    meshwright.done("verify", str(path))
 
 
 def test_it_holds_below_a_limit_of_ones_own(meshwright) -> None:
@@ -92,7 +92,7 @@ def test_what_is_no_confidence_is_refused(said: str) -> None:
 def test_without_it_something_may_fit(meshwright) -> None:
     """One of the remedies where nothing fits with so much chance."""
     asked = (*ASKED[:2], "--gpus", "1", *ASKED[4:], "--max-memory", "2600 MiB")
-    assert meshwright("plan", *asked, *QUICK).code == 0
+    meshwright.done("plan", *asked, *QUICK)
     assert "without --confidence: " in meshwright.refusal(
         "plan", *asked, *QUICK, "--confidence", "99%", code=1
     )

@@ -166,7 +166,7 @@ def test_what_the_executor_cannot_train_is_not_run(meshwright, tmp_path) -> None
     plan = tmp_path / "plan.yaml"
     layout = ("--layout", "dp8 mbs1 zero0", "-o", str(plan))
     asked = (*ASKED, "--optimizer", "adafactor", "--stack", "fsdp")
-    assert meshwright("estimate", *asked, *layout).code == 0
+    meshwright.done("estimate", *asked, *layout)
     assert "not adafactor" in meshwright.refusal("run", str(plan), "--dry-run")
     exported = meshwright("export", str(plan), "--to", "torchrun")
     assert (exported.code, exported.out) == (1, "")
@@ -198,7 +198,7 @@ def test_adapters_beside_recurrences_are_not_run(meshwright, tmp_path) -> None:
     assert (
         meshwright("estimate", str(model), "local", *words, "--layout", "mbs1", "--targets", "q,v").code == 0
     )
-    assert meshwright("run", plan, "--dry-run").code == 0
+    meshwright.done("run", plan, "--dry-run")
 
 
 SAID_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "tf32": 4.0, "int8": 1.0, "nf4": 4.127 / 8}
@@ -258,10 +258,9 @@ def test_blank_lines_of_a_file_say_nothing(meshwright, tmp_path) -> None:
             (tmp_path / "lengths.csv").write_text(
                 text.format(blank).removeprefix("\n" if blank == "\n" else "")
             )
-            answer = meshwright(
+            answer = meshwright.done(
                 "estimate", *UNDER_FSDP, *SHARDED, "--lengths", str(tmp_path / "lengths.csv"), "--json"
             )
-            assert answer.code == 0, answer.err
             said.append(json.loads(answer.out)["question"]["lengths"]["mean_tokens"])
         assert len(set(said)) == 1
 
@@ -269,15 +268,13 @@ def test_blank_lines_of_a_file_say_nothing(meshwright, tmp_path) -> None:
 def test_a_plan_file_keeps_them(meshwright, tmp_path) -> None:
     plan = tmp_path / "plan.yaml"
     words = (*UNDER_FSDP, *SHARDED, "--lengths", "lognormal(600,1.5)")
-    answer = meshwright("estimate", *words, "-o", str(plan))
-    assert answer.code == 0
+    answer = meshwright.done("estimate", *words, "-o", str(plan))
     assert "% of documents are longer than a sequence, and cut to it" in answer.err
-    assert "packed into sequences of 2,048" in " ".join(meshwright("explain", str(plan)).out.split())
-    written = meshwright("export", str(plan), "--to", "accelerate")
-    assert written.code == 0
+    assert "packed into sequences of 2,048" in meshwright("explain", str(plan)).said
+    written = meshwright.done("export", str(plan), "--to", "accelerate")
     assert "its own data makes sequences of documents" in " ".join(written.err.split())
     assert "on documents of unlike length" in meshwright.refusal("run", str(plan), "--dry-run")
-    assert meshwright("estimate", *UNDER_FSDP, *SHARDED, "--answers", "0.5", "-o", str(plan)).code == 0
+    meshwright.done("estimate", *UNDER_FSDP, *SHARDED, "--answers", "0.5", "-o", str(plan))
     assert "the executor's loss counts every token" in meshwright("run", str(plan), "--dry-run").err
 
 
@@ -301,9 +298,7 @@ def test_a_plan_file_keeps_them(meshwright, tmp_path) -> None:
         ("", ("--packing", "pack"), "there are none"),
     ],
 )
-def test_what_cannot_be_read_is_refused(
-    content: str, words: tuple[str, ...], said: str, meshwright, tmp_path
-) -> None:
+def test_what_cannot_be_read_is_refused(content, words, said, meshwright, tmp_path) -> None:
     file = tmp_path / "lengths.csv"
     file.write_text(content)
     named = () if words and not content else ("--lengths", str(file))

@@ -37,7 +37,7 @@ def test_a_plan_is_verified_and_replayed_to_the_same_bytes(question, meshwright,
         limits = {explained["plan"]["memory_limit"] for explained in (meshwright.json("explain", first),)}
         assert limits == {answer["plans"][0]["memory_limit"]}
         barred = meshwright("explain", first, "--why-not", "dp8 mbs8")
-        assert "the plan's restrictions kept it out" in " ".join(barred.out.split())
+        assert "the plan's restrictions kept it out" in barred.said
     if question == "precisions":
         plan = load_plan(first)
         assert (plan.training.precision, plan.objective.precisions) == ("bf16", ("fp32", "bf16"))
@@ -71,7 +71,7 @@ def test_what_a_plan_proves_of_its_rivals_is_not_searched_again(meshwright, tmp_
         raise AssertionError("rivals were searched again")
 
     path = str(tmp_path / "plan.yaml")
-    assert meshwright("plan", *ASKED, *QUICK, "--pick", "fastest", "-o", path).code == 0
+    meshwright.done("plan", *ASKED, *QUICK, "--pick", "fastest", "-o", path)
     monkeypatch.setattr("planner.explain.reasons.search_on", unsearched)
     explained = meshwright("explain", path, "--json")
     picture = meshwright("plot", "time", path, "--json", "-o", str(tmp_path / "time.png"))
@@ -127,8 +127,7 @@ def test_assumptions_about_a_hugging_face_config_are_said(meshwright, tmp_path) 
         ' "intermediate_size": 512, "vocab_size": 1000}'
     )
     words = ("plan", str(config), *ASKED[1:], *QUICK, "--json")
-    answer = meshwright(*words)
-    assert answer.code == 0
+    answer = meshwright.done(*words)
     assumed = json.loads(answer.out)["assumptions"]
     assert assumed
     assert [f"assumed: {one}" for one in assumed] == answer.err.splitlines()
@@ -156,7 +155,7 @@ def test_the_plan_that_is_written_is_the_one_to_run(meshwright, tmp_path) -> Non
         format_bytes(one["memory_limit"]) for one in (told["plan"], load_plan(first).prediction.model_dump())
     }
     assert len(limits) == 1
-    assert f"of {limits.pop()}" in " ".join(explained.out.split())  # one plan, one limit
+    assert f"of {limits.pop()}" in explained.said  # one plan, one limit
     assert told["plan"]["fits_probability"] >= FITTING
     assert document["export"] == {"to": "megatron", "why_not": ""}
     answer = meshwright("plan", *BIG, *QUICK, "--pick", "fastest", "-o", str(paper))
@@ -166,8 +165,7 @@ def test_the_plan_that_is_written_is_the_one_to_run(meshwright, tmp_path) -> Non
 
 def test_a_recommendation_that_time_did_not_allow_is_missed(meshwright, monkeypatch) -> None:
     monkeypatch.setattr("planner.answers.recommend.recommend", lambda *_: None)
-    answer = meshwright("plan", *ASKED)
-    assert answer.code == 0
+    answer = meshwright.done("plan", *ASKED)
     assert "warning: time ran out before simpler layouts" in answer.err
     assert "warning: time ran out" not in meshwright("plan", *ASKED, "--pick", "fastest").err
 
@@ -178,8 +176,7 @@ ON_H100 = ("gpt2-small", "dgx-h100", "--gpus", "8", "--global-batch", "64", "--s
 def test_a_plan_remembers_what_it_was_kept_to(tmp_path, meshwright) -> None:
     path = tmp_path / "plan.yaml"
     flags = ("--fix", "pp>=2", "--fix", "dp=1,2,4", "--fix", "order=tp-pp-cp-dp", "--forbid", "vpp")
-    code, _, _ = meshwright("plan", *ON_H100, *flags, "--for", "megatron", "--top", "1", "-o", str(path))
-    assert code == 0
+    meshwright.done("plan", *ON_H100, *flags, "--for", "megatron", "--top", "1", "-o", str(path))
     plan = load_plan(path)
     assert plan.recommendation is not None
     asked = plan.recommendation.asked
@@ -191,14 +188,12 @@ def test_a_plan_remembers_what_it_was_kept_to(tmp_path, meshwright) -> None:
     assert plan.layout.pp >= 2
     assert plan.layout.vpp == 1
     assert len(plan.layout.recompute) == 1
-    code, _, err = meshwright("explain", str(path), "--why-not", "pp2 dp4 schedule=gpipe")
-    assert code == 0, err
+    meshwright.done("explain", str(path), "--why-not", "pp2 dp4 schedule=gpipe")
 
 
 def test_the_stack_is_the_trainers_unless_another_is_named(meshwright) -> None:
     def stack(*words: str) -> str:
-        code, out, err = meshwright("plan", *ON_H100, "--top", "1", "--json", *words)
-        assert code == 0, err
+        out = meshwright.done("plan", *ON_H100, "--top", "1", "--json", *words).out
         return str(json.loads(out)["question"]["stack"])
 
     assert stack("--for", "torchtitan") == "torchtitan"
@@ -215,8 +210,7 @@ def test_a_stack_with_a_name_of_its_own_goes_with_every_trainer(tmp_path, meshwr
 
 def test_of_several_precisions_the_fastest_is_answered(meshwright) -> None:
     def step(precision: str) -> tuple[str, float, str]:
-        code, out, err = meshwright("plan", *ON_H100, "--top", "1", "--json", "--precision", precision)
-        assert code == 0, err
+        _, out, err = meshwright.done("plan", *ON_H100, "--top", "1", "--json", "--precision", precision)
         found = json.loads(out)
         return found["question"]["precision"], found["plans"][0]["step_seconds"], err
 

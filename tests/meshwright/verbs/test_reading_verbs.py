@@ -19,7 +19,7 @@ from meshwright.terminal.output import Output
 def test_compare_names_what_was_asked_differently(meshwright, plan_file, tmp_path) -> None:
     other = tmp_path / "other.yaml"
     larger = ("gpt2-medium", *ASKED[1:3], "16", *ASKED[4:])
-    assert meshwright("estimate", *larger, "--layout", "dp16 mbs2 zero1", "-o", str(other)).code == 0
+    meshwright.done("estimate", *larger, "--layout", "dp16 mbs2 zero1", "-o", str(other))
     document = meshwright.json("compare", str(plan_file), str(other))
     differs = {one["what"]: one["values"] for one in document["differs"]}
     assert differs == {"model": ["gpt2-small", "gpt2-medium"], "GPUs": ["8", "16"]}
@@ -37,8 +37,8 @@ def test_compare_says_what_the_model_can_tell(meshwright, plan_file) -> None:
 
 def test_explain_of_a_layout_that_was_asked_for(meshwright, tmp_path) -> None:
     path = tmp_path / "asked.yaml"
-    assert meshwright("estimate", *ASKED, "--layout", "tp4 dp2 mbs1 zero0", "-o", str(path)).code == 0
-    said = " ".join(meshwright("explain", str(path)).out.split())
+    meshwright.done("estimate", *ASKED, "--layout", "tp4 dp2 mbs1 zero0", "-o", str(path))
+    said = meshwright("explain", str(path)).said
     assert "Given, not searched for: a search finds tp1 pp1 dp8" in said
     assert "restrictions" not in said
     document = meshwright.json("explain", str(path))
@@ -57,7 +57,7 @@ def test_a_partial_layout_means_one_thing_in_every_verb(meshwright, plan_file) -
     assert estimated["filled_in"] == against["filled_in"] == compared["filled_in"]
     assert estimated["filled_in"][:1] == ["pp1"]
     assert estimated["filled_in_gap"] == 0
-    said = " ".join(meshwright("estimate", *ASKED, "--layout", "tp4").out.split())
+    said = meshwright("estimate", *ASKED, "--layout", "tp4").said
     assert f"Filled in {' '.join(estimated['filled_in'])}: proved the fastest of" in said
 
 
@@ -102,9 +102,8 @@ def failed_checks(meshwright, path: Path) -> list[str]:
 def test_a_layout_that_was_asked_for(meshwright, tmp_path) -> None:
     """Its price is checked; one that is too large fails in that alone."""
     path, large = tmp_path / "asked.yaml", ("gpt2-xl", "gce-g2", *ASKED[2:], "--layout", "dp8 mbs2 zero0")
-    assert meshwright("estimate", *ASKED, "--layout", "tp2 dp4 mbs2 zero0", "-o", str(path)).code == 0
-    answer = meshwright("verify", str(path))
-    assert answer.code == 0
+    meshwright.done("estimate", *ASKED, "--layout", "tp2 dp4 mbs2 zero0", "-o", str(path))
+    answer = meshwright.done("verify", str(path))
     assert "Verified as a price: " in answer.out
     assert meshwright("estimate", *large, "-o", str(path)).code == 1
     assert failed_checks(meshwright, path) == ["fits"]
@@ -141,10 +140,10 @@ def test_a_layout_to_generate_with(plan: str, meshwright) -> None:
 
 def test_what_is_not_one_model_is_refused(plan: str, tmp_path, meshwright) -> None:
     other, layout = str(tmp_path / "b.yaml"), ("--layout", "dp16 mbs1 zero3")
-    assert meshwright("estimate", "gpt2-small", "dgx-h100", *JOB, *layout, "-o", other).code == 0
+    meshwright.done("estimate", "gpt2-small", "dgx-h100", *JOB, *layout, "-o", other)
     assert "different models: gpt2-medium and gpt2-small" in meshwright.refusal("reshard", plan, other)
     assert meshwright("reshard", plan, "tp3 dp5").code == 2
-    assert meshwright("estimate", "gpt2-medium", "dgx-a100-80gb", *JOB, *layout, "-o", other).code == 0
+    meshwright.done("estimate", "gpt2-medium", "dgx-a100-80gb", *JOB, *layout, "-o", other)
     assert "on different nodes" in meshwright("reshard", plan, other).err
 
 
@@ -155,16 +154,15 @@ LONG = "tp2 pp1 dp4 mbs1 zero1 layers=" + ",".join(["12"] + ["0"] * 120)
 @pytest.mark.parametrize("verb", ["compare", "reshard"])
 def test_a_layout_is_no_file(verb: str, meshwright, plan_file, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    expected = meshwright(verb, str(plan_file), "tp2")
-    assert expected.code == 0, expected.err
+    expected = meshwright.done(verb, str(plan_file), "tp2")
     (tmp_path / "tp2").mkdir()
     assert meshwright(verb, str(plan_file), "tp2") == expected
     (tmp_path / "tp2").rmdir()
     shutil.copy(plan_file, tmp_path / "tp2")
     assert meshwright(verb, str(plan_file), "tp2") == expected
-    assert meshwright(verb, str(plan_file), "./tp2").code == 0
+    meshwright.done(verb, str(plan_file), "./tp2")
     shutil.copy(plan_file, tmp_path / "mine")
-    assert meshwright(verb, str(plan_file), "mine").code == 0
+    meshwright.done(verb, str(plan_file), "mine")
     for word, said in ((LONG, "layers"), ("x" * 300, "is not a layout"), ("absent.yaml", "no such file")):
         answer = meshwright.refusal(verb, str(plan_file), word)
         assert said in answer
@@ -201,9 +199,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("verb", "flag"), CASES)
-def test_a_place_is_tried_before_the_work(
-    verb: str, flag: str, meshwright, plan_file, tmp_path, monkeypatch
-) -> None:
+def test_a_place_is_tried_before_the_work(verb, flag, meshwright, plan_file, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     words = [str(plan_file) if word == "PLAN" else word for word in WORDS.get(verb, ("PLAN",))]
     answer = meshwright(verb, *words, flag, "/proc/x.svg")

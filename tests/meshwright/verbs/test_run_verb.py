@@ -41,7 +41,7 @@ def run_report(plan_file) -> RunReport:
 
 @pytest.mark.parametrize("written", [True, False])
 def test_a_trace_is_spoken_of_where_this_run_wrote_it(
-    meshwright, plan_file, run_report, written: bool, tmp_path, monkeypatch
+    meshwright, plan_file, run_report, written, tmp_path, monkeypatch
 ) -> None:
     trace = tmp_path / "trace.json"
     trace.write_text("of an earlier run")
@@ -52,8 +52,7 @@ def test_a_trace_is_spoken_of_where_this_run_wrote_it(
         return run_report
 
     monkeypatch.setattr("executor.launch.launch.run_plan", run_plan)
-    answer = meshwright("run", str(plan_file), "--out", str(tmp_path), "--trace", str(trace))
-    assert answer.code == 0
+    answer = meshwright.done("run", str(plan_file), "--out", str(tmp_path), "--trace", str(trace))
     assert (f"Wrote {trace}" in answer.err) == written
 
 
@@ -69,8 +68,7 @@ def test_run_sets_measured_beside_predicted(meshwright, plan_file, run_report, t
 
     monkeypatch.setattr("executor.launch.launch.run_plan", run_plan)
     words = ("run", str(plan_file), "--steps", "2", "--out", str(tmp_path))
-    answer = meshwright(*words)
-    assert answer.code == 0
+    answer = meshwright.done(*words)
     assert asked[-1].saving is None
     assert asked[-1].data == "text"
     other, note, *told = answer.err.splitlines()
@@ -88,11 +86,11 @@ def test_run_sets_measured_beside_predicted(meshwright, plan_file, run_report, t
         *(f"{part}_bytes" for part in ("weights", "gradients", "optimizer", "rest")),
     ]
     saved = ("--checkpoint", str(tmp_path / "saved"), "--every", "20", "--keep", "2", "--resume")
-    assert meshwright(*words, *saved, "--data", "tokens", "--restarts", "5", "--timeout", "60").code == 0
+    meshwright.done(*words, *saved, "--data", "tokens", "--restarts", "5", "--timeout", "60")
     assert asked[-1].saving == Saving(folder=tmp_path / "saved", every=20, keep=2, resume=True)
     assert (asked[-1].data, asked[-1].restarts, asked[-1].timeout) == ("tokens", 5, 60.0)
     rising = ("--learning-rate", "0.01", "--rate-warm-up", "10", "--rate-decay", "90", "--clip", "1")
-    assert meshwright(*words, *rising).code == 0
+    meshwright.done(*words, *rising)
     assert (asked[-1].rate, asked[-1].clip) == (Rate(peak=0.01, warm_up=10, decay=90), 1.0)
 
 
@@ -107,9 +105,8 @@ def test_flags_of_checkpoints_need_a_folder(meshwright, plan_file) -> None:
 
 def test_a_dry_run_needs_no_devices(meshwright, tmp_path) -> None:
     path = tmp_path / "large.yaml"
-    assert meshwright("plan", *BIG, *QUICK, "-o", str(path)).code == 0
-    answer = meshwright("run", str(path), "--dry-run", "--json")
-    assert answer.code == 0, answer.err
+    meshwright.done("plan", *BIG, *QUICK, "-o", str(path))
+    answer = meshwright.done("run", str(path), "--dry-run", "--json")
     document = json.loads(answer.out)
     assert math.prod(document["mesh"].values()) == 1024
     assert len(document["ranks"]) == document["mesh"]["pp"]
@@ -176,8 +173,7 @@ def test_plot_ranks_names_the_slow_one(meshwright, run_report, tmp_path) -> None
     losses = {"losses": (5.0,) * 14, "gradient_norms": (1.0,) * 14}
     report = tmp_path / "run-report.json"
     save_report(run_report.model_copy(update={"ranks": ranks, **losses}), report)
-    answer = meshwright("plot", "ranks", str(report), "-o", str(tmp_path / "ranks.svg"), "--json")
-    assert answer.code == 0, answer.err
+    answer = meshwright.done("plot", "ranks", str(report), "-o", str(tmp_path / "ranks.svg"), "--json")
     drawn = json.loads(answer.out)
     words = "Rank 1 is slow: 25 % more time at work than its peer since step 7, most of it in forward and backward"
     assert drawn["title"] == words
@@ -188,7 +184,7 @@ def test_plot_ranks_names_the_slow_one(meshwright, run_report, tmp_path) -> None
 
 def test_run_on_the_wrong_machine(meshwright, tmp_path) -> None:
     path = tmp_path / "large.yaml"
-    assert meshwright("plan", *BIG, *QUICK, "-o", str(path)).code == 0
+    meshwright.done("plan", *BIG, *QUICK, "-o", str(path))
     answer = meshwright("run", str(path), "--out", str(tmp_path), "--quiet")
     assert answer.code == 2
     assert answer.err.startswith("error: large.yaml needs 1,024 GPUs; this host has ")

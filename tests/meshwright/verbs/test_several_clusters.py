@@ -39,7 +39,7 @@ def best(tmp_path_factory) -> Path:
 
 def test_a_plan_of_several_clusters_replays_to_the_same_bytes(meshwright, best, tmp_path) -> None:
     again = tmp_path / "again.yaml"
-    assert meshwright("plan", "--replay", str(best), "-o", str(again)).code == 0
+    meshwright.done("plan", "--replay", str(best), "-o", str(again))
     assert again.read_bytes() == best.read_bytes()
     written = load_plan(best).objective
     assert written is not None
@@ -54,9 +54,8 @@ def test_a_plan_of_several_clusters_replays_to_the_same_bytes(meshwright, best, 
 def test_its_page_has_every_chapter(goal: tuple[str, ...], meshwright, tmp_path) -> None:
     """Without prices or tokens the frontier is that of its own cluster."""
     plan, page = tmp_path / "best.yaml", tmp_path / "best.html"
-    assert meshwright(*ASKED, *LIMITS, *goal, "-o", str(plan)).code == 0
-    answer = meshwright("report", str(plan), "-o", str(page), "--json")
-    assert answer.code == 0, answer.err
+    meshwright.done(*ASKED, *LIMITS, *goal, "-o", str(plan))
+    answer = meshwright.done("report", str(plan), "-o", str(page), "--json")
     chapters = json.loads(answer.out)["chapters"]
     assert {"Beside its rivals", "All layouts", "Memory", "One step"} <= set(chapters)
     assert "Not drawn" not in page.read_text("utf-8")
@@ -122,13 +121,11 @@ def replicas_file(tmp_path_factory) -> Path:
 def test_replicas_are_planned_told_and_verified(meshwright, replicas_file) -> None:
     layout = load_plan(replicas_file).layout
     assert layout.replicas == ("dgx-a100-80gb",) * (layout.dp // 2) + ("dgx-h100",) * (layout.dp // 2)
-    code, out, _ = meshwright("explain", str(replicas_file), "--quiet")
-    assert code == 0
+    out = meshwright.done("explain", str(replicas_file), "--quiet").out
     assert "microbatches each" in out
     assert "double bandwidth between pools" in out
     assert all(len(line) <= 80 for line in out.splitlines())
-    code, out, _ = meshwright("explain", str(replicas_file), "--why-not", "tp1 pp2 dp8 mbs1 zero1", "--quiet")
-    assert code == 0
+    out = meshwright.done("explain", str(replicas_file), "--why-not", "tp1 pp2 dp8 mbs1 zero1", "--quiet").out
     code, out, _ = meshwright("verify", str(replicas_file))
     assert (code, "Verified" in out) == (0, True)
     code, out, _ = meshwright("plan", "--replay", str(replicas_file), "--json")
@@ -141,8 +138,7 @@ def test_a_page_about_pools_has_the_pictures_that_there_are(
     meshwright, plan_file, replicas_file, tmp_path
 ) -> None:
     for plan in some_of((plan_file, replicas_file), replicas_file):
-        code, _out, err = meshwright("report", str(plan), "-o", str(tmp_path / "page.html"), "--quiet")
-        assert code == 0, err
+        meshwright.done("report", str(plan), "-o", str(tmp_path / "page.html"), "--quiet")
         page = (tmp_path / "page.html").read_text("utf-8")
         assert "One step" in page
         assert "All layouts" not in page

@@ -76,10 +76,8 @@ USUAL = ("clusters", "replicas", "restricted", "cache", "hits")
 def test_a_plan_passes_its_own_proof(name: str, tmp_path, meshwright, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("shop.yaml").write_text(SHOP)
-    code, _, err = meshwright("plan", *shlex.split(QUESTIONS[name]), "--quiet", "-o", "plan.yaml")
-    assert code == 0, err
-    code, out, err = meshwright("verify", "plan.yaml")
-    assert code == 0, out + err
+    meshwright.done("plan", *shlex.split(QUESTIONS[name]), "--quiet", "-o", "plan.yaml")
+    meshwright.done("verify", "plan.yaml")
 
 
 def test_what_is_written_depends_on_no_prover(meshwright, tmp_path) -> None:
@@ -87,8 +85,7 @@ def test_what_is_written_depends_on_no_prover(meshwright, tmp_path) -> None:
     path = str(tmp_path / "plan.yaml")
     assert meshwright("plan", *shlex.split(QUESTIONS["lora"]), "--quiet", "-o", path)[0] == 0
     for solver in ("search", "ilp"):
-        code, out, _ = meshwright("verify", path, "--solver", solver)
-        assert code == 0, out
+        meshwright.done("verify", path, "--solver", solver)
 
 
 PLANS = Path(__file__).parent / "earlier_plans"
@@ -99,11 +96,9 @@ REST = sorted(path for path in PLANS.glob("*.yaml") if path != OLDEST)
 
 @pytest.mark.parametrize("plan", REST, ids=lambda path: path.stem)
 def test_a_plan_of_an_earlier_release_is_verified_and_explained(plan: Path, meshwright) -> None:
-    verified = meshwright("verify", str(plan))
-    assert verified.code == 0, verified.out
-    assert "release 0.2.0 covered" in " ".join(verified.out.split()) or plan.stem == "dlrm"
-    explained = meshwright("explain", str(plan))
-    assert explained.code == 0, explained.err
+    verified = meshwright.done("verify", str(plan))
+    assert "release 0.2.0 covered" in verified.said or plan.stem == "dlrm"
+    meshwright.done("explain", str(plan))
 
 
 def test_facts_that_are_no_longer_in_use_are_ignored_with_one_note(meshwright) -> None:

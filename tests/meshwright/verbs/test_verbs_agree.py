@@ -21,8 +21,7 @@ TOKENS = ("--tokens", "100B", "--operations", "llama3", "--price", "2.5/gpu-hour
 @pytest.fixture
 def ask(meshwright) -> Ask:
     def told(*words: str) -> Mapping[str, Any]:
-        answer = meshwright(*words, "--json")
-        assert answer.code == 0, answer.err
+        answer = meshwright.done(*words, "--json")
         found: Mapping[str, Any] = json.loads(answer.out)
         return found
 

@@ -34,10 +34,9 @@ def test_a_log_becomes_the_report_that_the_other_verbs_take(meshwright, plan_fil
     plan = load_plan(plan_file)
     log = write(megatron(SECONDS))
     report = tmp_path / "measured.json"
-    answer = meshwright("measure", str(plan_file), "--log", log, "-o", str(report))
-    assert answer.code == 0, answer.err
+    answer = meshwright.done("measure", str(plan_file), "--log", log, "-o", str(report))
     assert max(len(line) for line in answer.out.splitlines() if log not in line) <= 80  # a path is not broken
-    assert "61 lines of steps of Megatron-LM" in " ".join(answer.out.split())
+    assert "61 lines of steps of Megatron-LM" in answer.said
     assert "Left out: 1 warm-up" in answer.out
     assert answer.err == f"Wrote {report}. Next: meshwright calibrate --from-run {report} -o profile.yaml\n"
     kept = load_report(report)
@@ -45,11 +44,10 @@ def test_a_log_becomes_the_report_that_the_other_verbs_take(meshwright, plan_fil
     assert kept.mfu == pytest.approx(plan.prediction.mfu * plan.prediction.step_seconds / 0.1)
     assert kept.plan == plan
     page, chart = tmp_path / "page.html", tmp_path / "accuracy.svg"
-    assert meshwright("plot", "accuracy", str(report), "-o", str(chart)).code == 0
-    assert meshwright("report", str(plan_file), str(report), "-o", str(page), "--time-limit", "1").code == 0
+    meshwright.done("plot", "accuracy", str(report), "-o", str(chart))
+    meshwright.done("report", str(plan_file), str(report), "-o", str(page), "--time-limit", "1")
     assert "Predicted beside measured" in page.read_text()
-    moved = meshwright("calibrate", "--from-run", str(report), "-o", str(tmp_path / "p.yaml"), "--json")
-    assert moved.code == 0, moved.err
+    moved = meshwright.done("calibrate", "--from-run", str(report), "-o", str(tmp_path / "p.yaml"), "--json")
     (run,) = json.loads(moved.out)["runs"]
     assert run["quantity"] == "step_seconds"
     assert abs(run["after"]) < abs(run["before"])
@@ -66,11 +64,10 @@ def test_traces_put_every_part_beside_its_own(meshwright, plan_file, write, tmp_
     ]
     report = tmp_path / "measured.json"
     words = ("measure", str(plan_file), "--log", write(megatron(SECONDS)), "--trace", *map(str, traces))
-    answer = meshwright(*words, "-o", str(report))
-    assert answer.code == 0, answer.err
+    answer = meshwright.done(*words, "-o", str(report))
     assert "What explains most of it:" in answer.out
     assert "dp comm takes" in answer.out
-    document = json.loads(meshwright(*words, "--json").out)
+    document = meshwright.json(*words)
     told = {line["quantity"]: line["measured"] for line in document["comparison"]}
     for part, seconds in parts.items():
         name = f"{part}_comm_seconds" if part == "dp" else f"{part}_seconds"
@@ -86,7 +83,7 @@ def test_wrong_input_is_refused_in_words(meshwright, plan_file, write, tmp_path)
     shop = tmp_path / "shop.yaml"
     shop.write_text(SHOP)
     wanted = ("--global-batch", "8192", "-o", str(tmp_path / "shop-plan.yaml"))
-    assert meshwright("plan", str(shop), "dgx-h100", "--gpus", "2", *wanted).code == 0
+    meshwright.done("plan", str(shop), "dgx-h100", "--gpus", "2", *wanted)
     log = write(megatron(SECONDS))
     refused = {
         ("measure", str(plan_file)): "there is nothing to measure",
@@ -122,4 +119,4 @@ def test_a_pipe_with_a_writer_is_read(meshwright, plan_file, write, tmp_path) ->
     answer = meshwright("measure", str(plan_file), "--log", str(pipe))
     writer.join()
     assert answer.code == 0, answer.err
-    assert "61 lines of steps" in " ".join(answer.out.split())
+    assert "61 lines of steps" in answer.said

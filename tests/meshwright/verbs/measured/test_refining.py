@@ -47,13 +47,10 @@ def saved(tmp_path) -> MakeReport:
 
 def test_a_run_moves_the_profile_and_the_next_plan_follows_it(meshwright, saved, tmp_path) -> None:
     report, profile = saved("dp2", "dp2 mbs2"), tmp_path / "profile.yaml"
-    answer = meshwright("calibrate", "--from-run", str(report), "-o", str(profile))
-    assert answer.code == 0, answer.err
+    answer = meshwright.done("calibrate", "--from-run", str(report), "-o", str(profile))
     assert max(map(len, answer.out.splitlines())) <= 80
     assert answer.err.startswith(f"Wrote {profile}. Next: ")
-    document = json.loads(
-        meshwright("calibrate", "--from-run", str(report), "-o", str(profile), "--json").out
-    )
+    document = meshwright.json("calibrate", "--from-run", str(report), "-o", str(profile))
     by_quantity = {record["quantity"]: record for record in document["runs"]}
     for record in by_quantity.values():
         assert record["before"] < -0.1
@@ -65,9 +62,7 @@ def test_a_run_moves_the_profile_and_the_next_plan_follows_it(meshwright, saved,
 def test_python_says_the_same(meshwright, saved, tmp_path) -> None:
     report, profile = saved("dp2", "dp2 mbs2"), tmp_path / "profile.yaml"
     found = mw.calibrate_from_run(report, out=profile)
-    document = json.loads(
-        meshwright("calibrate", "--from-run", str(report), "-o", str(profile), "--json").out
-    )
+    document = meshwright.json("calibrate", "--from-run", str(report), "-o", str(profile))
     assert json.loads(json.dumps(found.runs())) == document["runs"]
     assert json.loads(json.dumps(found.factors())) == document["factors"]
     assert list(found.runs_to_frame().columns) == list(document["runs"][0])
@@ -116,9 +111,7 @@ def test_what_is_no_report_of_this_version_is_refused(meshwright, saved, tmp_pat
     ],
     ids=lambda damage: next(iter(damage)),
 )
-def test_a_damaged_report_is_told_of_and_writes_nothing(
-    meshwright, saved, tmp_path, damage: dict[str, object]
-) -> None:
+def test_a_damaged_report_is_told_of_and_writes_nothing(meshwright, saved, tmp_path, damage) -> None:
     report, profile = saved("mbs4", "mbs4"), tmp_path / "profile.yaml"
     document = json.loads(report.read_text())
     document["ranks"][0] |= damage
@@ -130,15 +123,13 @@ def test_a_damaged_report_is_told_of_and_writes_nothing(
 
 
 @pytest.mark.parametrize("seconds", [1e-9, 1e9])
-def test_times_that_cannot_be_leave_a_profile_that_can_be_read(
-    meshwright, saved, tmp_path, seconds: float
-) -> None:
+def test_times_that_cannot_be_leave_a_profile_that_can_be_read(meshwright, saved, tmp_path, seconds) -> None:
     report, profile = saved("mbs4", "mbs4"), tmp_path / "profile.yaml"
     document = json.loads(report.read_text())
     document["ranks"][0] |= {"thread_seconds": [seconds] * 3, "wall_seconds": [seconds] * 3}
     document["step_seconds"] = seconds
     report.write_text(json.dumps(document))
-    assert meshwright("calibrate", "--from-run", str(report), "-o", str(profile), "-q").code == 0
+    meshwright.done("calibrate", "--from-run", str(report), "-o", str(profile), "-q")
     assert load_profile(str(profile)).moved is not None
 
 

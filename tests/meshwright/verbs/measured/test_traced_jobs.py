@@ -62,8 +62,7 @@ def test_a_timeline_is_drawn_above_the_plan(meshwright, tmp_path) -> None:
         ("timeline", [file, report], "beside the others pipeline rank 3 computes"),
         ("ranks", [report], "Others wait longest for rank"),
     ):
-        drawn = meshwright("plot", kind, *map(str, files), "-o", str(tmp_path / f"{kind}.png"), "--json")
-        assert drawn.code == 0, drawn.err
+        drawn = meshwright.done("plot", kind, *map(str, files), "-o", str(tmp_path / f"{kind}.png"), "--json")
         assert said in json.loads(drawn.out)["title"]
     other = tmp_path / "other.yaml"
     save_plan(plan_of("tp2 pp4 mbs1"), other)
@@ -76,7 +75,7 @@ def test_collectives_stand_beside_the_profile(meshwright, tmp_path) -> None:
     plan, file = plan_of("tp2 pp2 dp2 mbs1 zero1"), tmp_path / "plan.yaml"
     save_plan(plan, file)
     words = ("measure", str(file), "--trace", *map(str, play(tmp_path, plan)), "--table")
-    rows = json.loads(meshwright(*words, "collectives", "--json").out)["collectives"]
+    rows = meshwright.json(*words, "collectives")["collectives"]
     assert {(row["axis"], row["what"]) for row in rows} >= {("tp", "all_reduce"), ("dp", "reduce_scatter")}
     for row in rows:
         if row["predicted"]:
