@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
@@ -82,18 +81,8 @@ class Page:
             )
 
     def resize(self, width: int, height: int) -> None:
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=False,
-        )
-
-    def picture(self, path: Path, *, whole: bool = False) -> None:
-        """Write what is seen, or the whole page, as PNG."""
-        told = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(told["data"]))
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._rest:

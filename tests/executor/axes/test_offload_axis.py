@@ -43,7 +43,6 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.offload.residency import drive_step_bytes
 from cost_models.errors import HostError, RunError
 from cost_models.files import catalog
-from cost_models.specs.cluster import DriveSpec
 from executor.axes.axis import Rank
 from executor.axes.offload import blocks
 from executor.axes.offload import link as drives
@@ -51,7 +50,6 @@ from executor.axes.offload.blocks import Parking
 from executor.axes.offload.link import HostLink
 from executor.axes.offload.reporting import require_drive
 from executor.checkpoints.manifest import Folder
-from executor.emulate.dry_run import build_without_devices
 from executor.emulate.one_rank import emulate
 from executor.engine.weights import make_room
 from executor.measure.report import predicted_parts
@@ -534,22 +532,6 @@ def test_room_is_taken_before_the_first_step(processes, tmp_path) -> None:
     assert not list(tmp_path.iterdir())  # files have no names, so nothing is left behind
 
 
-@few(0)
-def test_a_drive_costs_nothing_where_nothing_has_values() -> None:
-    for way in ("states/drive", "streamed/drive"):
-        plan = _on_a_drive(f"mbs2 offload={way}")
-        fake, real = (emulate(plan, 0, steps=1, fake=fake) for fake in (True, False))
-        assert fake.memory == real.memory
-    assert build_without_devices(_on_a_drive("pp2 mbs2 offload=states/drive"))
-
-
-def _on_a_drive(layout: str) -> Plan:
-    """A plan for a cluster that says what its drives are: it is asked for room there before a rank is built."""
-    plan = plan_for(layout)
-    drive = DriveSpec.model_validate({"capacity": "1 TB", "read": "2 GB/s", "write": "1 GB/s"})
-    return plan.model_copy(update={"cluster": plan.cluster.model_copy(update={"drive": drive})})
-
-
 MIXTURE = "states:1/parked:1/streamed:1"
 
 
@@ -587,17 +569,3 @@ def test_a_run_goes_on_bit_for_bit_wherever_its_blocks_live(
     for plan in (saved, *others):
         assert processes.run(plan.layout.num_gpus, goes_on, plan, tmp_path)[0] == expected
         Folder(tmp_path).delete(SAVED_STEPS)
-
-
-@pytest.mark.parametrize(
-    ("saved", "resumed"),
-    [
-        ("dp4 mbs2 zero1 offload=streamed", "tp2 pp2 mbs2 offload=states"),
-        ("pp2 dp2 mbs1 zero1 offload=parked", "dp4 mbs2 zero3 offload=streamed"),
-    ],
-)
-@few(0)
-def test_a_run_goes_on_with_another_layout_too(saved, resumed: str, processes, tmp_path) -> None:
-    expected = interrupted(processes, plan_for(saved), tmp_path)
-    got = processes.run(4, goes_on, plan_for(resumed), tmp_path)[0]
-    assert got == [pytest.approx(pair, rel=1e-5) for pair in expected]

@@ -28,14 +28,7 @@ from saving_jobs import (
 from training import GPT, LATENT, LLAMA, LLAVA, MOE, SHARED, TWO_IMAGES, plan_for
 
 from cost_models.reliability import copies
-from executor.checkpoints.manifest import (
-    MANIFEST,
-    BrokenError,
-    Folder,
-    ReadingClock,
-    digest_of,
-    read_manifest,
-)
+from executor.checkpoints.manifest import MANIFEST, BrokenError, Folder, read_manifest
 from executor.run_config import Rate
 from planner.plan import Plan
 
@@ -425,11 +418,3 @@ def test_each_byte_is_read_once(layout: str, model: dict[str, Any], processes, t
         copies(plan.question, plan.layout) * whole, rel=1e-3
     )
     assert [held for _, held in once] == [held for _, held in every]
-
-
-def test_the_clock_of_a_digest_has_all_bytes(tmp_path) -> None:
-    clock = ReadingClock()
-    (tmp_path / "file").write_bytes(bytes(3 << 20))
-    assert digest_of(tmp_path / "file", clock) == hashlib.sha256(bytes(3 << 20)).hexdigest()
-    assert clock.size == 3 << 20
-    assert clock.seconds > 0

@@ -18,7 +18,6 @@ from executor.doctor.examine import (
     HostFacts,
     Reading,
     assumptions_of,
-    is_calm,
     judge,
 )
 from executor.doctor.measuring import _clock, rounds_of_pairs
@@ -94,23 +93,6 @@ def test_noise_hides_what_it_is_as_large_as() -> None:
     ]
     assert judge(seen.model_copy(update={"readings": tuple(readings)})).passed
     assert judge(examination(4, {(MATMUL, (2,)): 1.08})).passed  # beyond noise, and not worth a word
-
-
-def test_one_quiet_check_of_every_process_is_enough_to_tell() -> None:
-    """What others on a machine add to most passes says that a slow process may have been missed."""
-    busy = (1.0, 1.25, 1.3, 1.28, 1.4, 1.33)
-
-    def with_busy(*checks: str) -> Examination:
-        seen = examination(4)
-        readings = [
-            one.model_copy(update={"seconds": busy}) if one.ranks == (2,) and one.check in checks else one
-            for one in seen.readings
-        ]
-        return seen.model_copy(update={"readings": tuple(readings)})
-
-    assert is_calm(examination(4))
-    assert is_calm(with_busy(MATMUL, MEMORY))
-    assert not is_calm(with_busy(MATMUL, MEMORY, LAUNCH))
 
 
 def test_a_slow_pair_is_named_as_a_pair() -> None:

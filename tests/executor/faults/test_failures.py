@@ -34,7 +34,6 @@ from executor.faults.failures import (
     what_happened,
     write_failure,
 )
-from executor.faults.stopping import last_words
 from executor.launch.launch import Launch, Nodes, run_plan
 from executor.launch.rank import FileWatcher, read_progress
 from executor.run_config import RunConfig
@@ -200,19 +199,6 @@ def test_a_forked_process_ends_by_itself(tmp_path) -> None:
     """And takes nobody with it; afterwards the signal is what it was."""
     done = subprocess.run([sys.executable, "-c", _FORK, str(tmp_path)], check=False)
     assert done.returncode == -signal.SIGTERM
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_handler_of_somebody_else_stays(tmp_path) -> None:
-    """Of a script, say, that torchrun started."""
-    heard: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
-    try:
-        with last_words(tmp_path, 0):
-            signal.raise_signal(signal.SIGTERM)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert heard == [signal.SIGTERM]
     assert not list(tmp_path.iterdir())
 
 

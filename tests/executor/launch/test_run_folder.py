@@ -24,7 +24,7 @@ from executor.faults.failures import LAUNCH
 from executor.faults.stopping import StopRequest
 from executor.launch import launch
 from executor.launch.agent import store_at
-from executor.launch.environment import imports_of_workers, worker_environment
+from executor.launch.environment import worker_environment
 from executor.launch.launch import Nodes, exclusive_folders, run_plan
 from executor.launch.rendezvous import is_owned_by, owner, write_owners
 from executor.launch.workers import run_workers
@@ -163,14 +163,6 @@ def marker(tmp_path, monkeypatch) -> Path:
     return marker
 
 
-@few(0)
-def test_ranks_and_torchrun_do_not_import_from_it(marker, tmp_path) -> None:
-    config = RunConfig(steps=1, warm_up=0, backend="gloo", out=tmp_path / "out")
-    report = run_plan(plan_for("mbs4"), config)
-    assert len(report.losses) == 1
-    assert not marker.exists()
-
-
 def test_processes_that_measure_do_not_import_from_it(marker, tmp_path) -> None:
     """The module is no worker: it only has to be found."""
     run_workers("executor.run_config", 1, "cpu", task="nothing", longest_seconds=60)
@@ -204,14 +196,6 @@ def test_workers_import_the_packages_of_this_process(tmp_path, monkeypatch) -> N
         [sys.executable, "-S", "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True
     )
     assert told.stdout.split() == ["False", str(home / "executor/__init__.py")]
-
-
-def test_the_environment_of_this_process_is_as_before(monkeypatch) -> None:
-    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
-    before = dict(os.environ)
-    with imports_of_workers():
-        assert os.environ["PYTHONSAFEPATH"] == "1"
-    assert dict(os.environ) == before
 
 
 LAUNCHER = """

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, replace
-from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from cost_models.errors import HostError
 from cost_models.files import catalog
@@ -18,7 +15,7 @@ from cost_models.files.catalog import save_spec
 from cost_models.measured.calibration.microbenchmarks import Measurement, collective_curves
 from executor.launch.environment import worker_environment
 from executor.measure.memory import StorageTracker
-from executor.microbenchmarks import kernels, worker
+from executor.microbenchmarks import worker
 from executor.microbenchmarks.calibrate import fit_measurements, measure
 from executor.microbenchmarks.kernels import optimizer
 from executor.microbenchmarks.links import collectives
@@ -75,28 +72,6 @@ def test_one_process_measures_every_family_and_they_fit(rows) -> None:
     assert 0.1 < profile.gemm_settled <= 1
     assert profile.attention_kernel == "flash2"
     assert len({row.size for row in rows if (row.kind, row.name) == ("host", "block")}) > 2
-
-
-def test_rotary_is_timed_in_the_type_in_which_it_runs() -> None:
-    """Cosines and sines, made once, are in fp32 as well; what is repeated for every head is not."""
-    call, leaves = kernels._operators(torch.device("cpu"), replace(TINY, precision="bf16"), 4)["rotary"]
-    call(*leaves)
-    with _Types() as seen:
-        assert call(*leaves).dtype == torch.bfloat16
-    assert seen.types == {torch.bfloat16}
-
-
-class _Types(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Types of what operators return."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.types: set[torch.dtype] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        self.types.update(one.dtype for one in tree_leaves(found) if isinstance(one, torch.Tensor))
-        return found
 
 
 def test_a_profile_reads_back_as_it_was_written(rows, tmp_path) -> None:

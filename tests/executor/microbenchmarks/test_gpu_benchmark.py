@@ -91,32 +91,3 @@ def test_every_job_has_a_name_of_its_own_and_fits_a_call() -> None:
     ]
     dry = [line.split()[-1] for line in run("--list", "--dry").splitlines()]
     assert [name.split("/")[0] for name in dry[:9]] == [name.split("/")[0] for name in names[:9]]
-
-
-def test_what_was_measured_stays_until_it_is_measured_again(tmp_path, results) -> None:
-    """Asked for again or from before the calibration: only a measurement takes its place; a failure is told."""
-    case = sys.modules["cases"].Case(model="m", sequence=8, mbs=1)
-    old = {"step_seconds": 1.0, "mfu": 0.5, "predicted_peak_bytes": 1}
-    old |= {"datasheet_step_seconds": 1.0, "datasheet_error": 0.0}
-    known = results.Results(tmp_path)
-    known.keep(case.name, {"failed": "at first"})
-    known.keep(case.name, dict(old))
-    assert known.has(case)
-    known.repeat(case)
-    assert not known.has(case)
-    known = results.Results(tmp_path)  # the command was killed
-    assert not known.has(case)
-    assert known.runs[case.name] == old | {"again": True}
-    known.keep(case.name, {"failed": "x"})
-    assert known.has(case)
-    assert known.runs[case.name] == old | {"repetition_failed": "x"}
-    known.keep(case.name, {"step_seconds": 2.0})
-    tables = sys.modules["cases"].Tables()
-    assert not known.has(tables)
-    known.keep(tables.name, {"failed": "x"})
-    assert known.has(tables)
-    (tmp_path / results.PROFILE).touch()
-    assert not known.has(case)
-    known.keep(case.name, {"step_seconds": 3.0, "measured_step_seconds": 3.0})
-    assert known.has(case)
-    assert "repetition_failed" not in known.runs[case.name]

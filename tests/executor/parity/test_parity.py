@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from covering import all_pairs, cases_of, in_every_run
+from covering import cases_of, in_every_run
 from effort import few, number
 from processes import Processes
 from training import (
@@ -30,7 +30,6 @@ from training import (
     T5,
     TWO_IMAGES,
     Trained,
-    engine_and_batches,
     plan_for,
     stray,
     train,
@@ -315,40 +314,6 @@ def test_sixteen_bits_follow_the_curve(layout: str, processes, references) -> No
         assert value == pytest.approx(expected, rel=2e-3)
 
 
-def expert_norms(plan: Any) -> dict[str, tuple[float, ...]]:
-    """Name of each matrix of an expert on this rank, its number in the model after it → norm of its gradient."""
-    from torch.distributed.tensor import DTensor
-
-    engine, batch = engine_and_batches(plan, sgd=True)
-    engine.forward_backward(*batch(0))
-    engine.optimizer.settle()
-    for flat in engine.optimizer.flats:
-        flat.reduce()
-    assert engine.experts is not None
-    first = engine.experts["ep"].get_local_rank() * plan.model.num_experts // plan.layout.ep
-    found = {}
-    for name, parameter in engine.parts[0].named_parameters():
-        if ".experts." in name:
-            gradient = engine.optimizer.gradient(parameter) if engine.optimizer.flats else parameter.grad
-            assert gradient is not None
-            whole = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
-            for index, matrix in enumerate(whole):
-                found[f"{name} {first + index}"] = float(matrix.norm())
-    return found
-
-
-@few(2)
-@pytest.mark.parametrize("layout", ["dp4 ep2 mbs1 zero0", "dp4 ep4 mbs1 zero3", "dp4 ep2 mbs2 zero2"])
-def test_experts_have_the_gradient_of_the_mean(layout: str, processes) -> None:
-    """Matrix by matrix: experts are few of a model's parameters, and a wrong scale hardly shows in the whole norm."""
-    plan = plan_for(layout, MOE)
-    expected = processes.run(1, expert_norms, plan_for("mbs8", MOE))[0]
-    found: dict[str, float] = {}
-    for norms in processes.run(4, expert_norms, plan):
-        found |= norms
-    assert found == pytest.approx(expected, rel=1e-4)
-
-
 def shared_out(some: int) -> list[list[float]]:
     """What comes back of rows that experts double, in two parts each; rank 1 has `some` rows."""
     rows_RD = torch.ones((some if dist.get_rank() else 3), 4)
@@ -364,12 +329,3 @@ def shared_out(some: int) -> list[list[float]]:
 def test_a_rank_without_copies_shares_experts_too(some: int, processes) -> None:
     """Each of two ranks adds its part to all rows."""
     assert processes.run(2, shared_out, some) == [[[2.0] * 4] * 3, [[2.0] * 4] * some]
-
-
-def test_all_pairs_occur_and_no_case_is_idle() -> None:
-    """`tp2` and `dp2 zero1` alone are parts of the second case; the other model and the other stage are not. Of equals
-    the smaller is taken."""
-    cases = [("gpt", "tp2 mbs2"), ("gpt", "tp2 dp2 mbs2 zero1"), ("llama", "dp2 mbs1 zero1")]
-    cases += [("gpt", "dp2 mbs2 zero1"), ("gpt", "dp2 mbs2 zero3")]
-    assert all_pairs(cases) == [cases[1], cases[2], cases[4]]
-    assert all_pairs([("gpt", "dp4 zero1"), ("gpt", "dp2 zero1")]) == [("gpt", "dp2 zero1")]

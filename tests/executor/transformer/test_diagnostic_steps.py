@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from effort import few
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from training import LLAMA, plan_for
 
@@ -17,7 +16,7 @@ from cost_models.errors import RunError
 from executor.measure.report import RunReport
 from executor.models import positions as sequences
 from executor.transformer import diagnosis as further
-from executor.transformer.diagnosis import KERNELS, LEFT_OUT, MEMORY_LEFT_OUT, AttentionKernels, in_words
+from executor.transformer.diagnosis import KERNELS, LEFT_OUT, AttentionKernels, in_words
 from planner.plan import Plan
 
 STEPS = 2
@@ -81,14 +80,6 @@ def test_of_several_ranks_the_report_of_the_measured_steps_is_kept(processes, tm
     (complete, _), _ = processes.run(2, trained, plan, tmp_path, False, False)
     assert complete.notes == ()
     assert all(rank.parts and rank.memory for rank in complete.ranks)
-
-
-@few(0)
-def test_of_several_ranks_parts_are_kept_before_memory_is_measured(processes, tmp_path) -> None:
-    (kept, why), _ = processes.run(2, trained, plan_for("dp2 mbs2"), tmp_path, False, True, True)
-    assert why.startswith("every step was measured, but one that tells memory failed on rank 0: OutOfMemory")
-    assert kept.notes == (MEMORY_LEFT_OUT,)
-    assert all(rank.parts and not rank.memory for rank in kept.ranks)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -22,8 +21,6 @@ from cost_models.files.catalog import KINDS
 from cost_models.files.loading import known_name
 from cost_models.flags import flags_of
 from cost_models.hugging_face.config import read_config
-from cost_models.specs.cluster import Precision
-from cost_models.specs.training import OptimizerName, Packing, Reference, StateDtype
 from meshwright.cli import completion
 from meshwright.cli.frame import main
 from meshwright.explorer import ExploreOptions
@@ -106,28 +103,6 @@ def test_only_what_a_call_needs_is_imported(words: str) -> None:
     command = [sys.executable, "-c", PROGRAM, late, *words.split()]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (found.returncode, found.stdout.strip().rpartition("late: ")[2]) == (code, "[]"), found
-
-
-def test_help_of_plan_has_headings_and_hides_what_another_flag_opens(meshwright) -> None:
-    plain = meshwright("plan", "--help").out
-    headings = re.findall(r"^(\w[\w ]*):$", plain, re.MULTILINE)
-    assert headings == ["Arguments", "Job", "Machine", "Search", "Objective", "Other questions", "Output"]
-    assert "--cache" not in plain
-    assert "--by" not in plain
-    assert "--cache SIZE" in meshwright("plan", "--serve", "--help").out
-    assert "--by WHAT" in meshwright("plan", "--largest", "--help").out
-
-
-def test_help_names_every_choice(meshwright) -> None:
-    words = set(re.findall(r"[a-z0-9-]+", re.sub(r"-\s+", "-", meshwright("plan", "--help").out)))
-    literals = (Precision, OptimizerName, Packing, StateDtype, Reference)
-    for choice in [one for kind in literals for one in leaves(kind)]:
-        assert choice in words, choice
-
-
-def leaves(kind: object) -> list[str]:
-    """The words of a literal, and of those within it."""
-    return [word for one in get_args(kind) for word in ([one] if isinstance(one, str) else leaves(one))]
 
 
 def test_a_closed_pipe_is_no_error() -> None:

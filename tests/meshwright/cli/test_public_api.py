@@ -137,17 +137,6 @@ def test_a_run_is_told_of_shown_beside_its_prediction_and_leaves_what_was_asked_
     assert (progress["seed"], progress["learning_rate"]) == (3, pytest.approx(1e-3))
 
 
-def test_a_run_that_cannot_be_is_refused() -> None:
-    training = mw.TrainingSpec(global_batch=2, sequence_length=16, precision="fp32")
-    answer = mw.estimate("gpt2-nano", "local", training, "mbs1", gpus=1)
-    with pytest.raises(mw.InputError, match="--resume needs --checkpoint"):
-        mw.run(answer, resume=True)
-    with pytest.raises(mw.InputError, match="mpi"):
-        mw.run(answer, backend="mpi")
-    with pytest.raises(mw.InputError, match=r"a learning rate of 0\.0 is not above zero"):
-        mw.run(answer, learning_rate=0.0)
-
-
 @pytest.mark.parametrize("kind", ["frontier", "scaling", "time", "memory", "timeline", "topology"])
 def test_answers_draw_themselves(kind: str, tmp_path) -> None:
     fix = ("tp=1", "pp=1", "cp=1", "zero=1") if kind == "frontier" else ()

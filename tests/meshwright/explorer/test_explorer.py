@@ -83,14 +83,6 @@ def test_controls_change_the_question() -> None:
     assert found.operations.mtbf == "5000 h"
 
 
-def test_offload_of_the_start_can_be_turned_off() -> None:
-    begun = opened(allow=("offload",))
-    for values, is_on in (({}, True), ({"offload": "off"}, False)):
-        assert (" checked>" in page_of(begun, values)) == is_on
-        assert ("offload" in read_controls(begun, values).restrictions.allowed) == is_on
-    assert "offload" not in read_controls(start(), {}).restrictions.allowed
-
-
 @pytest.mark.parametrize("name", sorted(CONTROLS))
 def test_hostile_values_are_errors_or_text(name: str) -> None:
     found = told(**{name: HOSTILE})

@@ -51,16 +51,6 @@ def test_a_host_may_be_tight() -> None:
     assert wide.estimate.verdict == "fits"
 
 
-def test_a_plan_on_a_tight_host_fits_the_terminal() -> None:
-    answer = plan(
-        "llama2-13b", "hgx-h200", allow=["offload"], stack="meshwright", host_memory="125GiB", top=1, **JOB
-    )
-    text = "\n".join(map(str, answer.text))
-    assert "\nhost memory   " in text
-    assert "tight: measured peaks have been off" in " ".join(text.split())
-    assert max(map(len, text.splitlines())) <= 80
-
-
 def test_what_offloads_nothing_does_not_speak_of_hosts() -> None:
     answer = priced(layout="mbs1 zero0")
     assert "host" not in answer.record()["estimate"].keys() - {"parts"}

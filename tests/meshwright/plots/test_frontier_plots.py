@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations, product
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
-from meshwright.plots.frontiers import cost_and_days, frontier, pareto
+from meshwright.plots.frontiers import frontier, pareto
 from planner.objectives import MEASURES, ObjectiveName
 
 GIB = 2.0**30
@@ -102,22 +102,3 @@ def test_labels_of_the_frontier_touch_nothing() -> None:
     told = {word for label in named for word in label.get_text().replace(",", "").split()}
     assert {word for word in told - words if word[:2] in ("tp", "pp", "dp") or "=" in word} == set()
     assert named[0].get_text().startswith("chosen, ")
-
-
-def test_clusters_are_named_at_their_lines() -> None:
-    frame = pd.DataFrame(
-        product([(r"$\bad{x}$", 1, 5e5), ("fast", 2, 3e5)], [64, 128, 256]), columns=["of", "gpus"]
-    )
-    frame[["cluster", "speed", "cost"]] = frame["of"].tolist()
-    frame = frame.assign(days=2e3 / frame["speed"] / frame["gpus"], frontier=frame["speed"] == 2)
-    figure = cost_and_days(frame, "subject")
-    (axes,) = figure.axes
-    assert not axes.get_legend()
-    named = [label.get_text() for label in labels(axes)]
-    assert sorted(named) == sorted([r"$\bad{x}$, 256 GPUs", "fast, 256 GPUs", "64", "64", "128", "128"])
-    assert all(tick.startswith("$") for tick in ticks(axes, "y"))
-    assert " ".join(figure.get_suptitle().split()) == (
-        "$300.0 k in 15.6 days on 64 GPUs of fast, or $300.0 k in 3.9 days on 256 GPUs of fast"
-    )
-    frame["days"] *= 200.0
-    assert "$300.0 k in 3,125.0 days on 64 GPUs" in " ".join(cost_and_days(frame, "").get_suptitle().split())

@@ -77,20 +77,6 @@ def test_holes_say_why() -> None:
     assert cells["chosen"].sum() == 1
 
 
-def test_pairs_near_the_plan_are_searched_first(monkeypatch) -> None:
-    order: list[tuple[int, int]] = []
-
-    def cell(_question: object, tp: int, pp: int, *_: object) -> dict[str, object]:
-        order.append((tp, pp))
-        return {"mfu": 0.5, "reason": ""}
-
-    monkeypatch.setattr("planner.answers.frontier._cell", cell)
-    frame = heatmap_frame(planned().question, planned().layout, Restrictions(), Budget())
-    own = frame[frame["chosen"]].iloc[0]
-    assert order[0] == (own["tp"], own["pp"])
-    assert list(zip(frame["tp"], frame["pp"], strict=True)) == sorted(order)
-
-
 def test_a_drawn_map_has_a_cell_for_each_row(tmp_path) -> None:
     picture = drawn("heatmap")
     (axes,) = picture.figure.axes

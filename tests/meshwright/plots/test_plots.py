@@ -120,19 +120,6 @@ def test_moves_lie_in_lanes_below_their_rank() -> None:
     assert "busy for" in figure.get_suptitle()
 
 
-@pytest.mark.parametrize(
-    ("schedule", "vpp", "halves"),
-    [("1f1b", 1, set()), ("zbv", 2, {"input", "weights"}), ("dualpipev", 2, {"input", "weights"})],
-)
-def test_halves_of_a_backward_pass_have_colours_of_their_own(schedule, vpp, halves) -> None:
-    figure = timeline(timeline_points(schedule, 4, vpp, 12), 4, "subject")
-    (legend,) = figure.legends
-    names = [text.get_text() for text in legend.get_texts()]
-    assert {half for half in ("input", "weights") if any(half in name for name in names)} == halves
-    colours = [patch.get_facecolor() for patch in legend.get_patches()]
-    assert len(set(colours)) == len(colours)
-
-
 def test_ranks_of_pools_are_marked(make_estimate) -> None:
     pools = pool_spans(["fast", "fast", "slow", "slow"])
     assert pools == [("fast", 0, 1), ("slow", 2, 3)]
@@ -168,16 +155,3 @@ def test_a_limit_far_above_leaves_the_chart_to_the_bars(make_estimate) -> None:
     assert axes.get_ylabel() == "peak memory of one device (KiB)"
     said = {text.get_text() for text in axes.texts}
     assert {"limit 10.0 GiB, far above ↑", "weights", "activations"} <= said
-
-
-def test_no_number_lies_on_the_limit(make_estimate) -> None:
-    frame = memory_frame(make_estimate("tp8 pp4 dp32 mbs1"))
-    highest = float(frame.sum(axis=1).max())
-    figure = memory_by_rank(frame, [highest + GIB] * 4, "subject")
-    (axes,) = figure.axes
-    figure.draw_without_rendering()
-    (line,) = axes.lines
-    path = line.get_transform().transform_path(line.get_path())
-    numbers = [text for text in axes.texts if text.get_text() == f"{highest / GIB:.1f}"]
-    assert numbers
-    assert not any(path.intersects_bbox(text.get_window_extent(), filled=False) for text in numbers)

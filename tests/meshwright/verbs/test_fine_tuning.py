@@ -23,9 +23,7 @@ from meshwright.render.goals import tuning_sentence
 from planner.plan import load_any_plan
 
 ASKED = ("llama3-8b", "dgx-h100", "--gpus", "8", "--global-batch", "64", "--sequence", "2048")
-QUICK = ("--fix", "tp=1", "--fix", "pp=1", "--fix", "cp=1", "--fix", "mbs=1", "--top", "1")
 LORA = ("--task", "lora", "--rank", "16")
-QLORA = ("--task", "qlora", "--rank", "16")
 LAYOUT = ("--layout", "tp2 dp4 mbs1 zero0")
 
 
@@ -98,18 +96,6 @@ def test_a_reward_model_has_one_output(meshwright, tmp_path) -> None:
     assert full["step_seconds"] > reward["step_seconds"]
     assert meshwright("export", str(plan), "--to", "torchtitan").code == 2
     assert total_parameters(load_any_plan(plan).model) == 8_030_261_248 - rows
-
-
-@pytest.mark.parametrize("words", [LORA, QLORA, ("--task", "dpo"), ("--optimizer", "muon")])
-def test_what_cannot_be_opened_is_a_note_beside_the_same_plan(words: tuple[str, ...], meshwright) -> None:
-    asked = ("plan", *ASKED, *words, *QUICK, "--json")
-    plain, opened = (
-        meshwright(*asked, *more) for more in ((), ("--allow", "offload", "--allow", "replicas"))
-    )
-    assert (plain.code, opened.code) == (0, 0)
-    assert json.loads(plain.out)["plans"] == json.loads(opened.out)["plans"]
-    assert "note: --allow offload opens nothing: what offloading takes is not priced where" in opened.err
-    assert "note: --allow replicas opens nothing: it puts replicas in different pools, and " in opened.err
 
 
 @pytest.mark.parametrize(

@@ -94,15 +94,6 @@ def test_run_sets_measured_beside_predicted(meshwright, plan_file, run_report, t
     assert (asked[-1].rate, asked[-1].clip) == (Rate(peak=0.01, warm_up=10, decay=90), 1.0)
 
 
-def test_flags_of_checkpoints_need_a_folder(meshwright, plan_file) -> None:
-    answer = meshwright("run", str(plan_file), "--resume", "--quiet")
-    assert answer.code == 2
-    assert answer.err == "error: --resume needs --checkpoint\n\nhint: the folder to go on from\n"
-    answer = meshwright("run", str(plan_file), "--checkpoint", str(plan_file), "--quiet")
-    assert answer.code == 2
-    assert f"  --checkpoint {plan_file}: is no folder\n" in answer.err
-
-
 def test_a_dry_run_needs_no_devices(meshwright, tmp_path) -> None:
     path = tmp_path / "large.yaml"
     meshwright.done("plan", *BIG, *QUICK, "-o", str(path))
@@ -180,13 +171,3 @@ def test_plot_ranks_names_the_slow_one(meshwright, run_report, tmp_path) -> None
     assert len(drawn["points"]) == 24
     answer = meshwright("plot", "ranks", str(report), str(report), "-o", str(tmp_path / "ranks.svg"))
     assert "`ranks` draws one run report, not 2" in answer.err
-
-
-def test_run_on_the_wrong_machine(meshwright, tmp_path) -> None:
-    path = tmp_path / "large.yaml"
-    meshwright.done("plan", *BIG, *QUICK, "-o", str(path))
-    answer = meshwright("run", str(path), "--out", str(tmp_path), "--quiet")
-    assert answer.code == 2
-    assert answer.err.startswith("error: large.yaml needs 1,024 GPUs; this host has ")
-    answer = meshwright("run", str(path), "--backend", "mpi", "--quiet")
-    assert answer.err.startswith("error: unknown backend `mpi`\n")
