@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,34 +11,12 @@ from cost_models.errors import InputError
 from executor.run_config import Rate, RunConfig, Saving, require_places
 
 PLAIN = RunConfig()
-EVERYTHING = RunConfig(
-    steps=11,
-    backend="gloo",
-    seed=5,
-    learning_rate=1 / 3,
-    rate_warm_up=4,
-    rate_decay=9,
-    clip=0.1,
-    compile=True,
-    out=Path("an output"),
-    trace=Path("a trace.json"),
-    profiler=Path("traces"),
-    data="some tokens",
-    checkpoint=Path("saved here"),
-    every=4,
-    keep=2,
-    resume=True,
-    restarts=1,
-    timeout=12.5,
-    nodes=2,
-    rendezvous="node0:29500",
-    drive=Path("a drive"),
-    weights=Path("a model"),
-    save_weights=Path("another"),
-    warm_up=3,
-    waiting_steps=0,
-    measure_memory=False,
-)
+SAID: dict[str, Any] = {"steps": 11, "backend": "gloo", "seed": 5, "data": "some tokens", "timeout": 12.5}
+SAID |= {"learning_rate": 1 / 3, "rate_warm_up": 4, "rate_decay": 9, "clip": 0.1, "compile": True}
+SAID |= {"checkpoint": Path("saved here"), "every": 4, "keep": 2, "resume": True, "restarts": 1}
+SAID |= {"nodes": 2, "rendezvous": "node0:29500", "warm_up": 3, "waiting_steps": 0, "measure_memory": False}
+PLACES = ("out", "trace", "profiler", "drive", "weights", "save_weights")
+EVERYTHING = RunConfig(**SAID, **{name: Path(f"a {name}") for name in PLACES})
 
 
 @pytest.mark.parametrize("config", [PLAIN, EVERYTHING])

@@ -38,24 +38,11 @@ NO_GRADIENT = "attention.key.bias"
 LAST_PLACE = 2.0**-23
 """Of an fp32 weight of 1, such as a norm's gain: how far it went cannot be told closer."""
 
-GPT: dict[str, Any] = {
-    "num_layers": 4,
-    "hidden_size": 32,
-    "num_heads": 4,
-    "vocab_size": 256,
-    "max_positions": 64,
-}
-LLAMA: dict[str, Any] = GPT | {
-    "num_kv_heads": 2,
-    "ffn_hidden_size": 96,
-    "gated_mlp": True,
-    "activation": "silu",
-    "norm": "rmsnorm",
-    "positions": "rotary",
-    "tied_embeddings": False,
-    "attention_bias": False,
-    "mlp_bias": False,
-}
+GPT: dict[str, Any] = {"num_layers": 4, "hidden_size": 32, "num_heads": 4, "vocab_size": 256}
+GPT |= {"max_positions": 64}
+LLAMA: dict[str, Any] = GPT | {"num_kv_heads": 2, "ffn_hidden_size": 96, "gated_mlp": True}
+LLAMA |= {"activation": "silu", "norm": "rmsnorm", "positions": "rotary", "tied_embeddings": False}
+LLAMA |= {"attention_bias": False, "mlp_bias": False}
 BERT: dict[str, Any] = GPT | {
     "norm_placement": "after-sum",
     "embedding_norm": True,
@@ -63,49 +50,20 @@ BERT: dict[str, Any] = GPT | {
     "attention_scale": 4.0,  # else weights so small let keys hardly matter
     "encoder": {"token_types": 2, "masked": 0.25, "first_position": 2},
 }
-T5: dict[str, Any] = GPT | {
-    "norm": "rmsnorm",
-    "positions": "none",
-    "activation": "relu",
-    "attention_bias": False,
-    "mlp_bias": False,
-    "attention_scale": 1.0,
-    "logit_scale": 1.5,
-    "stacks": {"encoder_layers": 2, "position_buckets": 8, "farthest": 12},
-}
-MOE: dict[str, Any] = LLAMA | {
-    "num_experts": 4,
-    "experts_per_token": 2,
-    "moe_ffn_hidden_size": 48,
-    "num_moe_layers": 3,
-}
+T5: dict[str, Any] = GPT | {"norm": "rmsnorm", "positions": "none", "activation": "relu"}
+T5 |= {"attention_bias": False, "mlp_bias": False, "attention_scale": 1.0, "logit_scale": 1.5}
+T5 |= {"stacks": {"encoder_layers": 2, "position_buckets": 8, "farthest": 12}}
+MOE: dict[str, Any] = LLAMA | {"num_experts": 4, "experts_per_token": 2, "moe_ffn_hidden_size": 48}
+MOE |= {"num_moe_layers": 3}
 """A dense block, then three mixtures."""
-SHARED: dict[str, Any] = MOE | {
-    "gated_mlp": False,
-    "activation": "gelu",
-    "mlp_bias": True,
-    "shared_expert_ffn_hidden_size": 32,
-    "num_moe_layers": 4,
-    "router_scores": "sigmoid",
-}
-LATENT: dict[str, Any] = LLAMA | {
-    "num_kv_heads": 4,
-    "head_dim": 12,
-    "latent_attention": {"kv_rank": 8, "query_rank": 16, "position_dim": 4, "value_dim": 8},
-}
+SHARED: dict[str, Any] = MOE | {"gated_mlp": False, "activation": "gelu", "mlp_bias": True}
+SHARED |= {"shared_expert_ffn_hidden_size": 32, "num_moe_layers": 4, "router_scores": "sigmoid"}
+LATENT: dict[str, Any] = LLAMA | {"num_kv_heads": 4, "head_dim": 12}
+LATENT |= {"latent_attention": {"kv_rank": 8, "query_rank": 16, "position_dim": 4, "value_dim": 8}}
 
-CLIP: dict[str, Any] = {
-    "layers": 2,
-    "hidden_size": 24,
-    "num_heads": 2,
-    "activation": "quick-gelu",
-    "image": 8,
-    "patch": 4,
-    "class_token": True,
-    "patch_bias": False,
-    "norm_before": True,
-    "projector_hidden_size": 32,
-}
+CLIP: dict[str, Any] = {"layers": 2, "hidden_size": 24, "num_heads": 2, "activation": "quick-gelu"}
+CLIP |= {"image": 8, "patch": 4, "class_token": True, "patch_bias": False, "norm_before": True}
+CLIP |= {"projector_hidden_size": 32}
 LLAVA = LLAMA | {"num_layers": 4, "tower": CLIP}
 TWO_IMAGES: dict[str, Any] = {"images": 2}
 

@@ -432,21 +432,9 @@ def test_our_stack_says_what_the_executor_does() -> None:
 
 
 def saved(plan: Plan, folder: Path, resume: bool) -> list[tuple[float, float]]:
+    """The curve of a run, with checkpoints of steps 3 and 5."""
     with MANY:
         return train_and_save(plan, folder, resume=resume)[0]
-
-
-def test_a_run_goes_on_bit_for_bit_from_a_drive_and_onto_one(processes, tmp_path) -> None:
-    layouts = (
-        "dp2 mbs2 zero0 offload=states/drive",
-        "dp2 mbs2 zero0",
-        "dp2 mbs2 zero0 offload=streamed/drive",
-    )
-    first, *others = (plan_for(layout, GPT, precision="bf16") for layout in layouts)
-    expected = processes.run(2, saved, first, tmp_path, False)[0][SAVED_AT:]
-    for plan in (first, *others):
-        Folder(tmp_path).delete(SAVED_STEPS)
-        assert processes.run(2, saved, plan, tmp_path, True)[0] == expected
 
 
 def fails(plan: Plan, folder: Path) -> tuple[str, int]:
@@ -535,37 +523,24 @@ def test_room_is_taken_before_the_first_step(processes, tmp_path) -> None:
 MIXTURE = "states:1/parked:1/streamed:1"
 
 
-def saves(plan: Plan, folder: Path) -> list[tuple[float, float]]:
-    """The uninterrupted curve; checkpoints of steps 3 and 5."""
-    return train_and_save(plan, folder, resume=False)[0]
-
-
-def goes_on(plan: Plan, folder: Path) -> list[tuple[float, float]]:
-    return train_and_save(plan, folder, resume=True)[0]
-
-
-def interrupted(processes: Processes, plan: Plan, folder: Path) -> list[tuple[float, float]]:
-    curve: list[tuple[float, float]] = processes.run(plan.layout.num_gpus, saves, plan, folder)[0]
-    Folder(folder).delete(SAVED_STEPS)
-    return curve[SAVED_AT:]
-
-
 @pytest.mark.parametrize(
     ("layout", "precision", "ways"),
     [
+        ("dp2 mbs2 zero0", "bf16", ("offload=states/drive", "", "offload=streamed/drive")),
         ("mbs2", "bf16", ("offload=streamed", f"offload={MIXTURE}", "")),
         ("dp2 mbs2 zero0", "fp32", ("", f"offload={MIXTURE}", "offload=parked")),
         ("dp2 mbs2 zero3", "bf16", (f"offload={MIXTURE}", "", "offload=states")),
         ("tp2 mbs2 recompute=full", "fp32", ("offload=states", "offload=streamed ring=3")),
     ],
 )
-@few(1)
+@few(2)
 def test_a_run_goes_on_bit_for_bit_wherever_its_blocks_live(
     layout, precision, ways, processes, tmp_path
 ) -> None:
     """Saved one way, resumed the others and the same."""
-    saved, *others = (plan_for(f"{layout} {way}", GPT, precision=precision) for way in ways)
-    expected = interrupted(processes, saved, tmp_path)
-    for plan in (saved, *others):
-        assert processes.run(plan.layout.num_gpus, goes_on, plan, tmp_path)[0] == expected
+    first, *others = (plan_for(f"{layout} {way}", GPT, precision=precision) for way in ways)
+    ranks = first.layout.num_gpus
+    expected = processes.run(ranks, saved, first, tmp_path, False)[0][SAVED_AT:]
+    for plan in (first, *others):
         Folder(tmp_path).delete(SAVED_STEPS)
+        assert processes.run(ranks, saved, plan, tmp_path, True)[0] == expected

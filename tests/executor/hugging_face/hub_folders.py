@@ -13,15 +13,9 @@ from cost_models.files.loading import resolve_model
 from cost_models.specs.transformer import TransformerSpec
 from planner.plan import Plan, make_plan
 
-_LLAMA: dict[str, Any] = {
-    "num_hidden_layers": 2,
-    "hidden_size": 32,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 96,
-    "vocab_size": 256,
-    "max_position_embeddings": 64,
-}
+_LLAMA: dict[str, Any] = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4}
+_LLAMA |= {"num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 256}
+_LLAMA |= {"max_position_embeddings": 64}
 _BERT = {
     name: _LLAMA[name]
     for name in ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
@@ -30,19 +24,10 @@ _T5 = {"d_model": 32, "d_kv": 8, "d_ff": 96, "num_layers": 2, "num_decoder_layer
 _T5 |= {"num_heads": 4, "vocab_size": 256}
 _STATES = {"n_groups": 2, "conv_kernel": 3, "chunk_size": 8, "mamba_num_heads": 8, "mamba_head_dim": 8}
 _EXPERTS = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
-_LATENTS = {
-    "kv_lora_rank": 16,
-    "q_lora_rank": 24,
-    "qk_nope_head_dim": 8,
-    "qk_rope_head_dim": 4,
-    "v_head_dim": 8,
-}
-_DELTA = {
-    "linear_num_value_heads": 4,
-    "linear_num_key_heads": 2,
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
-}
+_LATENTS = {"kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4}
+_LATENTS |= {"v_head_dim": 8}
+_DELTA = {"linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8}
+_DELTA |= {"linear_value_head_dim": 8}
 _GPT = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": 255}
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": _LLAMA | {"tie_word_embeddings": False, "rope_theta": 5e5},

@@ -240,13 +240,8 @@ def test_the_peak_of_a_v_is_never_understated(schedule: str, processes) -> None:
 
 
 MICROBATCH, SEQUENCE = 2, 1024
-SIZE: dict[str, Any] = {
-    "hidden_size": 1024,
-    "num_heads": 16,
-    "num_layers": 12,
-    "vocab_size": 8192,
-    "max_positions": SEQUENCE,
-}
+SIZE: dict[str, Any] = {"hidden_size": 1024, "num_heads": 16, "num_layers": 12, "vocab_size": 8192}
+SIZE |= {"max_positions": SEQUENCE}
 LARGE_SHAPES: dict[str, dict[str, Any]] = {
     "gpt": GPT | SIZE,
     "llama": LLAMA | SIZE | {"ffn_hidden_size": 2752},

@@ -54,14 +54,9 @@ CHUNKED = IN_TURNS | {"window_kind": "chunked"}
 NORMED = LLAMA | {"qk_norm": True, "head_dim": 16, "tied_embeddings": True}
 SIDE_BY_SIDE = WINDOWED | {"parallel_block": True, "attention_bias": True, "mlp_bias": True}
 TWO_NORMS = GPT | {"parallel_block": True, "parallel_norms": 2, "head_bias": True, "tied_embeddings": False}
-AROUND = IN_TURNS | {
-    "norm_placement": "around",
-    "embedding_norm": True,
-    "embedding_scale": 4.0,
-    "logit_scale": 0.5,
-    "attention_scale": 0.5,
-    "rotary": {"base": 500.0, "windowed_base": 50.0, "dim": 4},
-}
+AROUND = IN_TURNS | {"norm_placement": "around", "embedding_norm": True, "embedding_scale": 4.0}
+AROUND |= {"logit_scale": 0.5, "attention_scale": 0.5}
+AROUND |= {"rotary": {"base": 500.0, "windowed_base": 50.0, "dim": 4}}
 AFTER = LLAMA | {
     "norm_placement": "after",
     "qk_norm": True,
@@ -71,58 +66,27 @@ AFTER = LLAMA | {
         "scaling": {"kind": "llama3", "factor": 8.0, "first_positions": 16},
     },
 }
-ROUTED = SHARED | {
-    "num_experts": 8,
-    "num_moe_layers": 2,
-    "moe_layers": [1, 3],
-    "router_bias": True,
-    "expert_groups": {"count": 4, "per_token": 2, "scored_by": "two best"},
-    "routing_scale": 2.5,
-    "shared_expert_gate": True,
-}
+ROUTED = SHARED | {"num_experts": 8, "num_moe_layers": 2, "moe_layers": [1, 3], "router_bias": True}
+ROUTED |= {"expert_groups": {"count": 4, "per_token": 2, "scored_by": "two best"}, "routing_scale": 2.5}
+ROUTED |= {"shared_expert_gate": True}
 """Every second block a mixture, with all that a router and its shared experts may have."""
 
-STATES: dict[str, Any] = {
-    "kind": "mamba2",
-    "heads": 8,
-    "head_dim": 8,
-    "groups": 2,
-    "state_dim": 6,
-    "chunk": 6,
-}
+STATES: dict[str, Any] = {"kind": "mamba2", "heads": 8, "head_dim": 8, "groups": 2, "state_dim": 6}
+STATES |= {"chunk": 6}
 DELTA = STATES | {"kind": "gated-delta", "heads": 4, "groups": 2, "chunk": 5}
-STATES_IN_TURNS = LLAMA | {
-    "recurrence": STATES | {"conv_bias": True, "bias": True, "least_step": 0.004},
-    "mixers": ["recurrence", "attention"],
-    "residual_scale": 1.5,
-}
-DELTA_NETS = LLAMA | {
-    "recurrence": DELTA,
-    "mixers": ["recurrence", "recurrence", "recurrence", "attention"],
-    "attention_gate": True,
-    "qk_norm": True,
-    "num_experts": 4,
-    "experts_per_token": 2,
-    "moe_ffn_hidden_size": 48,
-    "num_moe_layers": 1,
-    "routing_bias": True,
-}
-HALVES = GPT | {
-    "norm": "rmsnorm",
-    "positions": "none",
-    "recurrence": STATES | {"output_norm": False, "conv_width": 0},
-    "mixers": ["recurrence", "none", "attention", "none"],
-    "separate_halves": True,
-}
+STATES_IN_TURNS = LLAMA | {"recurrence": STATES | {"conv_bias": True, "bias": True, "least_step": 0.004}}
+STATES_IN_TURNS |= {"mixers": ["recurrence", "attention"], "residual_scale": 1.5}
+DELTA_NETS = LLAMA | {"recurrence": DELTA, "mixers": ["recurrence", "recurrence", "recurrence", "attention"]}
+DELTA_NETS |= {"attention_gate": True, "qk_norm": True, "num_experts": 4, "experts_per_token": 2}
+DELTA_NETS |= {"moe_ffn_hidden_size": 48, "num_moe_layers": 1, "routing_bias": True}
+HALVES = GPT | {"norm": "rmsnorm", "positions": "none"}
+HALVES |= {"recurrence": STATES | {"output_norm": False, "conv_width": 0}}
+HALVES |= {"mixers": ["recurrence", "none", "attention", "none"], "separate_halves": True}
 STATES_BESIDE = LLAMA | {"recurrence": STATES, "mixers": ["both"], "num_layers": 2}
-KIMI = LLAMA | {
-    "num_heads": 4,
-    "num_kv_heads": 4,
-    "head_dim": 16,
-    "latent_attention": {"kv_rank": 16, "position_dim": 8, "value_dim": 8},
-    "recurrence": DELTA | {"kind": "kimi-delta", "groups": 4, "gate_rank": 8},
-    "mixers": ["recurrence", "recurrence", "recurrence", "attention"],
-}
+KIMI = LLAMA | {"num_heads": 4, "num_kv_heads": 4, "head_dim": 16}
+KIMI |= {"latent_attention": {"kv_rank": 16, "position_dim": 8, "value_dim": 8}}
+KIMI |= {"recurrence": DELTA | {"kind": "kimi-delta", "groups": 4, "gate_rank": 8}}
+KIMI |= {"mixers": ["recurrence", "recurrence", "recurrence", "attention"]}
 MERGED = GPT | {
     "num_layers": 4,
     "tower": CLIP

@@ -29,26 +29,17 @@ MODEL = {
     "positions": "rotary",
 }  # fmt: skip
 MIXTURE = MODEL | {"num_experts": 4, "experts_per_token": 2, "moe_ffn_hidden_size": 64, "num_moe_layers": 4}
-GPU = {
-    "name": "mine",
-    "memory": "4 GiB",
-    "memory_bandwidth": "900 GB/s",
-    "peak": {"bf16": "100 TFLOP/s", "fp32": "20 TFLOP/s"},
-    "sustained": {"bf16": 0.8},
-    "sm_count": 16,
-}
+GPU = {"name": "mine", "memory": "4 GiB", "memory_bandwidth": "900 GB/s"}
+GPU |= {"peak": {"bf16": "100 TFLOP/s", "fp32": "20 TFLOP/s"}, "sustained": {"bf16": 0.8}, "sm_count": 16}
 LINKS = {
     "intra_node": {"kind": "nvlink", "bandwidth": "300 GB/s", "latency": "3 us"},
     "inter_node": {"kind": "infiniband", "bandwidth": "200 Gb/s", "latency": "5 us"},
 }
 CLUSTER = {"kind": "cluster", "name": "mine", "gpu": GPU, "gpus_per_node": 2, "nodes": 2, "links": LINKS}
 POOL = {"gpu": "a100-sxm-80gb", "gpus_per_node": 2, "nodes": 1, "links": LINKS}
-POOLS = {
-    "kind": "cluster",
-    "name": "both",
-    "pools": [POOL | {"name": "old"}, POOL | {"name": "new", "gpu": "h100-sxm"}],
-    "between": {"kind": "infiniband", "bandwidth": "200 Gb/s", "latency": "8 us"},
-}
+POOLS = {"kind": "cluster", "name": "both"}
+POOLS |= {"pools": [POOL | {"name": "old"}, POOL | {"name": "new", "gpu": "h100-sxm"}]}
+POOLS |= {"between": {"kind": "infiniband", "bandwidth": "200 Gb/s", "latency": "8 us"}}
 TRAINING = {"kind": "training", "global_batch": 8, "sequence_length": 64, "precision": "bf16", "tokens": 1e9}
 CONFIG = {
     "model_type": "llama", "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4,

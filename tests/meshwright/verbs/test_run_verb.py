@@ -120,23 +120,16 @@ def test_the_parts_of_a_step_are_those_of_its_busiest_rank(run_report) -> None:
 
 def test_one_step_says_neither_noise_nor_how_steps_vary(run_report) -> None:
     """Nor what a thread usually needs; a peak that nobody measured is left out."""
-    ranks = [
-        rank.model_copy(
-            update={
-                "wall_seconds": rank.wall_seconds[:1],
-                "thread_seconds": rank.thread_seconds[:1],
-                "memory": {},
-            }
-        )
+    ranks = tuple(
+        rank.model_copy(update={"wall_seconds": (1.0,), "thread_seconds": (0.9,), "memory": {}})
         for rank in run_report.ranks
-    ]
-    lines = comparison(run_report.model_copy(update={"ranks": tuple(ranks)}))
+    )
+    lines = comparison(run_report.model_copy(update={"ranks": ranks}))
     assert lines[0].quantity == "step_seconds"
     assert all(line.noise is None for line in lines)
     assert not {"thread_cpu_seconds", "peak_bytes"} & {line.quantity for line in lines}
-    (told, *_) = run_text(run_report.model_copy(update={"ranks": tuple(ranks)}), 1)
-    assert "vary" not in str(told)
-    assert "vary" in str(next(iter(run_text(run_report, 2))))
+    told = [next(iter(run_text(run_report.model_copy(update=how), 1))) for how in ({"ranks": ranks}, {})]
+    assert ["vary" in str(one) for one in told] == [False, True]
 
 
 def test_what_the_allocator_of_a_gpu_saw_stands_beside_both_totals(run_report) -> None:
@@ -151,23 +144,17 @@ def test_what_the_allocator_of_a_gpu_saw_stands_beside_both_totals(run_report) -
     assert lines["reserved_bytes"].predicted == sum(run_report.predicted.rank_memory[0].values())
 
 
-def test_plot_ranks_names_the_slow_one(meshwright, run_report, tmp_path) -> None:
-    def slower(rank: RankReport, share: float) -> RankReport:
+def test_plot_ranks_names_the_slow_one(meshwright, plan_file, tmp_path) -> None:
+    def rank_of(rank: int, share: float) -> RankReport:
+        even = rank_report(rank, {"compute": 0.5, "optimizer": 0.1}, steps=12)
         seconds = tuple(0.5 if step < 4 else 0.5 * share for step in range(12))
-        phase = rank.forward_backward.model_copy(update={"thread_seconds": seconds})
-        update = rank.update.model_copy(update={"thread_seconds": (0.1,) * 12})
-        clocks = dict.fromkeys(("wall_seconds", "thread_seconds", "process_seconds"), (1.0,) * 12)
-        return rank.model_copy(update={"forward_backward": phase, "update": update, **clocks})
+        phase = even.forward_backward.model_copy(update={"thread_seconds": seconds})
+        return even.model_copy(update={"forward_backward": phase})
 
-    even, late = run_report.ranks
-    ranks = (slower(even, 1.0), slower(late, 1.3))
-    losses = {"losses": (5.0,) * 14, "gradient_norms": (1.0,) * 14}
-    report = tmp_path / "run-report.json"
-    save_report(run_report.model_copy(update={"ranks": ranks, **losses}), report)
-    answer = meshwright.done("plot", "ranks", str(report), "-o", str(tmp_path / "ranks.svg"), "--json")
-    drawn = json.loads(answer.out)
-    words = "Rank 1 is slow: 25 % more time at work than its peer since step 7, most of it in forward and backward"
-    assert drawn["title"] == words
+    report, picture = str(tmp_path / "run-report.json"), ("-o", str(tmp_path / "ranks.svg"))
+    save_report(run_report_of(load_plan(plan_file), [rank_of(0, 1.0), rank_of(1, 1.3)]), Path(report))
+    drawn = meshwright.json("plot", "ranks", report, *picture)
+    assert drawn["title"].startswith("Rank 1 is slow: 25 % more time at work than its peer since step ")
+    assert drawn["title"].endswith(", most of it in forward and backward")
     assert len(drawn["points"]) == 24
-    answer = meshwright("plot", "ranks", str(report), str(report), "-o", str(tmp_path / "ranks.svg"))
-    assert "`ranks` draws one run report, not 2" in answer.err
+    assert "`ranks` draws one run report, not 2" in meshwright("plot", "ranks", report, report, *picture).err
