@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from asking import change
 from pydantic import ValidationError
-from several_pools import mixed_question, pool
-from small import every_axis
+from small import every_axis, mixed_question, pool
 
 from cost_models.axes.words import EVERY
 from cost_models.defaults import complete_question

@@ -1,17 +1,26 @@
-"""What each axis sends in a step and what of it is in sight: gradients, weights, copies, stage boundaries, tensors."""
+"""What each axis exchanges in a step: by axis, over context parallel ranks, and of tokens between experts."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Any
+
 import numpy as np
 import pytest
-from asking import ask, change, columns
+from asking import ask, change, columns, only_links
+from effort import number
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, parse_layout
 from cost_models.communication.by_axis import (
     TensorSeconds,
     boundary_seconds,
+    context_seconds,
     data_seconds,
+    expert_seconds,
     exposed_seconds,
     tensor_seconds,
 )
@@ -22,16 +31,23 @@ from cost_models.communication.collectives import (
     reduce_scatter_seconds,
 )
 from cost_models.communication.topology import axis_groups
+from cost_models.compute.block import block_seconds
+from cost_models.compute.gemm import device_of
 from cost_models.compute.measured_operators import gathering_seconds, measured_block
 from cost_models.files import catalog
+from cost_models.memory.activations import activation_bytes
 from cost_models.operators.accumulation import copied_bytes
 from cost_models.operators.parameters import total_parameters
+from cost_models.operators.traffic import destinations
 from cost_models.pipeline.pricing import LinkUse, estimate, link_use
+from cost_models.pipeline.seconds import Pieces, layer_backward, layer_forward
+from cost_models.pipeline.stage_costs import stage_costs
 from cost_models.question import Question
+from cost_models.specs.choices import CONTEXTS, Context, SelectiveDrops
 from cost_models.specs.cluster import Precision
 from cost_models.specs.hardware import CurvePoint, OperatorCurve
 from cost_models.specs.training import TrainingSpec
-from cost_models.specs.transformer import TransformerSpec
+from cost_models.specs.transformer import ExpertGroups, TransformerSpec
 
 
 def question(stack: str, gpus: int = 8) -> Question:
@@ -247,3 +263,284 @@ def test_what_is_cast_is_gathered_as_it_was_cast() -> None:
         tensor_parallel_seconds("megatron-lm", sp=False, precision="fp8").block_forward
         == tensor_parallel_seconds("megatron-lm", sp=False).block_forward
     )
+
+
+GPUS, BATCH, SEQUENCE = 64, 64, 8192
+
+
+def asked_context_parallel(how: Context = "ring", stack: str = "megatron-core", **training: Any) -> Question:
+    job = {"global_batch": BATCH, "sequence_length": SEQUENCE} | training
+    return ask("llama3-8b", "dgx-h100", GPUS, stack=stack, facts={"context_parallel": how}, **job)
+
+
+def test_a_ring_passes_every_key_and_value_round_and_hides_behind_attention() -> None:
+    """Llama 3 8B, cp4: three steps of 2·b·s/4·1024 bf16 elements; the backward pass carries as many gradients."""
+    question, layout = only_links(asked_context_parallel()), columns("tp1 cp4 dp16")
+    group = axis_groups(question.cluster, layout).cp
+    step = 2 * SEQUENCE / 4 * 1024 * 2 / question.cluster.links.intra_node.bandwidth
+    none, half, long = np.zeros(1), np.full(1, 4 * step / 2), np.ones(1)
+    alone = context_seconds(question, layout, group, none, none)
+    assert alone.forward == pytest.approx(3 * step)
+    assert alone.backward == pytest.approx(6 * step)
+    behind = context_seconds(question, layout, group, half, half)
+    assert behind.forward == pytest.approx(3 * step / 2)
+    assert behind.backward == pytest.approx(6 * step - 3 * step / 2)
+    assert behind.forward + behind.forward_hidden == pytest.approx(3 * step)
+    assert context_seconds(question, layout, group, long, long).forward == 0
+
+
+def test_pytorch_gathers_behind_the_first_step_and_rotates_gradients_in_fp32() -> None:
+    """Llama 3 8B, cp4: keys and values of 8 heads repeated to 32; four rounds of fp32 gradients, the last in sight."""
+    question, layout = (
+        only_links(asked_context_parallel("all-gather", stack="torchtitan")),
+        columns("tp1 cp4 dp16"),
+    )
+    group, link = axis_groups(question.cluster, layout).cp, question.cluster.links.intra_node.bandwidth
+    ranks, gradients = SEQUENCE / 4 * 2 * 4096 * 2 / link, SEQUENCE / 4 * 2 * 4096 * 4 / link
+    alone = context_seconds(question, layout, group, np.zeros(1), np.zeros(1))
+    assert alone.forward == pytest.approx(3 * ranks)
+    assert alone.backward == pytest.approx(3 * ranks + 4 * gradients)
+    step = np.full(1, ranks)
+    behind = context_seconds(question, layout, group, 4 * step, 4 * step)
+    assert behind.forward == pytest.approx(2 * ranks)  # behind one step of four
+    assert behind.backward == pytest.approx(2 * ranks + (3 * gradients - 3 * ranks) + gradients)
+    long = np.ones(1)
+    assert context_seconds(question, layout, group, long, long).forward == 0
+    assert context_seconds(question, layout, group, long, long).backward == pytest.approx(gradients)
+
+
+def test_gathering_and_trading_heads_by_hand() -> None:
+    layout = columns("tp2 cp4 dp8")
+    none, rank_bytes = np.zeros(1), SEQUENCE / 4 / 2 * 2
+    gathers, trades = (
+        only_links(asked_context_parallel("all-gather")),
+        only_links(asked_context_parallel("all-to-all")),
+    )
+    group, link = axis_groups(gathers.cluster, layout).cp, gathers.cluster.links.intra_node.bandwidth
+    gathered = context_seconds(gathers, layout, group, none, none)
+    keys_values = 3 * 2 * 1024 * rank_bytes / link  # three quarters of what four ranks hold
+    assert gathered.forward == pytest.approx(keys_values)
+    assert gathered.backward == pytest.approx(2 * keys_values)
+    traded = context_seconds(trades, layout, group, none, none)
+    assert traded.forward == pytest.approx(3 / 4 * (4096 + 2 * 1024 + 4096) * rank_bytes / link)
+    assert traded.backward == pytest.approx(traded.forward)
+
+
+@settings(max_examples=number(30, 100))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([1, 2]), st.sampled_from([1, 2, 4]), st.sampled_from([None, *CONTEXTS])),
+        min_size=1,
+        max_size=6,
+    ),
+    st.sampled_from(CONTEXTS),
+)
+def test_a_named_way_costs_what_the_usual_one_does(
+    rows: list[tuple[int, int, Context | None]], usual: Context
+) -> None:
+    """Row by row, times and memory."""
+    layouts = [Layout(tp=tp, cp=cp, dp=GPUS // (tp * cp), context=way) for tp, cp, way in rows]
+    together = stage_costs(asked_context_parallel(usual), LayoutColumns.of(layouts))
+    for row, (layout, (_, _, way)) in enumerate(zip(layouts, rows, strict=True)):
+        unnamed = layout.model_copy(update={"context": None})
+        alone = stage_costs(asked_context_parallel(way or usual), LayoutColumns.of([unnamed]))
+        for name in ("layer_forward", "layer_backward", "layer_activation", "working"):
+            np.testing.assert_array_equal(getattr(together, name)[row], getattr(alone, name)[0])
+
+
+@pytest.mark.parametrize("how", CONTEXTS)
+def test_memory_falls_with_context(how: Context) -> None:
+    """More ranks a sequence, fewer replicas: states stay, activations are split."""
+    one, split = (
+        estimate(asked_context_parallel(how), Layout(tp=2, cp=cp, dp=32 // cp, zero=1, sp=True)).rank_memory[
+            0
+        ]
+        for cp in (1, 4)
+    )
+    assert split["activations"] == pytest.approx(one["activations"] / 4)
+    for part in ("weights", "gradients", "optimizer"):
+        assert split[part] == pytest.approx(one[part])
+
+
+def test_recomputed_attention_exchanges_keys_and_values_again() -> None:
+    question = change(asked_context_parallel("all-gather"), stack={"selective_drops": "core"})
+    exposed = [
+        estimate(question, Layout(cp=4, dp=16, recompute=(policy,))).time["cp_comm"]
+        for policy in ("none", "selective", "full")
+    ]
+    assert exposed[1] == pytest.approx(exposed[0] * 4 / 3)
+    assert exposed[2] == pytest.approx(exposed[1])
+
+
+def test_hybrid_sharding_scatters_inside_and_reduces_across() -> None:
+    """Groups of a node: scatter and gather stay on its links, an eighth of the gradients crosses the network."""
+    question, layouts = (
+        only_links(asked_context_parallel(stack="fsdp")),
+        columns("dp64 zero3", "dp64 zero3 shard8"),
+    )
+    groups = axis_groups(question.cluster, layouts).data
+    assert groups.shard.nodes.tolist() == [8, 1]
+    assert groups.copies.size.tolist() == [1, 8]
+    million = np.full(2, 1e6)
+    seconds = data_seconds(question, layouts, groups, million)
+    links = question.cluster.links
+    assert links.inter_node is not None
+    inside, across = links.intra_node.bandwidth, links.inter_node.bandwidth
+    element = {"fp32": 4.0, "bf16": 2.0}[question.stack.gradient_dtype]
+    assert seconds.gather[1] == pytest.approx(7 / 8 * 2e6 / inside)
+    reduced = 2 * 7 / 8 * element * 1e6 / 8 / across
+    latency = 2 * min(7, 3) * links.inter_node.latency
+    reduce = (seconds.step_reduce + seconds.backward_reduce)[1]
+    assert reduce == pytest.approx(7 / 8 * element * 1e6 / inside + reduced + latency, rel=1e-6)
+
+
+def test_hybrid_shards_are_held_by_fewer_ranks() -> None:
+    question = asked_context_parallel(stack="fsdp")
+    over_all, hybrid = (
+        estimate(question, parse_layout(f"dp64 zero3 {word}")).rank_memory[0] for word in ("", "shard8")
+    )
+    assert hybrid["optimizer"] == pytest.approx(8 * over_all["optimizer"])
+    assert hybrid["gradients"] == pytest.approx(8 * over_all["gradients"])
+
+
+SEQUENCE_EXPERT_EXCHANGE = 4096
+
+
+def asked_expert_exchange(model: str = "deepseek-v3", precision: str = "bf16", **facts: Any) -> Question:
+    """On 256 H100 without latencies and start-ups, at the links' full rates."""
+    job = {"global_batch": 256, "sequence_length": SEQUENCE_EXPERT_EXCHANGE, "precision": precision}
+    return only_links(ask(model, "dgx-h100", 256, stack="megatron-core", facts=facts, **job))
+
+
+def exchange(question: Question, *layouts: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    x = columns(*layouts)
+    return expert_seconds(question, x, axis_groups(question.cluster, x))
+
+
+def choices(experts: int, chosen: int, groups: ExpertGroups | None) -> Iterator[tuple[int, ...]]:
+    """Every choice of experts that routing allows, each as often as it is likely."""
+    if groups is None:
+        yield from combinations(range(experts), chosen)
+        return
+    size = experts // groups.count
+    for open_groups in combinations(range(groups.count), groups.per_token):
+        allowed = [group * size + one for group in open_groups for one in range(size)]
+        yield from combinations(allowed, chosen)
+
+
+@pytest.mark.parametrize(
+    "groups", [None, ExpertGroups(count=4, per_token=2), ExpertGroups(count=2, per_token=1)]
+)
+def test_destinations_are_those_of_all_choices(groups: ExpertGroups | None) -> None:
+    mixture = {"num_experts": 16, "experts_per_token": 3, "expert_groups": groups}
+    model = catalog.load_model("deepseek-v3").model_copy(update=mixture)
+    parts = np.array([1, 2, 4, 8, 16])
+    reached = [
+        [len({expert * int(count) // 16 for expert in choice}) for choice in choices(16, 3, groups)]
+        for count in parts
+    ]
+    np.testing.assert_allclose(destinations(model, parts), np.mean(reached, axis=1), rtol=1e-12)
+
+
+def test_a_token_crosses_to_a_node_once() -> None:
+    """ep64 on 8 nodes: DeepSeek-V3 chooses 4 groups of 8, so 3.63 nodes of 4 at most, 7/8 of them elsewhere; the
+    network sets the pace, there and back."""
+    question = asked_expert_exchange()
+    nodes = destinations(question.model, np.array([8]))[0]
+    assert 3.5 < nodes < 4
+    link = question.cluster.links.inter_node
+    by_hand = 2 * nodes * 7 / 8 * SEQUENCE_EXPERT_EXCHANGE * 7168 * 2 / link.bandwidth * 58 / 61
+    assert exchange(question, "dp256 ep64")[0] == pytest.approx(by_hand)
+    copies = exchange(asked_expert_exchange(expert_dispatch="copies"), "dp256 ep64")[0]
+    assert copies == pytest.approx(by_hand * 8 * 56 / 64 / (nodes * 7 / 8))
+
+
+def test_tokens_travel_in_16_bits_whatever_multiplies_them() -> None:
+    wide, narrow = (
+        exchange(asked_expert_exchange(precision=precision), "dp256 ep64") for precision in ("bf16", "fp8")
+    )
+    assert narrow == wide
+
+
+def test_what_is_hidden_is_no_longer_than_compute_and_slows_it() -> None:
+    x = columns("dp256 ep64 zero1")
+    apart = Pieces(asked_expert_exchange(overlap_expert_exchange=0.0), x, data_parallel=False)
+    behind = Pieces(asked_expert_exchange(overlap_expert_exchange=1.0), x, data_parallel=False)
+    window = (behind.block.forward + behind.block.backward) / 2
+    np.testing.assert_allclose(behind.exposed_experts, np.maximum(0.0, behind.experts - window))
+    np.testing.assert_allclose(apart.exposed_experts, apart.experts)
+    contended = change(
+        asked_expert_exchange(overlap_expert_exchange=1.0), hardware={"overlap_slowdown": 0.25}
+    )
+    slowed = Pieces(contended, x, data_parallel=False)
+    hidden = np.minimum(slowed.experts, window)
+    np.testing.assert_allclose(slowed.exposed_experts - behind.exposed_experts, hidden / 4)
+    for term in (layer_forward(slowed), layer_backward(slowed)):
+        assert (term["ep_comm"] > 0).all()
+        assert (term["ep_hidden"] > 0).all()
+
+
+def test_deepseeks_own_run_takes_about_what_it_took() -> None:
+    """180 thousand H800 hours for 10¹² tokens (arXiv 2412.19437, table 1): 19.9 s a step on 2048 GPUs, with a further
+    token predicted (section 4.2)."""
+    model = catalog.load_model("deepseek-v3").model_copy(update={"further_tokens": 1})
+    job = {"global_batch": 15360, "sequence_length": SEQUENCE_EXPERT_EXCHANGE, "precision": "fp8"}
+    question = ask(model, "hgx-h800", 2048, stack="deepseek", **job)
+    layout = parse_layout("pp16 dp128 ep64 mbs1 zero1 layers=4*15,1")
+    priced = estimate(question, layout)
+    seconds = 180e3 * 3600 / 2048 * 15360 * SEQUENCE_EXPERT_EXCHANGE / 1e12
+    assert priced.fits
+    assert 0.9 < priced.step_seconds / seconds < 1.1
+    assert priced.time["ep_comm"] < priced.hidden_comm["ep_comm"] / 2
+    kept = estimate(change(question, stack={"recomputes_latent_heads": False}), layout)
+    assert kept.peak_bytes > priced.peak_bytes
+    assert kept.step_seconds < priced.step_seconds
+
+
+def test_recomputing_experts_keeps_their_input_and_exchanges_again() -> None:
+    """`--recompute-modules moe`: of the mixture a block keeps what its norm returned, and the rest runs twice."""
+    x = columns("dp256 ep8 zero1")
+    question = asked_expert_exchange("qwen3-30b-a3b", selective_drops="experts")
+    none, selective, full = activation_bytes(question, x).block[0]
+    copies, inner, rows = 8 * 2048 * 2, 8 * 768 * 2, 2048 * 2
+    gone = (
+        SEQUENCE_EXPERT_EXCHANGE * (copies + 3 * inner) + SEQUENCE_EXPERT_EXCHANGE * rows
+    )  # inputs of up, activation, down; router's input
+    back = SEQUENCE_EXPERT_EXCHANGE * copies if not question.stack.weighs_inside_experts else 0
+    assert none - selective == pytest.approx(gone + back - SEQUENCE_EXPERT_EXCHANGE * rows)
+    assert full < selective < none
+    backward = layer_backward(Pieces(question, x, data_parallel=False))
+    np.testing.assert_allclose(backward["ep_comm"][0, 1], 2 * backward["ep_comm"][0, 0])
+    np.testing.assert_allclose(backward["cp_comm"][0], 0)
+    assert 0 < backward["recompute"][0, 1] < backward["recompute"][0, 2]
+
+
+@pytest.mark.parametrize("drops", ["latent-heads", "expert-activations", "norms"])
+def test_outputs_that_are_made_again_are_not_kept(drops: SelectiveDrops) -> None:
+    """`--recompute-modules mla_up_proj moe_act layernorm`: what reads an output drops it, what makes it runs again."""
+    x = columns("tp2 dp128 ep8 etp1 zero1")
+    question = asked_expert_exchange("deepseek-v3", selective_drops=drops)
+    model = question.model
+    latent, mixture = model.latent_attention, model.moe_share
+    assert latent is not None
+    heads = model.query_size + model.kv_size + model.value_size
+    gone = {
+        "latent-heads": heads / 2,
+        # each tensor rank sends its own tokens
+        "expert-activations": mixture * 8 * model.moe_ffn_hidden_size / 2,
+        "norms": (1 + mixture) * model.hidden_size,
+    }[drops]
+    none, selective, _ = activation_bytes(question, x).block[0]
+    assert none - selective == pytest.approx(2 * SEQUENCE_EXPERT_EXCHANGE * gone)
+    again = [
+        block_seconds(
+            asked_expert_exchange("deepseek-v3", selective_drops=own),
+            x,
+            device_of(question),
+            data_parallel=False,
+        )
+        for own in (drops, "core", (drops, "core"))
+    ]
+    recomputed, core, both = (seconds.recomputed[0, 1] for seconds in again)
+    assert 0 < recomputed < again[0].recomputed[0, 2] / 4
+    assert both == pytest.approx(recomputed + core)

@@ -1,18 +1,50 @@
-"""Files of links: tables, JSON, `nvidia-smi topo -m` and `ibnetdiscover` become cluster files that are planned for."""
+"""Fabrics read from files of switches and cables, and their notation."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from itertools import combinations
 from pathlib import Path
 
 import pytest
-from ib import ibnetdiscover
+from fabrics import cluster, inside, leaves, pod
+from hypothesis import given
+from hypothesis import strategies as st
 
 import meshwright as mw
 from cost_models.communication.topology import fabric_of
 from cost_models.errors import InputError
+from cost_models.files.catalog import load_cluster
 from cost_models.files.loading import resolve_cluster
+from cost_models.specs.graph import expand, fold, read_lines, write_lines
 from meshwright.verbs.cluster.answers import LinkedCluster, cluster_from_links
+
+
+def ibnetdiscover(cables: Iterable[tuple[str, str, str]]) -> str:
+    """Blocks of switches and adapters for cables (device, device, `4xNDR`); hosts' devices are `host mlx5_0`."""
+    ports: dict[str, list[tuple[str, int, str]]] = defaultdict(list)
+    for one, other, speed in cables:
+        at = len(ports[one]) + 1, len(ports[other]) + 1
+        ports[one].append((other, at[1], speed))
+        ports[other].append((one, at[0], speed))
+    guid = {
+        name: f"{'H' if ' ' in name else 'S'}-{number:016x}" for number, name in enumerate(ports, start=0xA0)
+    }
+    lines = ["#", "# Topology file: generated on Wed Nov 25 10:00:00 2026", "#", ""]
+    for name, own in ports.items():
+        host = guid[name].startswith("H")
+        kind = "caguid" if host else "switchguid"
+        lines += ["vendid=0x2c9", "devid=0xd2f2", f"{kind}=0x{guid[name][2:]}({guid[name][2:]})"]
+        word, more = ("Ca", "") if host else ("Switch", " enhanced port 0 lid 1 lmc 0")
+        lines.append(f'{word}\t{len(own)} "{guid[name]}"\t\t# "{name}"{more}')
+        for number, (other, port, speed) in enumerate(own, start=1):
+            mine = f"({guid[name][2:]})" if host else ""
+            told = f'lid 4 lmc 0 "{other}" lid 1 {speed}' if host else f'"{other}" lid 4 {speed}'
+            lines.append(f'[{number}]{mine}\t"{guid[other]}"[{port}]\t\t# {told}')
+        lines.append("")
+    return "\n".join(lines)
+
 
 TABLE = """# gpu: h100-sxm
 from,to,bandwidth,latency
@@ -260,3 +292,102 @@ def test_a_cluster_file_whose_graph_contradicts_it_is_refused(folder: Path) -> N
     (folder / "levels.yaml").write_text("\n".join(lines))
     with pytest.raises(InputError, match="are 2 levels, its `graph` has 3"):
         fabric_of(resolve_cluster("levels.yaml"))  # type: ignore[arg-type]
+
+
+CUBE = [
+    (0, 1, 1), (0, 2, 1), (0, 3, 2), (0, 4, 2), (1, 2, 2), (1, 3, 1), (1, 5, 2), (2, 3, 2),
+    (2, 6, 1), (3, 7, 1), (4, 5, 1), (4, 6, 1), (4, 7, 2), (5, 6, 2), (5, 7, 1), (6, 7, 2),
+]  # fmt: skip
+"""The hybrid cube mesh of eight V100: pairs of GPUs and their NVLinks, six a GPU."""
+
+
+def levels_graph_levels(lines: list[str]) -> list[tuple[str, tuple[int, ...], float]]:
+    return [(level.name, level.sizes, level.bandwidth / 1e9) for level in fabric_of(cluster(lines)).levels]
+
+
+def test_a_mesh_without_switches_has_all_links_of_a_gpu() -> None:
+    assert levels_graph_levels([f"n0.gpu{a} -- n0.gpu{b} 25 GB/s x{count}" for a, b, count in CUBE]) == [
+        ("node", (8,), 150)
+    ]
+
+
+def test_pairs_of_cards_are_what_the_catalogue_has() -> None:
+    found = cluster([
+        "b[0-1].gpu[0,2,4,6] -- b[0-1].gpu[1,3,5,7] 56.25 GB/s", "b[0-1].gpu[0-7] -- b[0-1].pcie 32 GB/s",
+        "b[0-1].nic[0-1] -- b[0-1].pcie 32 GB/s", "b[0-1].nic[0-1] -- network 100 Gb/s ethernet",
+    ])  # fmt: skip
+    known = load_cluster("pcie-a40-pairs")
+    assert [(one.bandwidth, one.gpus, one.sharers) for one in found.links.root] == [  # type: ignore[union-attr]
+        (one.bandwidth, one.gpus, one.sharers)
+        for one in known.links.root  # type: ignore[union-attr]
+    ]
+
+
+def test_three_tiers_of_a_fat_tree() -> None:
+    """Pods of four leaves, whose spines have a quarter of their cables up to the core."""
+    lines = inside(64)
+    lines += [f"n[{4 * leaf}-{4 * leaf + 3}].nic[0-7] -- leaf{leaf} 400 Gb/s" for leaf in range(16)]
+    lines += [
+        f"leaf[{4 * pod}-{4 * pod + 3}] -- *spine[{4 * pod}-{4 * pod + 3}] 400 Gb/s x8" for pod in range(4)
+    ]
+    lines += [
+        f"spine[{plane},{plane + 4},{plane + 8},{plane + 12}] -- core{plane} 400 Gb/s x8"
+        for plane in range(4)
+    ]
+    assert levels_graph_levels(lines) == [
+        ("node", (8,), 450),
+        ("leaf", (32,), 50),
+        ("spine", (128,), 50),
+        ("core", (512,), 12.5),
+    ]
+
+
+def test_several_adapters_of_one_gpu_are_used_together() -> None:
+    lines = ["n[0-3].gpu[0-7] -- n[0-3].nvswitch 450 GB/s", "n[0-3].nic[0-31] -- network 100 Gb/s"]
+    assert levels_graph_levels(lines) == [("node", (8,), 450), ("network", (32,), 50)]
+    beside = ["n[0-3].gpu[0-7] -- n[0-3].pcie[0-7] 64 GB/s", "n[0-3].nic[0-31] -- n[0-3].pcie[0-7] 32 GB/s"]
+    assert levels_graph_levels([*lines, *beside]) == [("node", (8,), 450), ("network", (32,), 50)]
+
+
+def test_switches_that_are_linked_with_one_another_are_joined_by_their_cuts() -> None:
+    """Three switches in a row: the thick cable joins two of them first, the thin one the third."""
+    lines = [*inside(6), *(f"n[{2 * at}-{2 * at + 1}].nic[0-7] -- switch{at} 400 Gb/s" for at in range(3))]
+    found = fabric_of(
+        cluster([*lines, "switch0 -- switch1 400 Gb/s x16", "switch1 -- switch2 400 Gb/s x4"])
+    ).levels
+    assert [level.sizes for level in found] == [(8,), (16,), (32, 16), (48,)]
+    assert [level.bandwidth / 1e9 for level in found[1:]] == [50, 50, 6.25]
+
+
+def test_a_lost_nvlink_is_odd() -> None:
+    lines = ["n0.gpu[0-6] -- n0.nvswitch 25 GB/s x18", "n0.gpu7 -- n0.nvswitch 25 GB/s x17"]
+    fabric = fabric_of(cluster(lines))
+    assert (fabric.levels[0].bandwidth, fabric.levels[0].odd) == (450e9, True)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pod(12),
+        leaves(),
+        leaves(instead=["leaf[0-2] -- spine0 400 Gb/s x2", "leaf3 -- spine0 33.3 Gb/s roce"]),
+    ],
+)
+def test_lines_are_written_as_they_are_read(lines: list[str]) -> None:
+    links, _ = read_lines(lines)
+    again, wrong = read_lines(write_lines(links))
+    assert not wrong
+    assert {link[:-1] for link in again} == {link[:-1] for link in links}
+    assert len(write_lines(links)) <= 8
+
+
+@given(st.sets(st.integers(0, 40), min_size=1), st.booleans())
+def test_names_fold_and_expand(numbers: set[int], padded: bool) -> None:
+    names = [f"n{number:03}.gpu1" if padded else f"n{number}.gpu1" for number in sorted(numbers)]
+    assert expand(fold(names)) == names
+
+
+@given(st.text(max_size=60))
+def test_any_line_is_links_or_problems(text: str) -> None:
+    links, wrong = read_lines([text])
+    assert bool(links) != bool(wrong)

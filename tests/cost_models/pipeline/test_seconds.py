@@ -1,4 +1,4 @@
-"""What seconds of a stage are made of beyond its blocks: actions, gathers, sums of Megatron's years, LAMB, the loss."""
+"""Seconds of a step by its parts and under scenarios, and overlap of links."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from asking import ask, change, columns
 from cost_models.axes.layout import parse_layout
 from cost_models.compute.gemm import device_of
 from cost_models.defaults import OWN_STACK
+from cost_models.errors import InputError
 from cost_models.estimate import Estimate
 from cost_models.files import catalog
 from cost_models.measured.calibration.profile_fits import under_nearest
-from cost_models.measured.calibration.step_time_fit import errors_of
+from cost_models.measured.calibration.step_time_fit import COUNT, errors_of, prior_widths, scenarios_of
 from cost_models.measured.runs.cases import timed_cases
-from cost_models.pipeline.pricing import estimate, loss_part
-from cost_models.pipeline.seconds import SLICE_SECONDS, Pieces, Terms, exposed_gathers_forward
+from cost_models.pipeline.pricing import estimate, loss_part, seconds_under_scenarios, step_interval
+from cost_models.pipeline.seconds import SLICE_SECONDS, Pieces, Terms, exposed_gathers_forward, sum_of_parts
 from cost_models.pipeline.stage_costs import stage_costs, time_terms
 from cost_models.question import Question
+from cost_models.specs.hardware import Scenarios
 from cost_models.specs.training import OptimizerName, TrainingSpec
 
 HOST = 1e-3
@@ -176,3 +178,170 @@ def test_chunks_hold_what_is_planned_less() -> None:
     assert few == pytest.approx(2 * 4 * 2048 * words + hidden * words + 8192 * hidden)
     assert many >= 3 * 4 * 8192 * words
     assert before - peak == pytest.approx(many - few, rel=0.1)
+
+
+NAMES = ("gemm_efficiency", "memory_efficiency", "link_efficiency")
+WIDTHS = prior_widths(NAMES)
+
+
+@pytest.fixture(scope="module")
+def question() -> Question:
+    return ask("llama2-7b", "dgx-a100-80gb", 8, global_batch=64, sequence_length=4096)
+
+
+def logs(told: Scenarios) -> np.ndarray:
+    return np.log(np.array(list(told.by_constant.values())))
+
+
+def test_their_mean_is_zero_and_their_covariance_is_what_is_known() -> None:
+    covariance = np.array([[0.04, 0.01, 0.0], [0.01, 0.09, 0.0], [0.0, 0.0, 0.01]])
+    flat = np.zeros((5, 3))  # runs that say nothing: sources differ by the pulls
+    told = scenarios_of(NAMES, covariance, flat, np.full(5, 0.1), ["a"] * 5)
+    drawn = logs(told)
+    assert drawn.shape == (3, COUNT)
+    assert drawn.mean(axis=1) == pytest.approx(np.zeros(3), abs=1e-3)
+    assert drawn @ drawn.T / COUNT == pytest.approx(covariance + np.diag(WIDTHS**2), abs=1e-3)
+
+
+def test_constants_that_differ_between_sources_are_less_sure() -> None:
+    """Two constants of which the sources' errors show that one differs by 30 % and the other not at all."""
+    rng = np.random.default_rng(3)
+    slopes = rng.normal(size=(400, 3))
+    sources = [str(row % 8) for row in range(400)]
+    shift = {source: 0.3 * (-1) ** int(source) for source in set(sources)}
+    errors = np.array([-shift[source] * slope[0] for source, slope in zip(sources, slopes, strict=True)])
+    told = scenarios_of(NAMES, 1e-6 * np.eye(3), slopes, errors, sources)
+    spread = logs(told).std(axis=1)
+    assert spread[0] == pytest.approx(0.3, rel=0.1)
+    assert max(spread[1:]) < 0.1
+    assert told.unexplained < 0.02
+
+
+def test_each_scenario_is_priced_as_a_profile_of_its_own(question: Question) -> None:
+    told = question.hardware.scenarios
+    assert told is not None
+    layout = parse_layout("tp2 pp1 dp4 mbs1 zero1 sp")
+    found = seconds_under_scenarios(question, layout)
+    assert found is not None
+    for place in (0, 5):
+        values = {
+            name: getattr(question.hardware, name) * own[place] for name, own in told.by_constant.items()
+        }
+        alone = estimate(change(question, hardware=values), layout).step_seconds
+        assert found[place] == pytest.approx(alone)
+
+
+def test_an_interval_holds_the_prediction_and_grows_with_its_share(question: Question) -> None:
+    layout = parse_layout("dp8 mbs1 zero1")
+    seconds = estimate(question, layout).step_seconds
+    narrow, wide = (step_interval(question, layout, seconds, share) for share in (0.5, 0.9))
+    assert narrow is not None
+    assert wide is not None
+    assert wide[0] < narrow[0] < seconds < narrow[1] < wide[1] < 2 * seconds
+
+
+def test_scenarios_of_a_file_are_checked() -> None:
+    uneven = {"gemm_efficiency": "1", "link_efficiency": "1 1"}
+    for factors in ({}, {"gemm": "1 1"}, {"gemm_efficiency": "1 x"}, uneven):
+        with pytest.raises(InputError):
+            Scenarios(factors=factors, unexplained=0.1)
+
+
+def asked_overlap_prices(**facts: Any) -> Question:
+    """GPT-2 on two nodes whose stack overlaps nothing unless told, and all that it is told to."""
+    job = {"global_batch": 64, "sequence_length": 1024}
+    facts = {"overlaps": ("tp", "pp", "dp"), **facts}
+    return ask("gpt2-small", "dgx-a100-80gb", 16, stack="megatron-2021", facts=facts, **job)
+
+
+def priced_overlap_prices(question: Question, *words: str) -> Terms:
+    return time_terms(question, columns(*words))
+
+
+def data(terms: Terms, kind: str = "dp_comm") -> np.ndarray:
+    """(N,) seconds of a block's data-parallel communication once a step."""
+    return np.asarray(terms["layer_sync"][kind] + terms["layer_optimizer"][kind])
+
+
+@pytest.mark.parametrize("rest", ["pp2 dp8 zero0", "pp2 vpp2 dp8 zero1", "tp2 sp dp8 mbs2 zero1"])
+def test_what_is_named_hides_and_nothing_is_lost(rest: str) -> None:
+    terms = priced_overlap_prices(asked_overlap_prices(), f"{rest} overlap=none", f"{rest} overlap=dp")
+    none, named = data(terms)
+    sent = data(terms) + data(terms, "dp_hidden")
+    assert 0 < named < none
+    np.testing.assert_allclose(sent, none)
+
+
+@pytest.mark.parametrize("vpp", [1, 2, 3])
+def test_one_block_is_never_hidden(vpp: int) -> None:
+    """Its share of what a rank has stays in sight, however much compute there is to hide behind."""
+    question = change(asked_overlap_prices(), hardware={"overlap_slowdown": 0.0})
+    terms = priced_overlap_prices(question, f"pp2 vpp{vpp} dp8 mbs8 zero1 overlap=dp")
+    sent = data(terms) + data(terms, "dp_hidden")
+    np.testing.assert_allclose(data(terms) / sent, 2 / 12)
+
+
+def test_where_no_layout_says_it_is_as_the_stack_has_it() -> None:
+    always = asked_overlap_prices(
+        overlap_gradient_reduce=True, overlap_parameter_gather=True, overlap_tensor_parallel=0.5
+    )
+    words = "tp2 sp pp2 dp4 zero1"
+    unsaid, none = (
+        priced_overlap_prices(always, words),
+        priced_overlap_prices(always, f"{words} overlap=none"),
+    )
+    both = priced_overlap_prices(always, words, f"{words} overlap=none")
+    for term in ("layer_forward", "layer_sync", "stage_forward", "p2p"):
+        for part, seconds in unsaid[term].items():
+            np.testing.assert_array_equal(both[term][part], [seconds[0], none[term][part][0]])
+    assert unsaid["layer_forward"]["tp_comm"] == pytest.approx(0.5 * none["layer_forward"]["tp_comm"])
+    assert none["layer_sync"]["dp_hidden"] == 0
+
+
+@pytest.mark.parametrize("tp", [2, 4, 8])
+def test_products_hide_all_chunks_but_one(tp: int) -> None:
+    """Behind products that take longer than what is sent; what is sent is the same."""
+    question = change(asked_overlap_prices(), hardware={"overlap_slowdown": 0.0})
+    large = f"tp{tp} sp dp{16 // tp} mbs4"
+    terms = priced_overlap_prices(question, f"{large} overlap=none", f"{large} overlap=tp")
+    for term in (terms["layer_forward"], terms["layer_backward"]):
+        shown, hidden = term["tp_comm"], term["tp_hidden"]
+        np.testing.assert_allclose((shown + hidden)[0], (shown + hidden)[1])
+        assert (shown[1] < shown[0]).all()
+        assert (shown[1] >= shown[0] / tp * (1 - 1e-9)).all()
+
+
+def test_a_sender_waits_unless_its_sends_go_on() -> None:
+    none, named = (
+        priced_overlap_prices(asked_overlap_prices(), "pp2 dp8 overlap=none"),
+        priced_overlap_prices(asked_overlap_prices(), "pp2 dp8 overlap=pp"),
+    )
+    assert none["stage_forward"]["pp_comm"] == named["p2p"]["pp_comm"] > 0
+    assert none["p2p"]["pp_comm"] == named["stage_forward"]["pp_comm"] == 0
+
+
+def test_layouts_that_differ_in_chunks_alone_are_priced_apart() -> None:
+    """Prices are worked out once for rows that are alike, and these are not."""
+    words = [f"pp2 vpp{vpp} dp8 mbs8 zero1 overlap=dp" for vpp in (1, 2, 3)]
+    question = asked_overlap_prices(reduces_chunks_in_turn=True)
+    costs = stage_costs(question, columns(*words))
+    np.testing.assert_allclose(
+        costs.layer_sync, sum_of_parts(priced_overlap_prices(question, *words)["layer_sync"])
+    )
+    assert (np.diff(costs.layer_sync) != 0).all()
+
+
+QUESTION = ask("llama3-8b", "dgx-h100", 64, global_batch=64, sequence_length=8192)
+
+
+def test_the_axis_inside_the_node_is_the_cheap_one() -> None:
+    """tp2 pp4 in a node: boundaries on NVLink, gradients over the network; by default the other way round."""
+    data, stages = (
+        estimate(QUESTION, parse_layout(f"tp2 pp4 dp8 zero1 sp order={order}"))
+        for order in ("tp-cp-dp-pp", "tp-pp-dp-cp")
+    )
+    assert stages.time["pp_comm"] < data.time["pp_comm"]
+    reduced = [one.time["dp_comm"] + one.hidden_comm["dp_comm"] for one in (data, stages)]
+    assert reduced[0] < reduced[1]
+    assert data.rank_memory == stages.rank_memory
+    assert data.time["compute"] == stages.time["compute"]

@@ -1,18 +1,29 @@
-"""Prices of sharding options, each formula worked by hand."""
+"""Prices of recommender steps: tables, precisions, hosts, accesses, and published ones."""
 
 from __future__ import annotations
 
+import dataclasses
+import statistics
 from dataclasses import replace
-from typing import Any
+from functools import cache
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 from asked import asked, option_of
 
-from cost_models.errors import InputError
+import meshwright as mw
+from benchmarks.recommenders.planners.hugectr import hugectr_options
+from benchmarks.recommenders.planners.torchrec import TorchRecTopology, torchrec_options
+from cost_models.compute.gemm import device_of
+from cost_models.defaults import complete_question
+from cost_models.errors import DoesNotFitError, InputError
+from cost_models.files import catalog
 from cost_models.files.catalog import load_profile, load_recommender, load_stack
 from cost_models.files.loading import resolve_cluster
-from cost_models.recommender.options import STAGES, PricedOptions, option_columns
+from cost_models.measured.validation.recommenders import RecommenderPrediction, predict, read_runs, scores
+from cost_models.recommender.dense import dense_device
+from cost_models.recommender.options import STAGES, PricedOptions, default_options, option_columns
 from cost_models.recommender.prices import (
     estimate,
     fixed_seconds,
@@ -22,10 +33,12 @@ from cost_models.recommender.prices import (
     reduction_seconds,
 )
 from cost_models.recommender.question import RecommenderQuestion, complete_recommender
+from cost_models.specs.cluster import FULL, ClusterSpec, Precision
 from cost_models.specs.recommender.constants import RecommenderStack
 from cost_models.specs.recommender.model import TableSpec
 from cost_models.specs.recommender.sharding import Option, parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
+from cost_models.specs.training import TrainingSpec
 
 B, D, E, R, P = 8192, 128, 2, 10**6, 3.0
 NVLINK = 450e9 * 0.75
@@ -237,3 +250,241 @@ def test_every_operation_of_a_table_takes_the_host_a_launch() -> None:
     assert not shard[2].any() or not priced_options(question, pairs).shard_seconds[2].any()
     plain = replace(question, stack=load_stack("torchrec"))
     assert not launch_seconds(plain, option_columns(plain, pairs))[0].any()
+
+
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+STACKS = [name for name in catalog.names("stacks") if catalog.load_stack(name).recommender]
+
+
+def cluster_with(gpu: str) -> ClusterSpec:
+    return catalog.load_cluster("dgx-h100").model_copy(update={"gpu": catalog.load_gpu(gpu)})
+
+
+@pytest.mark.parametrize("gpu", catalog.names("gpus"))
+def test_both_families_refuse_what_a_gpu_has_no_units_for(gpu: str) -> None:
+    cluster = cluster_with(gpu)
+    dlrm, gpt = catalog.load_recommender("dlrm-tiny"), catalog.load_model("gpt2-small")
+    for precision in PRECISIONS:
+        job = TrainingSpec(global_batch=8, sequence_length=128, precision=precision)
+        transformer = complete_question(gpt, cluster, job)
+        recommender = complete_recommender(
+            dlrm, cluster, RecommenderTraining(global_batch=64, precision=precision)
+        )
+        if precision in cluster.gpu.peak:
+            assert (
+                device_of(transformer).peak == dense_device(recommender).peak == cluster.gpu.peak[precision]
+            )
+            assert (dense_device(recommender).element_bytes == 4) == (precision in FULL)
+        else:
+            for refused in (lambda: device_of(transformer), lambda: dense_device(recommender)):  # noqa: B023
+                with pytest.raises(InputError, match=f"`{gpu}` has no {precision} matrix rate"):
+                    refused()
+
+
+def test_tf32_multiplies_faster_than_fp32_and_keeps_as_much() -> None:
+    """Half the bf16 rate; activations and exchanges as in fp32."""
+    job = {"gpus": 8, "global_batch": 64, "sequence": 1024}
+    found = {
+        precision: mw.estimate(
+            "gpt2-xl", "dgx-a100-80gb", None, "dp8 mbs4 zero1", precision=precision, **job
+        ).estimate
+        for precision in ("fp32", "tf32", "bf16")
+    }
+    assert found["fp32"].step_seconds > found["tf32"].step_seconds > found["bf16"].step_seconds
+    assert found["fp32"].peak_bytes == found["tf32"].peak_bytes
+    shares = [
+        mw.estimate(
+            "dlrm", "dgx-a100-80gb", None, "table:0-25=row", gpus=8, global_batch=65536, precision=precision
+        ).estimate.step_seconds
+        for precision in ("fp32", "tf32", "bf16")
+    ]
+    assert shares == sorted(shares, reverse=True)
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_tables_lie_on_hosts_where_the_stack_puts_them(stack: str) -> None:
+    dlrm, cluster = catalog.load_recommender("dlrm"), cluster_with("a100-sxm-40gb")
+    one = cluster.model_copy(update={"gpus_per_node": 1, "host_memory": 2**40})
+    question = complete_recommender(dlrm, one, RecommenderTraining(global_batch=1024), stack=stack)
+    hosted = any(option.tier == "host" for _, option in default_options(question))
+    assert hosted == question.facts.host_tables
+    sharding = parse_sharding("table:0-25=row/host", dlrm.num_tables)
+    if hosted:
+        estimate(question, sharding)
+        return
+    with pytest.raises(InputError, match="tables cannot be held so"):
+        estimate(question, sharding)
+    with pytest.raises(DoesNotFitError, match="do not fit 1 GPU together") as refused:
+        mw.plan("dlrm", "dgx-a100-40gb", gpus=1, global_batch=1024, stack=stack)
+    assert refused.value.hint == "they need 3 GPUs of this size or more"
+
+
+TABLE_HUGECTR = TableSpec(name="t", rows=10**6, width=128, pooling=100.0)
+
+
+@pytest.mark.parametrize(
+    ("option", "lookups", "slices"),
+    [
+        ("whole", 4 * 100 + 60, 1),
+        ("row4", 4 * 25 + 60, 4),
+        ("row", 4 * 12.5 + 60, 8),
+        ("column2", (400 + 60) / 2, 2),
+    ],
+)
+def test_a_shard_costs_its_lookups_and_its_due(option: str, lookups: float, slices: int) -> None:
+    found = hugectr_options(asked(TABLE_HUGECTR, batch=1024, optimizer="adagrad"), [(0, option_of(option))])
+    cost = (found.shard_seconds + found.everywhere_seconds)[0]
+    assert cost[STAGES.index(STAGES.lookup)] == pytest.approx(1024 * 128 * lookups)
+    assert cost.sum() == cost.max()
+    size = found.shard_bytes[0] + found.everywhere_bytes[0]
+    assert size == pytest.approx(10**6 * 128 * 8 / slices)
+
+
+def test_it_splits_rows_by_powers_of_two() -> None:
+    assert [str(one) for one in hugectr_options(asked(TABLE_HUGECTR)).options] == [
+        "whole",
+        "row2",
+        "row4",
+        "row",
+    ]
+
+
+T0 = TableSpec(name="t0", rows=1_000_000, width=128, pooling=3.0)
+T1 = TableSpec(name="t1", rows=1003, width=48)
+T2 = TableSpec(name="t2", rows=5000, width=256, pooling=20.0)
+
+TOLD = [  # table, option, nodes of 8, forward, exchange, backward, exchange back, device bytes, host bytes
+    (T0, "whole", 2, 0.017623306, 0.3125, 0.035246612, 0.3125, 516390912, 0),
+    (T0, "column2", 2, 0.0102507762, 0.15625, 0.0205015525, 0.15625, 258293760, 0),
+    (T0, "row", 2, 0.00518407577, 0.3125, 0.0103681515, 0.323191019, 36206592, 0),
+    (T0, "node-row", 2, 0.00601335779, 0.0455729167, 0.0120267156, 0.0562639353, 68218880, 0),
+    (T0, "copy", 2, 0.00220291325, 0, 0.0044058265, 16.9550961, 512274432, 0),
+    (T0, "whole/host", 2, 4.94003296, 0.3125, 9.88006592, 0.3125, 4390912, 512000000),
+    (T0, "whole/cached(0.2)", 2, 0.771127096, 0.3125, 1.54225419, 0.3125, 113990912, 512000000),
+    (T0, "column2/cached(0.2)", 2, 0.448533965, 0.15625, 0.897067931, 0.15625, 60693760, 256000000),
+    (T0, "row/host", 2, 1.45316124, 0.3125, 2.90632248, 3.30932617, 4206592, 32000000),
+    (T1, "whole", 2, 0.0058347432, 0.1171875, 0.0116694864, 0.1171875, 1830976, 0),
+    (T1, "row", 2, 0.00173936587, 0.1171875, 0.00347873173, 0.121196632, 1589056, 0),
+    (T1, "node-row", 2, 0.00184568407, 0.0170898438, 0.00369136815, 0.0210989758, 1605248, 0),
+    (T1, "copy", 2, 0.000416767371, 0, 0.000833534743, 0.0063772355, 294976, 0),
+    (T2, "row", 1, 0.0153268327, 0.00651041667, 0.0306536654, 0.0172014353, 4916224, 0),
+    (T2, "column2", 1, 0.046405771, 0.00325520833, 0.0928115419, 0.00325520833, 5312512, 0),
+    (T2, "node-row/cached(0.2)", 1, 0.670642388, 0.00651041667, 1.34128478, 0.474307673, 4408724, 640000),
+    (T2, "copy", 2, 0.0230327764, 0, 0.0460655527, 0.169550961, 5726208, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("table", "option", "nodes", "told"), [(*one[:3], one[3:]) for one in TOLD])
+def test_prices_are_those_of_its_estimators(
+    table: TableSpec, option: str, nodes: int, told: tuple[float, ...]
+) -> None:
+    *milliseconds, size, host = told
+    question = asked(table, nodes=nodes, batch=512 * 8 * nodes)
+    found = torchrec_options(question, [(0, option_of(option))], TorchRecTopology())
+    seconds = (found.shard_seconds + found.everywhere_seconds)[0]
+    stages = (STAGES.lookup, STAGES.forward_exchange, STAGES.update, STAGES.backward_exchange)
+    assert [seconds[STAGES.index(one)] * 1e3 for one in stages] == pytest.approx(milliseconds, rel=1e-7)
+    assert seconds.sum() * 1e3 == pytest.approx(sum(milliseconds), rel=1e-7)
+    assert found.shard_bytes[0] + found.everywhere_bytes[0] == size
+    here = 8 if option.startswith(("row", "node-row")) else 1
+    assert found.shard_host_bytes[0] + found.everywhere_host_bytes[0] == here * host
+    assert not np.concatenate([found.fixed, found.stage_floors]).any()
+
+
+def test_options_that_it_has_not_are_refused() -> None:
+    with pytest.raises(InputError, match="TorchRec has no"):
+        torchrec_options(asked(T0), [(0, option_of("hot(0.1)+row"))])
+    skewed = asked(T0.model_copy(update={"zipf": 1.1}))
+    assert not any(option.hot for option in torchrec_options(skewed).options)
+
+
+@cache
+def predictions() -> tuple[RecommenderPrediction, ...]:
+    return tuple(map(predict, read_runs()))
+
+
+TIMES = {  # median error of step times found, with room for a breath
+    ("MLPerf HugeCTR", "h100-sxm"): (16, 0.07),
+    ("HugeCTR 2.2", "v100-16gb"): (52, 0.07),
+    ("OneFlow 0.2", "v100-16gb"): (67, 0.08),
+    ("SparseOperationKit", "a100-sxm-80gb"): (8, 0.11),
+    ("SparseOperationKit", "v100-32gb"): (8, 0.12),
+}
+
+
+def test_step_times_of_every_framework_stay_near_its_runs() -> None:
+    found = {(one.framework, one.gpu): one for one in scores(predictions())}
+    assert found.keys() == TIMES.keys()
+    for key, (runs, most) in TIMES.items():
+        assert found[key].runs == runs
+        assert found[key].median_error <= most, key
+
+
+def test_profiles_of_tables_say_how_far_off_their_runs_are() -> None:
+    errors: dict[str, list[float]] = {}
+    for one in predictions():
+        if one.error is not None:
+            errors.setdefault(one.run.question.embedding.name, []).append(abs(one.error))
+    assert errors.keys() == {"a100", "h100", "v100"}
+    for gpu, name in (("a100-sxm-80gb", "a100"), ("h100-sxm", "h100"), ("v100-16gb", "v100")):
+        profile = catalog.embedding_profile_of(gpu)
+        assert (profile.name, profile.validated_runs) == (name, len(errors[name]))
+        assert profile.median_error == pytest.approx(statistics.median(errors[name]), abs=5e-4)
+
+
+def test_memory_stays_near_its_runs_and_all_that_ran_out_are_caught() -> None:
+    for one in scores(predictions()):
+        if one.median_memory_error is not None:
+            assert one.median_memory_error <= 0.03
+    full = [one for one in predictions() if one.run.out_of_memory]
+    assert len(full) == 8
+    assert not any(one.estimate.fits for one in full)
+
+
+@pytest.mark.parametrize(("gpus", "share"), [(8, 0.25), (128, 0.51)])
+def test_exchanges_take_their_share_of_a_step(gpus: int, share: float) -> None:
+    """NVIDIA's blog on EMBark: embedding communication in DLRM-DCNv2 on H100, give or take."""
+    one = next(
+        one
+        for one in predictions()
+        if one.run.framework == "MLPerf HugeCTR" and one.run.question.cluster.num_gpus == gpus
+    )
+    assert one.exchange_share == pytest.approx(share, abs=0.09)
+
+
+NINE = [  # GPU, nodes, global batch, million samples/s of result logs, evaluations among them
+    ("dgx-h100", 1, 55296, 12.77),
+    ("dgx-h100", 1, 55296, 13.5),
+    ("dgx-h100", 8, 135168, 37.5),
+    ("dgx-h100", 8, 135168, 46.8),
+    ("dgx-h100", 8, 135168, 49.1),
+    ("dgx-h100", 16, 135168, 40.1),
+    ("dgx-h100", 16, 135168, 62.5),
+    ("dgx-h100", 16, 135168, 67.7),
+    ("hgx-h200", 1, 55296, 15.1),
+]
+
+
+def test_mlperf_throughputs_of_five_rounds() -> None:
+    errors = []
+    for cluster, nodes, batch, rate in NINE:
+        run = next(
+            one
+            for one in read_runs()
+            if one.framework == "MLPerf HugeCTR" and one.question.cluster.nodes == nodes
+        )
+        node = catalog.load_cluster(cluster).model_copy(update={"nodes": nodes})
+        question = dataclasses.replace(run.question, cluster=node)
+        assert question.training.global_batch == batch
+        seconds = predict(dataclasses.replace(run, question=question)).seconds
+        errors.append(abs(seconds * rate * 1e6 / batch - 1))
+    assert statistics.median(errors) <= 0.10
+
+
+def test_hash_tables_of_width_5_need_15_gb_for_6_gib_of_vectors() -> None:
+    """HugeCTR issue 348."""
+    table = TableSpec(name="t", rows=round(6 * 2**30 / 20), width=5, hashed=True)
+    question = dataclasses.replace(asked(table, gpus=1, batch=1), stack=catalog.load_stack("hugectr-2020"))
+    prices = priced_options(question, [(0, Option("whole"))])
+    size = prices.shard_bytes[0] + prices.everywhere_bytes[0] + prices.fixed_bytes
+    assert size == pytest.approx(15e9, rel=0.03)

@@ -1,18 +1,61 @@
-"""Forecasts of jobs: parts that sum, draws that agree, changes that help, and jobs that never end."""
+"""Forecasts of a job that fails, starts and restarts."""
 
 from __future__ import annotations
 
+import csv
+import math
+import random
+import statistics
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from forecast_job import JOB
 
+from cost_models.axes.layout import parse_layout
+from cost_models.defaults import OWN_STACK, complete_question
 from cost_models.errors import InfeasibleError, InputError
+from cost_models.estimate import Breakdown
 from cost_models.files.catalog import load_operations, names
-from cost_models.reliability import RUNS, changes_of, draw_ends, draw_ends_of, forecast
+from cost_models.files.loading import resolve_cluster, resolve_model
+from cost_models.question import Question
+from cost_models.reliability import (
+    RUNS,
+    Job,
+    Segment,
+    best_work,
+    blocked,
+    changes_of,
+    checkpoint_bytes,
+    copies,
+    daly,
+    draw_ends,
+    draw_ends_of,
+    first_order_ratio,
+    forecast,
+    group_sizes,
+    requests,
+    resume_of,
+    start_up,
+    store_seconds,
+    waiting,
+    young,
+)
 from cost_models.specs.cluster import OperationsSpec
+from cost_models.specs.training import TrainingSpec
+
+JOB = Job(
+    steps=300_000,
+    step_seconds=5.0,
+    checkpoint_bytes=13.8e12,
+    gpus=3072,
+    nodes=384,
+    host_bandwidth=25e9,
+    watts=400.0,
+)
 
 
 def operations(**fields: Any) -> OperationsSpec:
@@ -147,3 +190,197 @@ def test_wrong_operations_are_refused() -> None:
     for fields, says in cases:
         with pytest.raises(InputError, match=says):
             OperationsSpec(**usual | fields)
+
+
+COUNTED = Path(__file__).parents[3] / "benchmarks" / "start_up" / "counted.csv"
+
+
+def question(model: str, gpus: int, cluster: str = "dgx-h100") -> Question:
+    job = TrainingSpec(global_batch=512, sequence_length=4096)
+    return complete_question(resolve_model(model).spec, resolve_cluster(cluster, gpus), job, stack=OWN_STACK)
+
+
+def test_requests_are_those_that_were_counted() -> None:
+    """On 2, 4 and 8 real processes, each of which also made the group beside that of its shards."""
+    with COUNTED.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["speaking"]]
+    assert [int(row["ranks"]) for row in rows] == [2, 4, 8]
+    for row in rows:
+        layout = parse_layout(row["layout"])
+        told = requests((*group_sizes(layout), layout.shard_group))
+        assert told == pytest.approx(int(row["making"]) + int(row["speaking"]), rel=0.1)
+
+
+def test_a_start_grows_with_the_ranks_and_not_with_their_square() -> None:
+    """MegaScale's 2,048 GPUs started in less than 5 s where barriers of all with all had taken 1,047."""
+    few, many = (parse_layout(f"tp8 pp8 dp{dp} zero1 mbs1") for dp in (32, 256))
+    asked = question("gpt3-175b", 2048)
+    assert start_up(asked, many)["groups"] / start_up(asked, few)["groups"] < 1.5 * 8
+    # each rank asks for all others of its groups
+    asks = {one: sum(1 + 2 * size for size in group_sizes(one)) for one in (few, many)}
+    pairs = [store_seconds(one.num_gpus, count) for one, count in asks.items()]
+    assert pairs[1] / pairs[0] == pytest.approx(64, rel=0.1)
+    assert start_up(asked, few)["groups"] < 5 < pairs[0]
+
+
+def test_a_start_builds_and_draws_what_a_rank_has() -> None:
+    """Replicas without ZeRO each draw all; on a CPU 15 ns an element. A restart draws nothing."""
+    local = question("gpt2-medium", 4, "local")
+    alone, shared = (parse_layout(f"dp4 mbs1 {zero}") for zero in ("zero0", "zero1"))
+    for layout, same in ((alone, 4), (shared, 1)):
+        assert copies(local, layout) == same
+        again = start_up(local, layout, draws=False)
+        drawn = start_up(local, layout)["weights"] - again["weights"]
+        assert drawn == pytest.approx(354.8e6 * same / 4 * 1.5e-8, rel=2e-3)
+        assert again["weights"] == pytest.approx(24 * 0.004)
+    split = parse_layout("dp4 mbs1 zero3")
+    assert start_up(local, split)["first_step"] > 0 == start_up(local, alone)["first_step"]
+
+
+def test_storage_is_read_once_where_links_are_faster() -> None:
+    """Llama 2 13B over 64 groups of 8 ranks: 64 times as many bytes to read, or 1/8 of them to send."""
+    asked, layout = question("llama2-13b", 512), parse_layout("dp512 mbs1 zero1 shard8")
+    whole = checkpoint_bytes(asked)
+    found = resume_of(asked, layout, whole)
+    assert found.held_bytes == pytest.approx(64 * whole)
+    assert found.sending > whole / 8 / 50e9  # of one adapter
+    slow, fast = 100e9, 1e15
+    assert found.reads_once(slow)
+    assert not found.reads_once(fast)
+    digest = 5.6e-10 * whole / 512
+    assert found.seconds(slow) == pytest.approx(2 * whole / slow + digest + found.sending)
+    assert found.seconds(fast) == pytest.approx(65 * whole / fast + digest)
+    alone = resume_of(asked, parse_layout("dp512 mbs1 zero1"), whole)
+    assert (alone.held_bytes, alone.sending) == (pytest.approx(whole), 0.0)
+    mixture = question("mixtral-8x7b", 64)
+    assert 1 < copies(mixture, parse_layout("dp64 ep8 mbs1 zero1 shard8")) <= 8
+
+
+def test_a_forecast_pays_one_start_and_no_restart_is_quicker() -> None:
+    operations = load_operations("megascale").model_copy(update={"slow_hosts": 0.0})
+    starts = Breakdown(processes=5.0, groups=1.0), Breakdown(processes=5.0, groups=5000.0)
+    plain = forecast(JOB, operations, interval=100)
+    quick, slow = (
+        forecast(replace(JOB, start=start, restart=start), operations, interval=100) for start in starts
+    )
+    assert quick.segment == plain.segment
+    assert quick.seconds == pytest.approx(plain.seconds + 6.0 / (1 - plain.maintained), abs=1e-6)
+    assert slow.segment.restart == pytest.approx(plain.segment.restart - operations.restart + 5005.0)
+    for found in (quick, slow):
+        assert found.parts["starting"] == found.job.start_seconds
+        assert found.parts.total == pytest.approx(found.seconds)
+    assert "starting" not in plain.parts
+    drawn = draw_ends(quick).mean() - draw_ends(plain).mean()
+    assert drawn == pytest.approx(6.0 / (1 - plain.maintained))
+
+
+HOUR = 3600.0
+LLAMA3 = 3.09 * HOUR
+"""Seconds between failures of 16,384 H100: 419 in 54 days."""
+
+
+@pytest.mark.parametrize(
+    ("saving", "restart", "minutes", "goodput"), [(60.0, 600.0, 19.3, 0.852), (30.0, 120.0, 13.6, 0.918)]
+)
+def test_published_figures_by_hand(saving: float, restart: float, minutes: float, goodput: float) -> None:
+    """Young's interval on 16,384 GPUs, and the goodput that it leaves."""
+    interval = young(saving, LLAMA3)
+    assert interval / 60 == pytest.approx(minutes, abs=0.06)
+    one = Segment(work=interval, saving=saving, restart=restart, mtbf=LLAMA3)
+    assert one.goodput == pytest.approx(goodput, abs=6e-4)
+    assert first_order_ratio(one) == pytest.approx(one.goodput, abs=0.01)
+
+
+def test_no_interval_is_better_than_the_best() -> None:
+    best = best_work(60.0, LLAMA3)
+    assert best == pytest.approx(daly(60.0, LLAMA3), rel=0.02)
+
+    def goodput(work: float) -> float:
+        return Segment(work=work, saving=60.0, restart=600.0, mtbf=LLAMA3).goodput
+
+    assert goodput(best) > max(goodput(best * 0.9), goodput(best * 1.1))
+
+
+def test_parts_of_a_segment_are_the_whole() -> None:
+    one = Segment(work=900.0, saving=20.0, restart=300.0, mtbf=5000.0, lag=60.0)
+    assert one.length + one.restarting + one.lost == pytest.approx(one.expected)
+    assert one.failures * one.mtbf == pytest.approx(one.expected)
+
+
+def test_mean_and_variance_are_those_of_failures_drawn_one_by_one() -> None:
+    """The clock runs through trainings, saves and restarts; what could not be read yet when it failed is done again."""
+    one = Segment(work=900.0, saving=60.0, restart=300.0, mtbf=2500.0, lag=200.0)
+    drawn = _draw(one, segments=60_000, seed=5)
+    error = math.sqrt(one.variance / len(drawn))
+    assert statistics.fmean(drawn) == pytest.approx(one.expected, abs=3 * error)
+    assert statistics.pvariance(drawn) == pytest.approx(one.variance, rel=0.1)
+
+
+def _draw(one: Segment, segments: int, seed: int) -> list[float]:
+    """Seconds between readable checkpoints of a job that is followed from event to event."""
+    rng = random.Random(seed)
+    clock, done, readable = 0.0, 0.0, 0
+    failure = rng.expovariate(1 / one.mtbf)
+    times, last = [], 0.0
+    while len(times) < segments:
+        target = (readable + 1) * one.length + one.lag  # progress at which the next checkpoint can be read
+        if clock + target - done <= failure:
+            clock += target - done
+            done, readable = target, readable + 1
+            times.append(clock - last)
+            last = clock
+            continue
+        clock, done = failure, readable * one.length
+        while (failure := clock + rng.expovariate(1 / one.mtbf)) < clock + one.restart:
+            clock = failure
+        clock += one.restart
+    return times[1:]
+
+
+def test_spares_wait_as_erlang_says() -> None:
+    """The chance that a failure finds no spare, from the states of the repair shop."""
+    load, spares = 2.5, 4
+    weights = [load**away / math.factorial(away) for away in range(spares + 1)]
+    assert blocked(spares, load) == pytest.approx(weights[-1] / sum(weights))
+    assert waiting(None, 10.0, 1.0).mean_seconds == 0.0
+    assert waiting(0, 10.0, 1e9).chance == 1.0
+    chances = [waiting(count, 3600.0, 1000.0).mean_seconds for count in range(12)]
+    assert chances == sorted(chances, reverse=True)
+
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+
+
+@pytest.fixture
+def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """`benchmarks/goodput/counted.py` trains the same job for real; here only its clock runs."""
+    known = set(sys.modules)
+    monkeypatch.syspath_prepend(str(BENCHMARKS / "goodput"))
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    yield
+    for name in set(sys.modules) - known:
+        if name in ("counted", "small_plans"):
+            del sys.modules[name]
+
+
+def test_the_planned_interval_is_best_and_its_goodput_as_forecast(benchmarks: None) -> None:
+    from counted import STEP, Clock, Counted, best_steps
+
+    steps, best = 900, best_steps(STEP)
+    goodput = {
+        every: [_goodput(Counted(), Clock(random.Random(seed)), steps, every) for seed in range(10)]
+        for every in (best, best // 2, 2 * best)
+    }
+    for every, seen in goodput.items():
+        forecast = replace(STEP, work=every * STEP.work).goodput
+        assert statistics.fmean(seen) == pytest.approx(forecast, abs=0.05)
+    wins = sum(
+        own > max(others)
+        for own, *others in zip(goodput[best], goodput[best // 2], goodput[2 * best], strict=True)
+    )
+    assert wins >= 8
+
+
+def _goodput(job, clock, steps: int, every: int) -> float:  # type: ignore[no-untyped-def]
+    job.train(steps, every, clock)
+    return steps / clock.now

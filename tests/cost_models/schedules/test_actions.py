@@ -1,9 +1,11 @@
-"""Action tables: exactly what torch executes, and how many microbatches they keep alive."""
+"""Schedules: their actions, their registry, their one record."""
 
 from __future__ import annotations
 
 from collections import Counter
-from itertools import product
+from collections.abc import Iterator
+from itertools import pairwise, product
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -11,10 +13,18 @@ import pytest
 from effort import number, spread
 from hypothesis import given
 from hypothesis import strategies as st
+from toy_folder import answer_with, copied
 
 from cost_models.errors import InputError
 from cost_models.schedules.actions import IDLE, Action, ActionTable, peak_moments
-from cost_models.schedules.registry import build, engine_refusal, schedule_named
+from cost_models.schedules.registry import (
+    PLAIN,
+    REGISTRY,
+    PipelineSchedule,
+    build,
+    engine_refusal,
+    schedule_named,
+)
 from cost_models.specs.choices import SCHEDULES
 
 SHAPES = [
@@ -195,3 +205,174 @@ def test_legal_agrees_with_torch() -> None:
         except ValueError:
             runs = False
         assert (engine_refusal(schedule, pp, vpp, microbatches) is None) == runs, (schedule, pp, microbatches)
+
+
+RECORD = """
+    PipelineSchedule(  # every chunk runs all microbatches before the next chunk begins (Lamy-Poirier 2023)
+        name="breadth-first",
+        engine="ScheduleInterleaved1F1B",
+        warm_up=lambda pp, vpp, m, rank: m * vpp,
+        round_sizes=lambda pp, m: m,
+        chunks=(2, None),
+        keeps_all_logits=True,
+    ),
+"""
+ASKED = """
+import json
+import numpy as np
+from cost_models.axes.layout import parse_layout
+from cost_models.defaults import complete_question
+from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster
+from cost_models.schedules.actions import peak_moments
+from cost_models.schedules.registry import build, engine_refusal, schedule_named
+from cost_models.specs.training import TrainingSpec
+from planner.search.search import search
+from planner.space.restrictions import parse_restrictions
+
+stack = catalog.load_stack("meshwright")
+stack = stack.model_copy(update={"schedules": (*stack.schedules, "breadth-first")})
+training = TrainingSpec(global_batch=16, sequence_length=1024)
+cluster = resolve_cluster("dgx-a100-80gb", 4)
+question = complete_question(catalog.load_model("gpt2-small"), cluster, training, stack=stack)
+toy = search(question, top=1, restrictions=parse_restrictions(("schedule=breadth-first", "pp=2", "vpp=3"), ()))
+table = build("breadth-first", 2, 3, 8)
+live = [schedule_named("breadth-first").live_of_chunk(2, 3, 8, rank, np.arange(3)).tolist() for rank in (0, 1)]
+print(json.dumps({
+    "refused": engine_refusal("breadth-first", 2, 1, 8),
+    "actions": "".join(action.kind for action in table.actions(0)),
+    "live": live,
+    "profiles": [profile.tolist() for profile in peak_moments(table)[0]],
+    "written": str(parse_layout("tp1 pp2 vpp3 dp2 mbs1 zero0 schedule=breadth-first")),
+    "planned": str(toy.best.layout.schedule),
+    "seconds": toy.best.step_seconds,
+    "gap": toy.certificate.gap,
+}))
+"""
+
+
+def test_a_toy_schedule_is_one_record(tmp_path: Path) -> None:
+    """All but the folder of schedules is the real thing; of that, one file has one record more."""
+    folder = copied("schedules", tmp_path)
+    registry = (folder / "registry.py").read_text("utf-8")
+    end = ")\n\nREGISTRY: "
+    assert registry.count(end) == 1
+    (folder / "registry.py").write_text(registry.replace(end, RECORD.lstrip("\n") + end), encoding="utf-8")
+    told = answer_with(tmp_path, ASKED)
+    assert told["refused"] == "breadth-first needs at least two chunks per pipeline rank: vpp2 or more"
+    assert told["actions"] == "F" * 24 + "B" * 24
+    assert told["live"] == [[8, 8, 8]] * 2
+    assert told["profiles"] == [[[8, 8, 8]]] * 2
+    assert told["written"].endswith("schedule=breadth-first")
+    assert told["planned"] == "breadth-first"
+    assert told["seconds"] > 0
+    assert told["gap"] == 0
+
+
+SCHEDULES_REGISTRY = pytest.mark.parametrize("own", REGISTRY.values(), ids=REGISTRY)
+
+
+def small_tables(own: PipelineSchedule, *, several_ranks: bool = False) -> Iterator[ActionTable]:
+    """Every legal table of up to five ranks, four chunks and fourteen microbatches."""
+    for pp in range(2 if several_ranks else 1, 6):
+        for vpp in range(1, 5):
+            for microbatches in range(1, 15):
+                if engine_refusal(own.name, pp, vpp, microbatches) is None:
+                    yield build(own.name, pp, vpp, microbatches)
+
+
+def live_moments(table: ActionTable, rank: int) -> set[tuple[int, ...]]:
+    """Live microbatches of each chunk after every action of a rank, counted one by one."""
+    live, moments = [0] * table.vpp, set()
+    for kind, stage, _ in table.actions(rank):
+        live[stage // table.pp] += {"F": 1, "I": 0, "B": -1, "W": -1}[kind]
+        moments.add(tuple(live))
+    return moments
+
+
+@SCHEDULES_REGISTRY
+def test_live_counts_without_a_table_are_a_moment_of_the_table(own: PipelineSchedule) -> None:
+    tables = 0
+    for table in small_tables(own):
+        rank_R1, chunk_C = np.arange(table.pp)[:, None], np.arange(table.vpp)
+        shape = (table.pp, table.vpp, table.microbatches)
+        live_RC = own.live_of_chunk(*shape, rank_R1, chunk_C)
+        assert own.live_of_rank(*shape, rank_R1[:, 0]).tolist() == live_RC.sum(axis=1).tolist()
+        for rank, live_C in enumerate(live_RC.tolist()):
+            assert tuple(live_C) in live_moments(table, rank), (shape, rank)
+            if table.vpp == 1:  # then it is the peak
+                assert [live_C] == peak_moments(table)[0][rank].tolist()
+        tables += 1
+    assert tables > 20
+
+
+@SCHEDULES_REGISTRY
+def test_live_counts_of_many_shapes_at_once_are_those_of_each(own: PipelineSchedule) -> None:
+    shapes = np.array([(t.pp, t.vpp, t.microbatches) for t in small_tables(own)])
+    pp, vpp, microbatches = shapes.T
+    first, last, together = (
+        own.live_of_chunk(pp, vpp, microbatches, 0, 0),
+        own.live_of_chunk(pp, vpp, microbatches, pp - 1, vpp - 1),
+        own.live_of_rank(pp, vpp, microbatches, pp - 1),
+    )
+    for row, shape in enumerate(shapes.tolist()):
+        assert first[row] == own.live_of_chunk(*shape, 0, 0)
+        assert last[row] == own.live_of_chunk(*shape, shape[0] - 1, shape[1] - 1)
+        assert together[row] == own.live_of_rank(*shape, shape[0] - 1)
+
+
+@SCHEDULES_REGISTRY
+def test_it_is_registered_under_its_name_and_its_engine_exists(own: PipelineSchedule) -> None:
+    from torch.distributed import pipelining
+    from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
+
+    assert REGISTRY[own.name] is own
+    runs_one_stage = own.chunks == (1, 1)
+    kind = PipelineScheduleSingle if runs_one_stage else PipelineScheduleMulti
+    assert issubclass(getattr(pipelining, own.engine), kind)
+
+
+@SCHEDULES_REGISTRY
+def test_it_runs_the_chunks_it_says(own: PipelineSchedule) -> None:
+    for vpp in range(1, 6):
+        assert own.runs_chunks(vpp) == any(
+            engine_refusal(own.name, 3, vpp, m) is None for m in (3, 6, 12, 24)
+        )
+
+
+@SCHEDULES_REGISTRY
+def test_its_traits_are_those_of_its_tables(own: PipelineSchedule) -> None:
+    for table in small_tables(own, several_ranks=True):
+        kinds = {action.kind for rank in range(table.pp) for action in table.actions(rank)}
+        assert (
+            kinds
+            == {"never": {"F", "B"}, "sometimes": {"F", "B", "I", "W"}, "always": {"F", "I", "W"}}[own.splits]
+        )
+        assert table.schedule is own
+        assert (table.rank_of_stage[-1] == 0) == own.v_shaped
+
+
+@SCHEDULES_REGISTRY
+def test_the_head_turns_at_once_or_keeps_its_logits(own: PipelineSchedule) -> None:
+    between = []
+    for table in small_tables(own, several_ranks=True):
+        last = table.num_stages - 1
+        for one, after in pairwise(table.actions(int(table.rank_of_stage[-1]))):
+            if one.kind == "F" and one.stage == last:
+                turns = after.kind in "BI" and after[1:] == one[1:]
+                between.append(not turns)
+    assert any(between) == own.keeps_all_logits
+
+
+@SCHEDULES_REGISTRY
+def test_the_bounds_of_one_chunk_a_rank_hold_for_its_steady_state(own: PipelineSchedule) -> None:
+    assert own.steady is None or own.name in PLAIN
+    for table in small_tables(own):
+        for rank in range(table.pp):
+            rows = [(action.kind, action.microbatch) for action in table.actions(rank)]
+            forwards = table.microbatches
+            if own.steady == "queue":
+                assert rows == [("F", m) for m in range(forwards)] + [("B", m) for m in range(forwards)]
+            if own.steady == "pairs":
+                for m in range(forwards - (table.pp - rank)):
+                    assert rows[rows.index(("B", m)) + 1] == ("F", m + table.pp - rank)

@@ -1,28 +1,70 @@
-"""Every objective against all plans priced one by one, and the numbers of GPUs as a choice."""
+"""Objectives and frontiers against every plan of small questions."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from asking import change
-from every_plan import every_plan, few_layouts
 from small import small_question
 
+from cost_models.axes.stages import mix_of
 from cost_models.errors import InfeasibleError, InputError, RunError
+from cost_models.estimate import Estimate
 from cost_models.files.catalog import load_operations
+from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.reliability import forecast, job_of
+from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.cluster import OperationsSpec
+from planner.answers import frontier
+from planner.answers.frontier import exact_frontier, frontier_frame, heatmap_frame, pareto_frame
 from planner.answers.optimum import answered_question, optimise
 from planner.objectives import Objective, training_steps
 from planner.plan import load_plan, make_plan, save_plan
 from planner.search import search as search_module
 from planner.search.search import Budget, search, search_on
-from planner.space.restrictions import parse_restrictions
+from planner.space import space
+from planner.space.restrictions import Restrictions, parse_restrictions
 from planner.space.sizes import resized
+from planner.space.space import enumerate_layouts
+
+FEW = ("vpp=1", "mbs=1", "zero=1", "schedule=1f1b", "pp=1,2")
+"""Axes fixed so that everything can be priced."""
+
+
+def few_layouts(memory: str = "220 MiB") -> tuple[Question, Restrictions]:
+    """A question and restrictions that leave some thousand plans."""
+    return small_question(memory=memory), parse_restrictions(FEW, ["sp=0"])
+
+
+def every_plan(question: Question, restrictions: Restrictions) -> list[Estimate]:
+    """All placements of all layouts, every stage with every number of blocks under every policy."""
+    columns = enumerate_layouts(question, restrictions)
+    found = []
+    for row in range(len(columns)):
+        layout = columns.layout(row)
+        for layers in _sizes(question.model.num_layers, layout.num_stages):
+            for recompute in product(*(_mixes(blocks) for blocks in layers)):
+                placed = layout.model_copy(update={"layers": layers, "recompute": recompute})
+                found.append(estimate(question, type(layout)(**placed.model_dump())))
+    return found
+
+
+def _sizes(blocks: int, stages: int) -> list[tuple[int, ...]]:
+    if stages == 1:
+        return [(blocks,)]
+    return [(first, *rest) for first in range(1, blocks) for rest in _sizes(blocks - first, stages - 1)]
+
+
+def _mixes(blocks: int) -> list[str]:
+    counts = product(range(blocks + 1), repeat=len(RECOMPUTE_POLICIES))
+    return [mix_of(each) for each in counts if sum(each) == blocks]
+
 
 SIZES = (1, 2, 4)
 PLAIN = Objective()
@@ -213,3 +255,98 @@ def test_a_bound_with_failures_is_a_bound(asked: Question) -> None:
     found = optimise(asked, objective)
     assert found.value >= found.bound > 0
     assert found.gap <= 2e-9
+
+
+TIME, MEMORY, HOURS = Objective(name="time"), Objective(name="memory"), Objective(name="gpu-hours")
+
+
+def unbeaten(pairs: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Those that no other beats, the first rising."""
+    kept: list[tuple[float, float]] = []
+    for pair in sorted(pairs):
+        if not kept or pair[1] < kept[-1][1] * (1 - 1e-9):
+            if kept and pair[0] <= kept[-1][0] * (1 + 1e-9):
+                kept.pop()
+            kept.append(pair)
+    return kept
+
+
+def test_time_against_memory_is_the_frontier_of_all_plans() -> None:
+    question, few = few_layouts()
+    found = exact_frontier(question, (TIME, MEMORY), points=None, restrictions=few)
+    fitting = [plan for plan in every_plan(question, few) if plan.fits]
+    expected = unbeaten([(plan.step_seconds, plan.peak_bytes) for plan in fitting])
+    walked = [(point.estimate.step_seconds, point.estimate.peak_bytes) for point in found.points]
+    assert found.complete
+    assert len(walked) == len(expected) > 3
+    for mine, right in zip(walked, expected, strict=True):
+        assert mine == pytest.approx(right, rel=1e-8)
+
+
+def test_a_few_points_are_some_of_all_with_both_ends() -> None:
+    question, few = few_layouts()
+    everything = exact_frontier(question, (TIME, MEMORY), points=None, restrictions=few)
+    some = exact_frontier(question, (TIME, MEMORY), points=4, restrictions=few)
+    layouts = [str(point.estimate.layout) for point in everything.points]
+    chosen = [layouts.index(str(point.estimate.layout)) for point in some.points]
+    assert not some.complete
+    assert len(chosen) <= 5
+    assert (chosen[0], chosen[-1]) == (0, len(layouts) - 1)
+
+
+def test_time_against_gpu_hours_has_the_fastest_of_each_size() -> None:
+    question = with_tokens(small_question(memory="500 MiB"))
+    found = exact_frontier(question, (TIME, HOURS), sizes=SIZES)
+    each = [(resized(question, gpus), search(resized(question, gpus), top=1).best) for gpus in SIZES]
+    pairs = [(one.step_seconds, HOURS.value(there, one)) for there, one in each]
+    frame = pareto_frame(found)
+    assert list(zip(frame["time"], frame["gpu-hours"], strict=True)) == unbeaten(pairs)
+    assert frame["proven"].all()
+
+
+def test_no_layout_of_the_cloud_lies_above_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that look better are priced in full; of more than there is time for none is shown."""
+    question, few = few_layouts()
+    chosen = search(question, top=1, restrictions=few).best
+    for most in (frontier.MAX_PRICED, 0):
+        monkeypatch.setattr(frontier, "MAX_PRICED", most)
+        frame = frontier_frame(question, chosen, few, Budget(), exact=True, points=2)
+        fits = frame[frame["fits"]]
+        line = fits[fits["pareto"]]
+        for row in fits[~fits["pareto"]].itertuples():
+            as_small = line[line["peak_bytes"] <= row.peak_bytes]
+            assert (as_small["step_seconds"] <= row.step_seconds).any(), row
+        assert line["proven"].any()
+        assert most == 0 or not line["proven"].all()
+
+
+def test_layouts_are_enumerated_once_for_all_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    question, limits = small_question(4, "220 MiB"), parse_restrictions(forbid=["zero3"])
+    chosen = search(question, top=1, restrictions=limits).best.layout
+    enumerated = Mock(wraps=space._legal_space)
+    monkeypatch.setattr(space, "_legal_space", enumerated)
+    cells = heatmap_frame(question, chosen, limits, Budget())
+    assert enumerated.call_count == 1
+    found = cells[cells["reason"] == ""]
+    assert len(found) > 1
+    for cell in found.itertuples():
+        own = parse_restrictions([f"tp={cell.tp}", f"pp={cell.pp}"], ["zero3"])
+        best = search(question, top=1, restrictions=own).best
+        assert (cell.layout, cell.step_seconds) == (best.layout.brief, best.step_seconds)
+
+
+def test_what_a_plan_is_not_searched_for_has_no_cell() -> None:
+    """Tensor groups over slow links: no cell is better than the plan, unless the plan itself has such a group."""
+    question = small_question(2, "2 GiB")
+    links = question.cluster.links
+    slow = links.model_copy(update={"inter_node": links.intra_node.faster(0.1)})  # type: ignore[union-attr]
+    question = change(question, cluster={"nodes": 2, "links": slow})
+    best = search(question, top=1).best
+    cells = heatmap_frame(question, best.layout, Restrictions(), Budget())
+    over_nodes = cells[cells["tp"] == 4]
+    assert set(over_nodes["reason"]) == {"limit", "rule"}
+    assert over_nodes["why"].iloc[0].startswith("`tp4` spreads tensor groups over nodes")
+    assert cells["step_seconds"].min() == pytest.approx(best.step_seconds)
+    asked = search(question, top=1, restrictions=parse_restrictions(["tp=4"])).best
+    cells = heatmap_frame(question, asked.layout, Restrictions(), Budget())
+    assert "" in set(cells.query("tp == 4")["reason"])

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from agreeing import Weighed, with_scenarios
 from asking import ask, change
 from brute import Everything, everything
 from effort import number, some_of
 from questions import cluster_of, random_model, without_context
 from small import small_question
-from weighed_brute import Weighed, with_scenarios
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, Offload

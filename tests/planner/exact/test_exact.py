@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from agreeing import require_query
+from agreeing import require_query, tight_queries
 from asking import ask
 from brute import AXES, EVERY_POLICY, Everything
 from effort import number
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from questions import Query, base, building_base, packed_base, random_query, tuned_base
-from tight import tight_queries
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout

@@ -10,11 +10,10 @@ from itertools import count, islice
 
 import numpy as np
 import pytest
+from agreeing import weighed_base
 from drawn_questions import drawn
 from effort import number
-from several_pools import mixed_question, pool
-from small import small_question
-from weighed_brute import weighed_base
+from small import mixed_question, pool, small_question
 
 from cost_models.arrays import Array
 from cost_models.axes.columns import LayoutColumns

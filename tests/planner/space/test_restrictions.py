@@ -1,22 +1,35 @@
-"""Restrictions: what they allow is what a person would read in them, and they read back as they are written."""
+"""Restrictions of the space of layouts, its sizes, and machines that are shared."""
 
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
+from itertools import pairwise
 
+import numpy as np
 import pytest
-from asking import change
+from asking import ask, change
 from hypothesis import given
 from hypothesis import strategies as st
-from small import small_question
+from small import MODEL, small_question
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, canonical_order, parse_layout
 from cost_models.errors import InputError
-from cost_models.specs.choices import CONTEXTS, ORDERS, SCHEDULES
+from cost_models.files.loading import resolve_cluster
+from cost_models.pipeline.pricing import estimate
+from cost_models.pipeline.stage_costs import time_terms
+from cost_models.question import Question
+from cost_models.specs.choices import CONTEXTS, ORDERS, RECOMPUTE_POLICIES, SCHEDULES
+from cost_models.specs.transformer import TransformerSpec
+from planner.bounds import cores as cores_module
+from planner.bounds.cores import relaxed_bounds
 from planner.rules.legality import check
-from planner.search.search import search
+from planner.search.search import Budget, search
+from planner.space.limits import tensor_degrees
 from planner.space.restrictions import Restrictions, allowed_rows, parse_restrictions, with_context_ways
+from planner.space.sizes import parse_sizes, plain_layouts
+from planner.space.space import SpaceCache, legal_space
 
 NUMBERS = ("tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mbs", "shard")
 COMPARISONS = {"=": operator.eq, "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
@@ -224,3 +237,169 @@ def test_restrictions_to_one_layout_keep_what_else_was_asked() -> None:
     unplaced = {"layers": (), "recompute": ("none",)}
     assert found.layout.model_copy(update=unplaced) == best.layout.model_copy(update=unplaced)
     assert found.peak_bytes <= 0.95 * best.peak_bytes
+
+
+def test_a_space_is_shared_whatever_the_limit_of_memory() -> None:
+    question, spaces = small_question(), SpaceCache()
+    with spaces.shared():
+        space = legal_space(question, Restrictions())
+        assert legal_space(small_question(), Restrictions(max_memory=1e9)) is space
+        assert legal_space(question, parse_restrictions(["tp=2"])) is not space
+        assert legal_space(small_question(memory="2 GiB"), Restrictions()) is not space
+    assert legal_space(question, Restrictions()) is not space
+
+
+def test_a_space_is_shared_whatever_is_recomputed_and_how_surely_it_fits() -> None:
+    question, spaces = small_question(), SpaceCache()
+    with spaces.shared():
+        space = legal_space(question, Restrictions())
+        assert legal_space(question, Restrictions(forbidden_recompute=frozenset({"full"}))) is space
+        surer = legal_space(replace(question, confidence=0.9), Restrictions(confidence=0.9))
+    assert surer.cores is space.cores
+    assert surer.question.confidence == 0.9
+
+
+def test_a_budget_searches_for_an_answer_once() -> None:
+    question, budget = small_question(), Budget()
+    first = budget.search(question, Restrictions(), closes_with_ilp=False)
+    again = budget.search(small_question(), Restrictions())
+    assert first is not None
+    assert again is not None
+    assert budget.searches == 1
+    assert again.estimates == first.estimates
+    assert (first.certificate.settled, again.certificate.settled is None) == (None, False)
+    budget.search(question, Restrictions(), top=2)
+    assert budget.searches == 2
+
+
+def test_what_is_searched_within_shared_spaces_is_what_is_found_alone() -> None:
+    question, budget = small_question(memory="400 MiB"), Budget()
+    for trainer in (None, "megatron"):
+        for confidence in (0.5, 0.9, 0.5):
+            asked = replace(question, confidence=confidence)
+            limits = parse_restrictions(trainer=trainer)
+            shared, alone = budget.search(asked, limits), search(asked, top=1, restrictions=limits)
+            assert shared is not None
+            assert shared.estimates == alone.estimates
+
+
+def test_priced_cores_are_not_priced_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = np.array([True] * len(RECOMPUTE_POLICIES))
+    space, cores, priced = legal_space(small_question(), Restrictions()), np.arange(20), []
+    first = relaxed_bounds(space, cores, whole, None)
+    terms = cores_module.terms_by_kind
+    monkeypatch.setattr(cores_module, "terms_by_kind", lambda *a, **k: priced.append(a) or terms(*a, **k))
+    for policy in range(len(RECOMPUTE_POLICIES)):
+        alone = np.arange(len(RECOMPUTE_POLICIES)) == policy
+        bounds = relaxed_bounds(space, cores, alone, None)
+        fresh = legal_space(small_question(), Restrictions())
+        assert not priced
+        assert bounds.tobytes() == relaxed_bounds(fresh, cores, alone, None).tobytes()
+        assert (bounds >= first).all()
+        priced.clear()
+
+
+@pytest.fixture(scope="module")
+def gpt3() -> Question:
+    return ask("gpt3-175b", "dgx-a100-80gb", 1024, global_batch=1536, sequence_length=2048)
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("64", (64,)),
+        ("128, 64,64", (64, 128)),
+        ("64..512", (64, 128, 256, 512)),
+        ("64..300,8", None),
+        ("48..200", (48, 96, 192, 200)),
+        ("64..96:8", (64, 72, 80, 88, 96)),
+        ("4..16", (4, 8, 16)),
+    ],
+)
+def test_sizes(gpt3: Question, text: str, sizes: tuple[int, ...] | None) -> None:
+    if sizes is None:
+        with pytest.raises(InputError, match="300 GPUs are no whole number of nodes"):
+            parse_sizes(text, gpt3)
+    else:
+        assert parse_sizes(text, gpt3) == sizes
+
+
+def test_even_ratios_are_whole_nodes_with_layouts(gpt3: Question) -> None:
+    sizes = parse_sizes("64..16384x50", gpt3)
+    assert 45 <= len(sizes) <= 50
+    assert all(size % 8 == 0 and plain_layouts(gpt3, size)[1] for size in sizes)
+    assert all(after / before < 1.35 for before, after in pairwise(sizes))
+    assert sizes[0] == 64
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "`` is not a number of GPUs"),
+        ("8,x", "`x` is not a number of GPUs"),
+        ("0", "`0` is not a number of GPUs"),
+        ("64..8", "`64..8` runs from 64 down to 8"),
+        ("8..64:0", "`8..64:0` takes steps of nothing"),
+        ("8..9000000:8", "names 1,125,000 sizes; 1,000 are the most"),
+        ("99999999999", "is more than there are; 10,000,000 are the most"),
+    ],
+)
+def test_what_cannot_be_read(gpt3: Question, text: str, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_sizes(text, gpt3)
+    assert said in str(caught.value)
+
+
+GPT = TransformerSpec(name="gpt-162b", num_layers=32, hidden_size=20480, num_heads=128, vocab_size=51200)
+"""The model of section 5.4.1 of Narayanan et al. 2021, which compares degrees of tensor and pipeline parallelism."""
+
+
+def published(batch: int = 32) -> Question:
+    job = {"global_batch": batch, "sequence_length": 2048}
+    return ask(GPT, "dgx-a100-80gb", 64, stack="megatron-2021", **job)
+
+
+def test_the_best_tensor_group_of_the_published_study_fills_a_node() -> None:
+    """Figure 13 there: 64 A100, tp x pp = 64, and tp8, the GPUs of a node, is best at both batches."""
+    for batch in (32, 128):
+        question = published(batch)
+        steps = {
+            tp: estimate(question, parse_layout(f"tp{tp} pp{64 // tp} dp1 mbs1 recompute=full")).step_seconds
+            for tp in (2, 4, 8, 16, 32)
+        }
+        assert min(steps, key=steps.__getitem__) == 8
+        assert steps[8] < steps[16] < steps[32]
+
+
+def test_kernels_that_send_while_they_multiply_are_of_one_node() -> None:
+    overlapping = change(published(), stack={"overlap_tensor_parallel": 0.5, "overlaps": ("tp",)})
+    for words in ("tp{} pp{} dp1 mbs1", "tp{} pp{} dp1 mbs1 overlap=tp"):
+        layouts = [parse_layout(words.format(tp, 64 // tp)) for tp in (8, 16)]
+        hidden = time_terms(overlapping, LayoutColumns.of(layouts))["layer_forward"]["tp_hidden"]
+        assert hidden[0] > 0
+        assert hidden[1] == 0
+
+
+def test_it_is_searched_where_asked_and_where_links_are_fast() -> None:
+    """Both solvers agree on a cluster whose network is as fast as its nodes' links."""
+    cluster = resolve_cluster("dgx-a100-80gb", 16)
+    assert tensor_degrees(cluster) == [1, 2, 4, 8]
+    model = MODEL.model_copy(update={"num_heads": 16, "num_kv_heads": 16})
+    slow = ask(model, cluster, global_batch=8, sequence_length=256)
+    asked = search(slow, top=1, restrictions=parse_restrictions(["tp=16"], ()))
+    assert asked.best.layout.tp == 16
+    links = cluster.links.model_copy(update={"inter_node": cluster.links.intra_node})
+    fast = change(slow, cluster={"links": links})
+    assert tensor_degrees(fast.cluster) == [1, 2, 4, 8, 16]
+    limits = parse_restrictions(["tp>=4", "pp=1", "zero=1", "mbs=1"], ())
+    found, again = (search(fast, top=1, restrictions=limits, proof=proof) for proof in ("search", "ilp"))
+    assert found.best.step_seconds == pytest.approx(again.best.step_seconds)
+
+
+def test_a_degree_over_nodes_is_not_selected_from_a_space_without_it() -> None:
+    question, asked = published(), parse_restrictions(["tp=8,16"])
+    alone = legal_space(question, asked)
+    with SpaceCache().shared():
+        assert max(legal_space(question, parse_restrictions()).cores.tp) == 8
+        assert len(legal_space(question, asked)) == len(alone)
+    assert set(alone.cores.tp.tolist()) == {8, 16}

@@ -17,8 +17,7 @@ import pytest
 from brute import Everything, Placed, everything, settings_of
 from drawn_questions import Drawn, drawn
 from effort import number
-from several_pools import leaf_of
-from small import MODEL, every_axis, small_cluster, small_question
+from small import MODEL, every_axis, leaf_of, small_cluster, small_question
 from synthetic import exhaustive_best
 
 from cost_models.axes.columns import COLUMNS, LayoutColumns
