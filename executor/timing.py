@@ -10,7 +10,7 @@ between them. Waits are recorded by watching every collective, which slows a ste
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -128,7 +128,10 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def seconds(self) -> dict[str, float]:
         """Axis → seconds since the last call."""
-        return seconds_by_axis(self.take())
+        seconds = dict.fromkeys(WAITS, 0.0)
+        for wait in self.take():
+            seconds[wait.axis] += lap_between(wait.start, wait.end).wall
+        return seconds
 
     def take(self) -> list[Wait]:
         """Every wait since the last call, in order."""
@@ -174,7 +177,12 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         axis = self._axis(args)
         with self._timed(axis):
             result = func(*args, **(kwargs or {}))
-        self._remember(result, axis)
+        if isinstance(result, Tensor):
+            self._results[result.data_ptr()] = axis
+        last = result[-1] if isinstance(result, (tuple, list)) and result else result
+        if isinstance(last, torch.ScriptObject):
+            work = dist.Work.unbox(last)
+            self._works[id(work)] = (work, axis)
         return result
 
     def _axis(self, arguments: tuple[Any, ...]) -> str:
@@ -187,14 +195,6 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return self._axes.get(group.group_name, "dp" if group.group_desc == "dp" else "pp")
         first = arguments[0] if arguments else None
         return self._results.get(first.data_ptr(), "") if isinstance(first, Tensor) else ""
-
-    def _remember(self, result: Any, axis: str) -> None:
-        if isinstance(result, Tensor):
-            self._results[result.data_ptr()] = axis
-        last = result[-1] if isinstance(result, (tuple, list)) and result else result
-        if isinstance(last, torch.ScriptObject):
-            work = dist.Work.unbox(last)
-            self._works[id(work)] = (work, axis)
 
     @contextmanager
     def _timed(self, axis: str) -> Iterator[None]:
@@ -211,14 +211,6 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._device.type != "cuda":
             return True
         return torch.cuda.current_stream(self._device) == torch.cuda.default_stream(self._device)
-
-
-def seconds_by_axis(waits: Sequence[Wait]) -> dict[str, float]:
-    """Total seconds of waits by their cause (`WAITS`)."""
-    waited = dict.fromkeys(WAITS, 0.0)
-    for wait in waits:
-        waited[wait.axis] += lap_between(wait.start, wait.end).wall
-    return waited
 
 
 def mark_on(device: torch.device) -> Mark:

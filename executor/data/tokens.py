@@ -81,7 +81,14 @@ def read_header(folder: Path) -> TokenHeader:
     except ValidationError as error:
         problems = [Problem(".".join(map(str, item["loc"])), item["msg"]) for item in error.errors()]
         raise InputError(f"`{path}` is no header of tokens", problems=problems, hint=_HINT) from None
-    _require_size(folder / TOKENS, header)
+    expected, path = header.tokens * header.width, folder / TOKENS
+    if not path.is_file():
+        raise InputError(f"`{path}` is missing", hint=_HINT)
+    if (size := path.stat().st_size) != expected:
+        raise InputError(
+            f"`{path}` has {size} bytes; {header.tokens} tokens of {header.dtype} are {expected}",
+            hint="it was cut off or changed: make the folder again",
+        )
     return header
 
 
@@ -137,17 +144,6 @@ def require_a_sequence(tokens: int, sequence: int, name: str) -> None:
     if tokens <= sequence:
         need = f"one sequence of {sequence} and its targets"
         raise InputError(f"`{name}` has {tokens} tokens, too few for {need}")
-
-
-def _require_size(path: Path, header: TokenHeader) -> None:
-    expected = header.tokens * header.width
-    if not path.is_file():
-        raise InputError(f"`{path}` is missing", hint=_HINT)
-    if (size := path.stat().st_size) != expected:
-        raise InputError(
-            f"`{path}` has {size} bytes; {header.tokens} tokens of {header.dtype} are {expected}",
-            hint="it was cut off or changed: make the folder again",
-        )
 
 
 END = "<|end|>"

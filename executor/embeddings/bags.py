@@ -69,10 +69,6 @@ class Bags:
         lengths = self.bag_of_value()[mask].bincount(minlength=len(self.lengths))
         return Bags(self.values[mask], lengths.to(torch.int32))
 
-    def renumbered(self, by: int) -> Bags:
-        """Bags with row numbers counted from `by` on."""
-        return Bags(self.values - by, self.lengths) if by else self
-
     def concatenated(self, per_sample: int) -> Bags:
         """Convert bags of samples into `per_sample` bags for each sample, with one value in each.
 

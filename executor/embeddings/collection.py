@@ -457,7 +457,8 @@ def ids_of_part(part: Slice, table: TableSpec, bags: Bags) -> Bags:
     if part.rows == table.rows:
         return bags
     inside = (bags.values >= part.first) & (bags.values < part.first + part.rows)
-    return bags.masked(inside).renumbered(part.first)
+    bags = bags.masked(inside)
+    return Bags(bags.values - part.first, bags.lengths)
 
 
 def exchange_dtype(training: RecommenderTraining) -> torch.dtype:

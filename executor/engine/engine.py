@@ -162,10 +162,6 @@ class Engine(Rank):
         """Tensors that the layout keeps on the host's drive."""
         return [one for axis in self.axes for one in axis.drive_tensors()]
 
-    def gradient_buffers(self) -> list[Tensor]:
-        """Flat buffers on the device in which gradients accumulate."""
-        return [flat.gradients for flat in self.optimizer.flats]
-
     def host_parameters(self) -> set[int]:
         """ids of parameters whose gradients are in host memory, too."""
         return {one for axis in self.axes for one in axis.host_parameters()}

@@ -30,7 +30,6 @@ from executor.axes.data import Copies, FlatParameters
 from executor.axes.expert import ExpertParameters
 from executor.mesh import local, make_group_over, settle_gradient
 from executor.models.ends import held_by_several, is_gain
-from executor.models.transformer import Transformer
 
 _BETAS = (0.9, 0.95)
 _WEIGHT_DECAY = 0.1
@@ -43,7 +42,8 @@ class Optimizer:
 
     def __init__(self, rank: Rank) -> None:
         self.rank, self.mesh, self.options, self.plan = rank, rank.mesh, rank.options, rank.plan
-        self.parameters = _unique(rank.parts)
+        trained = (one for part in rank.parts for one in part.parameters() if one.requires_grad)
+        self.parameters = list({id(parameter): parameter for parameter in trained}.values())
         self._replicas = Copies.of(self.mesh["shard"], self.mesh["copy"])
         self.experts = None if rank.experts is None else ExpertParameters(rank.parts, rank.experts)
         self.flats: list[FlatParameters] = []
@@ -271,12 +271,6 @@ def _raise_gains(slices: Sequence[Slice], optimizer: torch.optim.Optimizer, *_: 
     for piece in slices:
         if piece.updated.grad is not None:
             piece.of(piece.updated).add_(decay / (1 - decay))
-
-
-def _unique(parts: Sequence[Transformer]) -> list[nn.Parameter]:
-    """Parameters that are trained, each once."""
-    parameters = (parameter for part in parts for parameter in part.parameters())
-    return list({id(one): one for one in parameters if one.requires_grad}.values())
 
 
 def _by_kind(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:

@@ -25,7 +25,6 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from cost_models.errors import HostError, InputError, MeshwrightError, Problem, RunError
@@ -85,7 +84,10 @@ class Heartbeat:
         def look() -> None:
             while time.monotonic() - self._at < longest_seconds:
                 time.sleep(min(1.0, longest_seconds / 20))
-            on_hang(self.phase, self.step, _frames(sys._current_frames().get(training)))
+            frame = sys._current_frames().get(training)
+            calls = traceback.extract_stack(frame)[-_LAST_FRAMES:] if frame is not None else []
+            frames = [f"{Path(call.filename).name}:{call.lineno} in {call.name}" for call in calls]
+            on_hang(self.phase, self.step, frames)
 
         threading.Thread(target=look, name="watch", daemon=True).start()
 
@@ -145,12 +147,6 @@ def _read(path: Path) -> Sign:
     except (OSError, ValueError):
         return {}
     return sign
-
-
-def _frames(frame: FrameType | None) -> list[str]:
-    """The innermost calls of a thread, innermost last."""
-    calls = traceback.extract_stack(frame)[-_LAST_FRAMES:] if frame is not None else []
-    return [f"{Path(call.filename).name}:{call.lineno} in {call.name}" for call in calls]
 
 
 ON = "the same command with --resume goes on; with fewer GPUs, make another plan and resume with that"

@@ -38,6 +38,7 @@ from executor.launch.launch import ANSWERS, clear_run_folder
 from executor.launch.rendezvous import FailedCheck, check_returned
 from executor.measure.memory import OutOfMemoryError
 from executor.measure.report import AnyReport, load_any_report, operations_of_record, save_report
+from executor.messages import gather_json
 from executor.requirements import require_world
 from executor.run_config import PROGRESS, REPORT, RunConfig
 from executor.steps import Progress, Stopped, Watcher
@@ -194,7 +195,7 @@ def _work(
     if starts > 1:
         check_returned(out_dir, device)
     rendezvous.require_same_job(plan, config, device)
-    owners = rendezvous.owners_of_all_ranks(rendezvous.owner(plan, config))
+    owners = frozenset(gather_json(rendezvous.owner(plan, config)))
     watcher = _meet(out_dir, starts, owners, device, config)
     clock.end("groups")
     watcher.clock = clock

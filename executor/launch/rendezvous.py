@@ -57,11 +57,6 @@ def owner(plan: AnyPlan, config: RunConfig) -> str:
     return f"{who} {_calls} {job}"
 
 
-def owners_of_all_ranks(own_id: str) -> frozenset[str]:
-    """Gather the owners of all ranks; every rank must call it."""
-    return frozenset(gather_json(own_id))
-
-
 def is_owned_by(folder: Path, owners: frozenset[str]) -> bool:
     """Whether one of these is an owner of the folder."""
     try:

@@ -249,7 +249,7 @@ def _name_what_lasts(tracker: StorageTracker, engine: Engine) -> None:
         tracker.name(part, ())
     tracker.name(DRIVE, engine.drive_tensors())
     tracker.name(HOST, engine.host_tensors())
-    tracker.name("gradients", engine.gradient_buffers())
+    tracker.name("gradients", [flat.gradients for flat in engine.optimizer.flats])
     weights = [parameter for model in engine.parts for parameter in model.parameters()]
     tracker.name("weights", weights)
     storages = {local(parameter).untyped_storage()._cdata for parameter in weights}

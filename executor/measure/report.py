@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -273,14 +273,6 @@ class Course:
         }
 
 
-class Clocked(Protocol):
-    """Report of one rank that measured its steps."""
-
-    @property
-    def wall_seconds(self) -> tuple[float, ...]:
-        """Seconds of each measured step."""
-
-
 _SLOWEST_SHARE = 8
 """One in so many listed steps is one of the slowest."""
 
@@ -295,9 +287,9 @@ def listed_steps(seconds: Sequence[float], most: int = MOST_STEPS) -> list[int]:
     return sorted({*spread, *sorted(range(count), key=seconds.__getitem__)[-slowest:]})
 
 
-def seconds_of_steps(ranks: Iterable[Clocked]) -> tuple[float, ...]:
-    """Seconds of each measured step, which ends when its slowest rank does."""
-    return tuple(max(seconds) for seconds in zip(*(rank.wall_seconds for rank in ranks), strict=True))
+def seconds_of_steps(seconds: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
+    """Seconds of each measured step, which ends when its slowest rank does, from those of every rank."""
+    return tuple(map(max, zip(*seconds, strict=True)))
 
 
 def save_report(report: Spec, path: Path) -> None:
@@ -461,7 +453,7 @@ class RunReport(AnyReport):
     @property
     def all_step_seconds(self) -> tuple[float, ...]:
         """Seconds of each listed step, which ends when its slowest rank does."""
-        return seconds_of_steps(self.ranks)
+        return seconds_of_steps(rank.wall_seconds for rank in self.ranks)
 
     @property
     def step_numbers(self) -> tuple[int, ...]:
@@ -537,7 +529,7 @@ def make_report(
     listed: Sequence[int] = (),
 ) -> RunReport:
     """Put the ranks' measurements together; `step_seconds` of every measured step, of which ranks list these."""
-    steps = step_seconds or seconds_of_steps(ranks)
+    steps = step_seconds or seconds_of_steps(rank.wall_seconds for rank in ranks)
     first = course.first_step + len(course.losses) - len(steps)
     median = statistics.median(steps)
     useful = model_flops(plan.model, plan.training, plan.layout.tp)

@@ -128,9 +128,9 @@ def _attention_core(watch: Stopwatch, scale: Scale, sequence: int, head_dim: int
         yield replace(row, kernel=ran)
 
 
+@torch.no_grad()
 def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    with torch.no_grad():
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 _HEAD_DIM = 64
@@ -149,7 +149,7 @@ def element_wise(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
         tables = [_operators(watch.device, scale, rows) for _ in range(count)]
         for name in tables[0]:
             variants = [table[name] for table in tables]
-            forward = in_turn([partial(_without_gradient, call, leaves) for call, leaves in variants])
+            forward = in_turn([partial(torch.no_grad()(call), *leaves) for call, leaves in variants])
             yield watch.compute(forward).row("operator", name, float(elements))
             backward = [_backward(call, leaves) for call, leaves in variants]
             if all(backward):
@@ -235,11 +235,6 @@ def _autograd_call(watch: Stopwatch) -> float:
     leaf = torch.zeros(1, device=watch.device, requires_grad=True)
     out, gradient = leaf.view(1), torch.ones(1, device=watch.device)
     return watch.compute(partial(torch.autograd.grad, out, (leaf,), gradient, retain_graph=True)).seconds
-
-
-def _without_gradient(call: Callable[..., Tensor], leaves: Tensors) -> Tensor:
-    with torch.no_grad():
-        return call(*leaves)
 
 
 _FP32 = 4

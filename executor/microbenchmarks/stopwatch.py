@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from itertools import accumulate, pairwise, repeat, takewhile
+from itertools import accumulate, pairwise, product, repeat, takewhile
 from operator import mul
 from typing import Any
 
@@ -101,7 +101,9 @@ def scale_of(device: str, precision: Precision | None = None, *, quick: bool) ->
     text = (files("executor.microbenchmarks") / "scales.yaml").read_text(encoding="utf-8")
     sizes = yaml.safe_load(text)[device]
     fields = sizes["full"] | sizes["quick"] if quick else sizes["full"]
-    fields["products"] = [*_linears(**fields.pop("linears")), *fields["products"]]
+    linears, layers = fields.pop("linears"), [(3, 1), (1, 1), (4, 1), (1, 4)]
+    shapes = product(linears["tokens"], linears["widths"], layers)
+    fields["products"] = [*([m, n * h, k * h] for m, h, (n, k) in shapes), *fields["products"]]
     smallest, largest, factor = (fields["messages"][name] for name in ("smallest", "largest", "factor"))
     sizes = accumulate(repeat(factor), mul, initial=smallest)
     fields["messages"] = list(takewhile(lambda size: size <= largest, sizes))
@@ -111,12 +113,6 @@ def scale_of(device: str, precision: Precision | None = None, *, quick: bool) ->
 
 def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
-
-
-def _linears(tokens: Sequence[int], widths: Sequence[int]) -> list[tuple[int, int, int]]:
-    """The linear layers of blocks of these widths: queries, keys and values; projection; up; down."""
-    layers = [(3, 1), (1, 1), (4, 1), (1, 4)]
-    return [(m, n * h, k * h) for m in tokens for h in widths for n, k in layers]
 
 
 Call = Callable[[], object]

@@ -247,15 +247,9 @@ class Buckets:
         return total_HN.t().to(like_NH.dtype)
 
 
-def biased_attention(
-    query_BHQK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, table_NH: Tensor, buckets: Buckets
-) -> Tensor:
-    """(B, H, Q, K) attention whose scores have the biases of a table."""
-    mixed: Tensor = _Biased.apply(buckets, table_NH, query_BHQK, key_BGSK, value_BGSK)  # type: ignore[no-untyped-call]
-    return mixed
-
-
 class _Biased(torch.autograd.Function):
+    """(B, H, Q, K) attention whose scores have the biases of a table."""
+
     @staticmethod
     def forward(ctx: Any, buckets: Buckets, table: Tensor, *heads: Tensor) -> Tensor:
         inputs = buckets.inputs(table, *heads)
@@ -334,7 +328,8 @@ class Attention(_Core):
         value_BGSK = self._heads(self.value(source_BSD), None)
         query_BHSK, key_BGSK = self.scaled(self.turned(query_BHSK)), self.turned(key_BGSK)
         if table is not None and self.buckets is not None:
-            mixed_BHSK = biased_attention(query_BHSK, key_BGSK, value_BGSK, table, self.buckets)
+            heads = query_BHSK, key_BGSK, value_BGSK
+            mixed_BHSK: Tensor = _Biased.apply(self.buckets, table, *heads)  # type: ignore[no-untyped-call]
         else:
             mixed_BHSK = self.attended(query_BHSK, key_BGSK, value_BGSK)
         mixed = mixed_BHSK.transpose(1, 2).flatten(2)

@@ -92,16 +92,15 @@ class DenseNetwork(nn.Module):
         """(b, dense features) and each table's vectors, the wide half's last → (b, tasks) logits."""
         deep, wide_vectors = vectors[: self.num_deep], vectors[self.num_deep :]
         bottom_bX = dense_bF if self.bottom is None else self.bottom(dense_bF)
-        logits: Tensor = self.top(self._interaction(bottom_bX, deep))
+        if self.model.interaction.kind == "dot":
+            features = self._dot(bottom_bX, deep)
+        else:
+            features = torch.cat([bottom_bX, *(one.flatten(1).to(bottom_bX.dtype) for one in deep)], dim=1)
+            features = features if self.cross is None else self.cross(features)
+        logits: Tensor = self.top(features)
         for table_vectors in wide_vectors:
             logits = logits + table_vectors.reshape(len(table_vectors), -1, logits.shape[1]).sum(1)
         return logits
-
-    def _interaction(self, bottom_bX: Tensor, deep: Sequence[Tensor]) -> Tensor:
-        if self.model.interaction.kind == "dot":
-            return self._dot(bottom_bX, deep)
-        features = torch.cat([bottom_bX, *(one.flatten(1).to(bottom_bX.dtype) for one in deep)], dim=1)
-        return features if self.cross is None else self.cross(features)
 
     def _dot(self, bottom_bX: Tensor, deep: Sequence[Tensor]) -> Tensor:
         """The bottom network's output, and the products of all pairs of vectors."""

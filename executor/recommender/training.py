@@ -99,7 +99,7 @@ def make_report(
     step_seconds: Sequence[float] = (),
 ) -> RecommenderReport:
     """Put the ranks' measurements together; `step_seconds` of every measured step, where ranks list only some."""
-    steps = step_seconds or seconds_of_steps(ranks)
+    steps = step_seconds or seconds_of_steps(rank.wall_seconds for rank in ranks)
     names = ranks[0].stage_seconds
     return RecommenderReport(
         **course.fields(plan.model.name, steps),
