@@ -31,7 +31,7 @@ from cost_models.files.loading import resolve_cluster, resolve_model
 from cost_models.files.whole import write_whole
 from cost_models.pipeline.pricing import estimate
 from cost_models.specs.training import TrainingSpec
-from executor.emulate.stand_ins import alone, without_values
+from executor.emulate.stand_ins import fake_process_group, without_values
 from executor.engine.engine import Engine
 from executor.measure.memory import StorageTracker
 from executor.mesh import pipeline_rank
@@ -78,14 +78,14 @@ def planned_bytes(plan: Plan, rank: int) -> float:
 def build(plan: Plan, rank: int, *, fake: bool) -> dict[str, Any]:
     """A row."""
     for layout in ("dp2 mbs1 zero3", "tp2 mbs1 zero0"):  # what is imported at first use is no part of it
-        with alone(0, 2):
+        with fake_process_group(0, 2):
             small = plan_of("gpt2-tiny", "local", layout, 2, 16)
             TransformerState(Engine(small, torch.device("cpu"), EngineOptions())).contents()
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # what is free below is not to be used again
     before, began = psutil.Process().memory_info().rss, time.process_time()
     with ExitStack() as stack:
-        stack.enter_context(alone(rank, plan.layout.num_gpus))
+        stack.enter_context(fake_process_group(rank, plan.layout.num_gpus))
         if fake:
             stack.enter_context(without_values())
         tracker = stack.enter_context(StorageTracker())

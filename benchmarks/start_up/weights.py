@@ -37,7 +37,7 @@ def one(text: str, blocks: int) -> dict[str, object]:
     from cost_models.specs.training import TrainingSpec
     from cost_models.specs.transformer import TransformerSpec
     from executor.boxes import Box
-    from executor.emulate.stand_ins import alone
+    from executor.emulate.stand_ins import fake_process_group
     from executor.engine.engine import Engine
     from executor.models.initial import InitialValues
     from executor.run_config import EngineOptions
@@ -59,7 +59,7 @@ def one(text: str, blocks: int) -> dict[str, object]:
     question = complete_question(model, resolve_cluster("local", layout.num_gpus), job, stack=OWN_STACK)
     plan = make_plan(question, estimate(question, layout))
     tokens, steps = torch.zeros(2, 16, dtype=torch.long), []
-    with alone(0, layout.num_gpus):
+    with fake_process_group(0, layout.num_gpus):
         began = time.process_time()
         engine = Engine(plan, torch.device("cpu"), EngineOptions())
         built = time.process_time() - began

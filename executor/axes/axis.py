@@ -139,7 +139,7 @@ class Shards(Updated, Protocol):
 
     parameters: list[nn.Parameter]
     updated: list[nn.Parameter]
-    """Parameters that the optimizer updates in place of those of the model."""
+    """Parameters that the optimizer updates: those of the model, or fp32 copies of them."""
 
 
 class Axis:

@@ -113,7 +113,7 @@ class FlatParameters:
         self.optimizer = make([self.shard])
 
     @property
-    def same(self) -> dist.ProcessGroup | None:
+    def share_holders(self) -> dist.ProcessGroup | None:
         """The ranks that update the same share; None: this one alone."""
         if self.shards == 1 and dist.get_world_size(self.group) > 1:
             return self.group if self.copies is None else None  # no group is of both
@@ -231,7 +231,7 @@ class FlatParameters:
 
 
 def sum_together(views: Sequence[Tensor], group: dist.ProcessGroup, device: torch.device) -> None:
-    """Add up tensors over the ranks of a group in place, all of them in one message on the device."""
+    """Sum tensors over the ranks of a group with a single all-reduce on the device; the tensors are overwritten."""
     message = torch.cat([view.flatten() for view in views]).to(device)
     dist.all_reduce(message, group=group)
     for view, total in zip(views, torch.split(message, [view.numel() for view in views]), strict=True):

@@ -69,7 +69,7 @@ class Folder:
         return self.partial(step)
 
     def commit(self, step: int) -> None:
-        """Give a written checkpoint its final name in one rename, replacing one of the same step."""
+        """Rename a written checkpoint to its final name; an older one of the same step is deleted first."""
         _sync(self.partial(step))
         if self.at(step).exists():
             self.delete(step)

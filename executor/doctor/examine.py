@@ -1,4 +1,4 @@
-"""Examination of a machine, and the times that a plan assumes of it.
+"""Examination of a machine's devices and links, in comparison with the times that a plan assumes.
 
 It starts a process for each device here, or, inside torchrun, is one of those of all nodes.
 

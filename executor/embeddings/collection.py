@@ -246,7 +246,7 @@ def _slices(index: int, table: TableSpec, placement: TablePlacement, places: Pla
 
 
 def slices_of(table: Slice, placement: TablePlacement, places: Places) -> list[Slice]:
-    """Slices of a table, or of what is left of it beside hot rows, as its option says."""
+    """Slices of a table, or of its rows that are not hot, under the option of its placement."""
     at, shards = placement.at, placement.option.shards
     match placement.option.form:
         case "copy":
@@ -327,21 +327,21 @@ class Embeddings:
         empty = torch.empty(0, dtype=self.exchange_dtype, device=device)
         self.steps = 0
         """Updates that were made."""
-        self.sent, self.link = SentBytes(), HostLink(device)
-        self.peers = peers(self.sent)
+        self.traffic, self.link = SentBytes(), HostLink(device)
+        self.peers = peers(self.traffic)
         self.slices = all_slices(self.tables, sharding, places)
         placed_slices = [part for part in self.slices if part.rank is not None]
         self.router = Router(self.peers, placed_slices, self.samples)
         self.copies = [part for part in self.slices if part.rank is None]
         self.copy_exchange = CopyExchange(self.peers, self.exchange_dtype, AT_ONCE * self.samples)
         self._columns = self._with_form("column")
-        single = SingleRank(self.sent)
+        single = SingleRank(self.traffic)
         self._exchanges = [
             Exchange(single, self.peers, self._with_form("whole", "column"), self.samples, empty),
             Exchange(self.peers, single, self._with_form("row"), self.samples, empty),
         ]
         if nodes := self._with_form("node-row"):
-            among = _node_peers(peers, self.sent, places)
+            among = _node_peers(peers, self.traffic, places)
             self._exchanges.append(Exchange(*among, nodes, self.samples, empty))
         initial = [
             InitialRows(name=name, rows=table.rows, width=table.width, seed=seed)

@@ -81,7 +81,7 @@ class Slice:
 
     @property
     def device_rows(self) -> int:
-        """Number of rows on the device, the first ones: tables are numbered by how often rows are used."""
+        """Number of rows on the device: the first ones, as rows are numbered by decreasing use."""
         return round(self.held_rows * self.cached)
 
     @property
@@ -125,7 +125,7 @@ class Peers:
     """The ranks of a group, and this one among them. A group of one sends nothing."""
 
     def __init__(self, counter: SentBytes, group: dist.ProcessGroup | None = None) -> None:
-        self.sent, self.group = counter, group
+        self.traffic, self.group = counter, group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
 
     def all_to_all(self, sends: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
@@ -142,7 +142,7 @@ class Peers:
         """
         if self.size == 1:
             return message
-        self.sent.add((sum(sizes) - sizes[self.rank]) * message.element_size())
+        self.traffic.add((sum(sizes) - sizes[self.rank]) * message.element_size())
         received = message.new_empty(sum(counts))
         self._all_to_all(received, message, counts, sizes)
         return received
@@ -152,7 +152,7 @@ class Peers:
         if self.size == 1 or not parts.numel():
             return parts[0]
         total = parts.new_empty(parts.shape[1])
-        self.sent.add((self.size - 1) * total.numel() * total.element_size())
+        self.traffic.add((self.size - 1) * total.numel() * total.element_size())
         self._reduce_scatter(total, parts.contiguous().view(-1))
         return total
 
@@ -161,7 +161,7 @@ class Peers:
         if self.size == 1 or not values.numel():
             return values.expand(self.size, *values.shape)
         gathered = values.new_empty(self.size * values.numel())
-        self.sent.add((self.size - 1) * values.numel() * values.element_size())
+        self.traffic.add((self.size - 1) * values.numel() * values.element_size())
         self._all_gather(gathered, values.contiguous())
         return gathered.view(self.size, -1)
 
@@ -200,7 +200,7 @@ class SingleRank(Peers):
     """This rank as a group of its own."""
 
     def __init__(self, counter: SentBytes) -> None:
-        self.sent, self.group, self.rank, self.size = counter, None, 0, 1
+        self.traffic, self.group, self.rank, self.size = counter, None, 0, 1
 
     def all_gather(self, values: Tensor) -> Tensor:
         return values
@@ -223,7 +223,7 @@ class Summing:
         missing = sum(even) - self._number
         padded = torch.nn.functional.pad(values, (0, missing)) if missing else values
         self._buffer = padded.new_empty(sum(even))
-        peers.sent.add((peers.size - 1) * even[0] * padded.element_size())
+        peers.traffic.add((peers.size - 1) * even[0] * padded.element_size())
         self._work = peers._all_to_all(self._buffer, padded, even, even, is_async=True)
 
     def gather(self) -> None:
@@ -232,7 +232,7 @@ class Summing:
             return
         share = _added(self._arrived().view(self._peers.size, -1))
         self._buffer = share.new_empty(self._peers.size * share.numel())
-        self._peers.sent.add((self._peers.size - 1) * share.numel() * share.element_size())
+        self._peers.traffic.add((self._peers.size - 1) * share.numel() * share.element_size())
         self._work = self._peers._all_gather(self._buffer, share, is_async=True)
 
     def result(self) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 
 from cost_models.errors import RunError
 from executor.embeddings.exchanges import Places
-from executor.emulate.stand_ins import alone
+from executor.emulate.stand_ins import fake_process_group
 from executor.engine.engine import Engine
 from executor.measure.memory import held_parts
 from executor.mesh import local, rank_places
@@ -57,7 +57,7 @@ def build_without_devices(plan: Plan) -> tuple[BuiltRank, ...]:
 
 def _built(plan: Plan, stage: int, rank: int) -> BuiltRank:
     try:
-        with alone(rank, plan.layout.num_gpus):
+        with fake_process_group(rank, plan.layout.num_gpus):
             engine = Engine(plan, torch.device("meta"), EngineOptions())
     except Exception as error:
         raise RunError(f"rank {rank} (stage {stage}) cannot be built: {error}") from error
@@ -116,7 +116,7 @@ def built_ranks(plan: RecommenderPlan) -> Sequence[int]:
 def _built_shards(plan: RecommenderPlan, rank: int) -> BuiltShards:
     places = Places(plan.num_ranks, plan.cluster.gpus_per_node)
     try:
-        with alone(rank, plan.num_ranks):
+        with fake_process_group(rank, plan.num_ranks):
             engine = RecommenderEngine(plan.model, plan.sharding, plan.training, places, torch.device("meta"))
     except Exception as error:
         raise RunError(f"rank {rank} cannot be built: {error}") from error

@@ -26,7 +26,6 @@ from executor.axes.offload.reporting import DriveReport, HostReport
 from executor.emulate.stand_ins import (
     NO_DEVICE,
     AnyEmulation,
-    alone,
     as_run_here,
     require_rank,
     spread_evenly,
@@ -137,7 +136,7 @@ def emulate(plan: Plan, rank: int, *, steps: int = 3, fake: bool = False) -> Emu
         hint = "--fake measures its memory without a device"
         require_memory(f"rank {rank} (stage {stage})", needs, device, hint)
     try:
-        with alone(rank, ranks), out_of_memory_by_part(device) as engines:
+        with fake_process_group(rank, ranks), out_of_memory_by_part(device) as engines:
             if fake:
                 memory, seconds, offloaded = _sizes(plan, device), {}, {}
             else:

@@ -18,7 +18,14 @@ from cost_models.recommender.options import STAGES
 from cost_models.recommender.prices import RecommenderEstimate, estimate, links_of, reduction_seconds
 from executor.data.clicks import MadeUpClicks
 from executor.embeddings.exchanges import Places
-from executor.emulate.stand_ins import AbsentPeers, AnyEmulation, OtherRanks, alone, as_run_here, require_rank
+from executor.emulate.stand_ins import (
+    AbsentPeers,
+    AnyEmulation,
+    OtherRanks,
+    as_run_here,
+    fake_process_group,
+    require_rank,
+)
 from executor.recommender.engine import RecommenderEngine
 from executor.recommender.train import held_on_host, peak_memory
 from executor.recommender.training import RecommenderTraining
@@ -76,7 +83,7 @@ def emulate(plan: RecommenderPlan, rank: int, *, steps: int = 3) -> ShardEmulati
         require_memory(f"rank {rank}", sum(needs.values()), device, hint)
         require_memory(f"rank {rank}, beside its GPU,", on_host, torch.device("cpu"), hint)
     try:
-        with alone(rank, plan.num_ranks):
+        with fake_process_group(rank, plan.num_ranks):
             memory, seconds = _followed(plan, device, steps)
     except InputError:
         raise

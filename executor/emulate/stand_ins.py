@@ -93,7 +93,7 @@ def require_rank(rank: int, ranks: int) -> None:
 
 
 @contextmanager
-def alone(rank: int, ranks: int) -> Iterator[None]:
+def fake_process_group(rank: int, ranks: int) -> Iterator[None]:
     """Make this process one rank of a group that sends nothing, on one thread as every worker has."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

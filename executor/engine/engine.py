@@ -97,7 +97,7 @@ class Engine(Rank):
         self.spread()
 
     def fill_frozen(self, values: Values | None = None) -> None:
-        """Set the frozen weights beside adapters to given values, or to their initial ones."""
+        """Set the frozen weights that adapters are added to; by default to their initial values."""
         values = values or InitialValues.of(self.plan, self.options, self.device)
         with torch.no_grad():
             for parameter, box, piece in frozen(self.parts, self.names):

@@ -110,7 +110,7 @@ class Owned:
     """The ranks that update the same elements; None: this one alone."""
 
     def pieces(self, like_it: Tensor) -> Iterator[tuple[Box, Tensor]]:
-        """Each box with its elements of a tensor that is laid out as `tensor` is."""
+        """(box, its elements) for each box, out of another tensor with the layout of `tensor`."""
         flat, first = like_it.view(-1), self.start
         for box in self.boxes:
             yield box, flat[first : first + box.elements].view(box.sizes)
@@ -123,7 +123,7 @@ def owned(optimizer: Optimizer, names: dict[int, ParameterPlace]) -> Iterator[Ow
         for parameter, begin, end, start in flat.owned():
             place = names[id(parameter)]
             boxes = _boxes(parameter, place, begin, end)
-            yield Owned(place, boxes, flat.shard, start, flat.optimizer, flat.same)
+            yield Owned(place, boxes, flat.shard, start, flat.optimizer, flat.share_holders)
     for parameter, updated, of in [] if optimizer.flats else optimizer.updated():
         place = names[id(parameter)]
         boxes = _boxes(parameter, place, 0, local(updated.detach()).numel())

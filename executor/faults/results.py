@@ -29,7 +29,7 @@ class WrongResult(Spec):
     """One rank, or both ends of an exchange; empty: all."""
 
 
-def wrong_results(device: torch.device, spoil: Spoil = lambda _, found: found) -> tuple[WrongResult, ...]:
+def wrong_results(device: torch.device, spoil: Spoil = lambda _, result: result) -> tuple[WrongResult, ...]:
     """Wrong results of all ranks of the process group; every rank calls it and gets all of them."""
     import torch
     import torch.distributed as dist

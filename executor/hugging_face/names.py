@@ -85,13 +85,13 @@ def family_of(model_type: str) -> Family:
             f"weights of model_type `{model_type}` have no names here{did_you_mean(model_type, families)}",
             hint=f"known: {', '.join(families)}",
         )
-    given = _fields(model_type).items()
-    fields: dict[str, Any] = {key: tuple(one) if isinstance(one, list) else one for key, one in given}
+    entry = _fields(model_type).items()
+    fields: dict[str, Any] = {key: tuple(one) if isinstance(one, list) else one for key, one in entry}
     return Family(**fields)
 
 
 def _fields(name: str) -> dict[str, Any]:
-    """Fields of an entry, with those of the entry named by `like` as defaults."""
+    """Fields of a family's entry; those that it lacks come from the entry that its `like` names."""
     entry = dict((data_of("weights.yaml")["bases"] | data_of("weights.yaml")["families"])[name])
     fields = _fields(entry.pop("like")) if "like" in entry else {}
     for key, value in entry.items():

@@ -352,8 +352,8 @@ class Follower:
                 problems=[Problem("", line) for line in last_lines([self.logs / "torchrun.log"])],
                 hint="start the same command on each node; --rendezvous names a free port of one of them",
             )
-        is_known = any(failure["final"] or "left_out" in failure for failure in failures)
-        if self.nodes.count > 1 and launch.folder.is_dir() and not is_known:
+        has_cause = any(failure["final"] or "left_out" in failure for failure in failures)
+        if self.nodes.count > 1 and launch.folder.is_dir() and not has_cause:
             live_ranks = launch.roll_call(_ROLL_CALL_SECONDS)
         how: dict[str, Any] = {"launch": launch.token, "saved": self.config.checkpoint}
         return failure_error(launch.folder, self.logs, launch.size, live_ranks=live_ranks, **how)

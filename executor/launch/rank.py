@@ -118,7 +118,7 @@ class FileWatcher(Watcher):
         return [line["loss"] for line in last_lines], [line["gradient_norm"] for line in last_lines]
 
     def _append(self, line: dict[str, Any]) -> None:
-        """Append a line in one write, so that neither a killed rank nor a full disk leaves half of it."""
+        """Append a line of JSON with a single write, so that a killed rank or a full disk leaves no half line."""
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         text = (json.dumps(line) + "\n").encode()
         try:

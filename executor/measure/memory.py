@@ -315,8 +315,8 @@ def out_of_memory_by_part(device: torch.device) -> Iterator[list[Engine]]:
 
 
 def _on_device(engine: Engine) -> Problem:
-    held = format_bytes(sum(held_parts(engine).values()))
-    return Problem("device", f"weights, gradients and states {held}")
+    size = format_bytes(sum(held_parts(engine).values()))
+    return Problem("device", f"weights, gradients and states {size}")
 
 
 def _drive_failed(error: DriveError, engine: Engine) -> HostError:

@@ -277,13 +277,15 @@ _SLOWEST_SHARE = 8
 """One in so many listed steps is one of the slowest."""
 
 
-def listed_steps(seconds: Sequence[float], most: int = MOST_STEPS) -> list[int]:
-    """Indices of the steps that ranks list, from the seconds of all measured ones: of more than `most` those that took
-    longest, and others evenly spread, of which the first is one."""
-    count, slowest = len(seconds), max(1, most // _SLOWEST_SHARE)
-    if count <= most:
+def listed_steps(seconds: Sequence[float], limit: int = MOST_STEPS) -> list[int]:
+    """Indices of the steps that ranks list in a report: at most `limit`, the slowest and others evenly spread.
+
+    `seconds` are those of all measured steps; the first of them is always listed.
+    """
+    count, slowest = len(seconds), max(1, limit // _SLOWEST_SHARE)
+    if count <= limit:
         return list(range(count))
-    spread = (place * count // (most - slowest) for place in range(most - slowest))
+    spread = (place * count // (limit - slowest) for place in range(limit - slowest))
     return sorted({*spread, *sorted(range(count), key=seconds.__getitem__)[-slowest:]})
 
 
@@ -528,7 +530,8 @@ def make_report(
     step_seconds: Sequence[float] = (),
     listed: Sequence[int] = (),
 ) -> RunReport:
-    """Put the ranks' measurements together; `step_seconds` of every measured step, of which ranks list these."""
+    """Report of a run from its ranks' measurements; `step_seconds` has every measured step, `listed` the indices of
+    those that ranks list."""
     steps = step_seconds or seconds_of_steps(rank.wall_seconds for rank in ranks)
     first = course.first_step + len(course.losses) - len(steps)
     median = statistics.median(steps)

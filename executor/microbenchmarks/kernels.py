@@ -271,8 +271,8 @@ def _updates(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator[Measur
 
 
 def _cached_lookups(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator[Measurement]:
-    """Time cached lookups of few ids, half of them cached; of as many ids beside many cached ones; and of many ids that
-    all miss.
+    """Time cached lookups of three kinds of batches: cached ids with a few that miss, few ids of which half miss, and
+    ids that all miss.
 
     Batches of missing ids go round more rows than the cache has, so that a row is gone when it is named again.
     """

@@ -124,8 +124,8 @@ Engines = dict[str, dict[int, Engine]]
 
 
 def tiny_engines(device: torch.device, precision: Precision) -> Engines:
-    """Create tiny models of plain blocks; with several processes also of sharded blocks and, in pairs of processes, of
-    split ones. On a CPU, whose thread clock does not see a stage wait, also a pipeline of two stages."""
+    """Tiny models of plain blocks, and with several processes also of sharded ones; with an even number of processes of
+    tensor-parallel ones and, on a CPU, whose thread clock does not count waiting, a pipeline of two stages."""
     world = dist.get_world_size()
     layouts = {"block": f"dp{world}"}
     if world > 1:

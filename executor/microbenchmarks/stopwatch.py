@@ -143,7 +143,7 @@ class Timing:
         return Timing(seconds=statistics.median(times), quiet=min(times))
 
     def shared(self, by: float) -> Timing:
-        """Timing of each of `by` operations that one call did."""
+        """Timing of one operation, where the timed call ran `by` of them."""
         return Timing(seconds=self.seconds / by, quiet=self.quiet / by)
 
     def without(self, seconds: float, least_share: float) -> Timing:

@@ -112,7 +112,7 @@ class _BesideSplit(ParallelStyle):
 
 
 def freeze(part: nn.Module, model: TransformerSpec, training: TrainingSpec, dtype: torch.dtype) -> None:
-    """Freeze all but the trained parameters of a slice, and cast frozen ones to the type of products."""
+    """Freeze the parameters of a slice that the job does not train, and cast them to the type of products."""
     frozen, still = frozen_parts(model, training), set()
     for name, parameter in part.named_parameters():
         if _is_frozen(name, frozen) if training.tuning is None else not is_adapter(name):

@@ -49,7 +49,7 @@ class Visibility:
     window: int | None = None
     """Keys that a query sees, itself included; None: all."""
     chunked: bool = False
-    """Whether a query sees its own chunk of `window` tokens instead of the last `window`."""
+    """Whether the sequence is cut into chunks of `window` tokens, and a query sees no chunk but its own."""
     slopes: int = 0
     """Number of heads of the full model over which ALiBi spreads its slopes (Press et al. 2021); 0: no ALiBi."""
     first_head: int = 0

@@ -65,7 +65,7 @@ def nearest(values: Tensor, numbers: tuple[float, ...]) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Storage of a quantised matrix, and the part of it on a tensor rank."""
+    """Format of a quantised matrix, and the rows and columns of it that a tensor rank stores."""
 
     base: Base
     full_shape: tuple[int, int]

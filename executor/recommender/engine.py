@@ -170,7 +170,7 @@ class RecommenderEngine:
         self.seed = options.seed
         self.embeddings = Embeddings(model, sharding, training, places, device, seed=self.seed, peers=peers)
         dense_group = make_groups(torch.arange(places.ranks)[None]) if places.ranks > 1 else None
-        self.dense_peers = peers(self.embeddings.sent, dense_group)
+        self.dense_peers = peers(self.embeddings.traffic, dense_group)
         """The ranks once more: what they add up here waits for no exchange of the tables."""
         with torch.device("meta"):
             network = DenseNetwork(model)
@@ -217,7 +217,7 @@ class RecommenderEngine:
     def index_exchange(self, clicks: Clicks) -> None:
         """Stage 1: ids go where their rows are."""
         self._clicks = clicks
-        with self.embeddings.sent.stage("index exchange"):
+        with self.embeddings.traffic.stage("index exchange"):
             self.embeddings.index_exchange(clicks.ids)
 
     def lookup(self) -> None:
@@ -226,7 +226,7 @@ class RecommenderEngine:
 
     def forward_exchange(self) -> None:
         """Stage 3: vectors come to the ranks of their samples."""
-        with self.embeddings.sent.stage("forward exchange"):
+        with self.embeddings.traffic.stage("forward exchange"):
             self._vectors = [one.detach().requires_grad_() for one in self.embeddings.forward_exchange()]
 
     def dense(self) -> float:
@@ -245,10 +245,10 @@ class RecommenderEngine:
 
     def backward_exchange(self) -> None:
         """Stage 5: gradients of vectors go back; those of the dense network set out beside them."""
-        with self.embeddings.sent.stage("update"):
+        with self.embeddings.traffic.stage("update"):
             self._sums = Summing(self.dense_peers, self._taken_gradients())
         gradients = [one.grad if one.grad is not None else torch.zeros_like(one) for one in self._vectors]
-        with self.embeddings.sent.stage("backward exchange"):
+        with self.embeddings.traffic.stage("backward exchange"):
             self.embeddings.backward_exchange(gradients)
         self._vectors = []
 
@@ -269,12 +269,12 @@ class RecommenderEngine:
 
     def update_rows(self) -> None:
         """The tables' part of the update."""
-        with self.embeddings.sent.stage("update"):
+        with self.embeddings.traffic.stage("update"):
             self.embeddings.update(self.rate)
 
     def gather_sums(self) -> None:
         """Shares of the dense network's gradients that came are added up, and their sums set out."""
-        with self.embeddings.sent.stage("update"):
+        with self.embeddings.traffic.stage("update"):
             self._sums.gather()
 
     def update_dense(self) -> float:

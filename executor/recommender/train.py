@@ -231,7 +231,7 @@ class RecommenderState:
             empty = {kind: self._none(part[0], kind) for kind in (KEYS, *embeddings.optimizer.kinds)}
             put_back(embeddings.peers, part, rows_of, embeddings.holdings, empty)
         embeddings.steps, self.engine.filled = int(self._updates), True
-        embeddings.sent.take_counts()
+        embeddings.traffic.take_counts()
 
     def reads_once(self, rate: float) -> bool:
         """Whether one rank reads for all: true, as the small dense network's ranks would open all its files."""
@@ -262,7 +262,7 @@ class RecommenderState:
             self._blocks.append((part, kind, blocks))
             for piece, block in blocks.items():
                 self._add(contents, piece, kind, block, piece.first + block_rows(piece)[0])
-        embeddings.sent.take_counts()
+        embeddings.traffic.take_counts()
 
     def _add_keyed(self, contents: Contents, part: list[Slice]) -> None:
         loaded = {}
@@ -332,7 +332,7 @@ def clicks_of(plan: RecommenderPlan, config: RunConfig) -> MadeUpClicks | Record
 
 @dataclass(slots=True)
 class _Run(Trained):
-    """An engine, its clicks, and the bytes that its steps sent."""
+    """A recommender in training: its engine, its clicks and the flags of the run."""
 
     engine: RecommenderEngine
     clicks: MadeUpClicks | RecordedClicks
@@ -413,7 +413,7 @@ def _report(plan: RecommenderPlan, run: _Run, curve: Curve, watcher: Watcher) ->
     engine, config = run.engine, run.config
     last = config.warm_up + config.steps
     stages, formula = _stage_seconds(run, last)
-    sent_bytes, link = engine.embeddings.sent.take_counts(), engine.embeddings.link
+    sent_bytes, link = engine.embeddings.traffic.take_counts(), engine.embeddings.link
     traffic = link.take_counts()
     memory = peak_memory(engine, run.batch(last + 1)) if config.measure_memory else {}
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -456,7 +456,7 @@ def _stage_seconds(run: _Run, last: int) -> tuple[dict[str, float], dict[str, in
         return {}, {}
     seconds: dict[str, list[float]] = {name: [] for name in STAGES}
     clock = StepClock(engine.device)
-    engine.embeddings.sent.take_counts()
+    engine.embeddings.traffic.take_counts()
     engine.embeddings.link.take_counts()
     for step in range(run.config.waiting_steps):
         batch = run.batch(last + 1 + step)

@@ -570,7 +570,7 @@ class Window:
         self._aside: int | None = None
         """Block whose weights were loaded for a pass outside any step."""
         for block, module in modules.items():
-            module.register_forward_pre_hook(partial(self._before, "F", block))
+            module.register_forward_pre_hook(partial(self._begin_pass, "F", block))
             module.register_forward_hook(partial(self._after_forward, block))
         for block, block_flats in flats.items():
             for flat in block_flats:
@@ -589,7 +589,7 @@ class Window:
 
     def _after_forward(self, block: int, module: nn.Module, inputs: Any, output: Tensor) -> None:
         if output.requires_grad:
-            output.register_hook(partial(self._before, "B", block))  # type: ignore[no-untyped-call]
+            output.register_hook(partial(self._begin_pass, "B", block))  # type: ignore[no-untyped-call]
         self._close()
 
     def _after_backward(self, block: int) -> None:
@@ -597,7 +597,7 @@ class Window:
         if runs and all(flat.passes_done == self._backward[block] for flat in self._flats[block]):
             self._close()
 
-    def _before(self, kind: str, block: int, *_: Any) -> None:
+    def _begin_pass(self, kind: str, block: int, *_: Any) -> None:
         self._close()
         if self._aside is not None:
             for flat in self._flats.get(self._aside, ()):
@@ -656,7 +656,7 @@ class ActivationPool:
         return buffer
 
     def give_back(self, buffer: Tensor, arrival: Arrival) -> None:
-        """Return a buffer to the pool, which reuses it after a copy out of it has ended."""
+        """Put a buffer back into the pool, with the last copy that still reads it."""
         self._free.setdefault(buffer.numel(), []).append((buffer, arrival))
 
     def _run(

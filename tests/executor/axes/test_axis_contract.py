@@ -12,7 +12,7 @@ from training import GPT, plan_for
 
 from cost_models.axes.layout import Layout
 from executor.axes.axis import Axis, Gradient, Rank
-from executor.emulate.stand_ins import alone
+from executor.emulate.stand_ins import fake_process_group
 from executor.engine.engine import AXES, Engine
 from executor.models.transformer import Transformer
 from executor.run_config import EngineOptions
@@ -78,7 +78,7 @@ class CountedPasses(Axis):
 def test_an_axis_of_one_file_runs() -> None:
     plan = plan_for("mbs2 recompute=full", GPT)
     tokens = torch.zeros(plan.training.global_batch, plan.training.sequence_length, dtype=torch.long)
-    with alone(0, 1):
+    with fake_process_group(0, 1):
         engine = Engine(plan, torch.device("cpu"), EngineOptions(), axes=(*AXES, CountedPasses))
         engine.step(tokens, tokens)
         engine.end_step()
@@ -91,7 +91,7 @@ def test_an_axis_of_one_file_runs() -> None:
 
 
 def test_an_axis_that_a_layout_does_not_have_is_not_made() -> None:
-    with alone(0, 1):
+    with fake_process_group(0, 1):
         engine = Engine(
             plan_for("mbs1", GPT), torch.device("cpu"), EngineOptions(), axes=(*AXES, CountedPasses)
         )

@@ -19,7 +19,7 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from training import GPT, LATENT, LLAMA, MOE, SHARED, plan_for
 
 from executor.boxes import Box
-from executor.emulate.stand_ins import alone, without_values
+from executor.emulate.stand_ins import fake_process_group, without_values
 from executor.engine.engine import Engine
 from executor.engine.weights import box_here, owned
 from executor.measure.memory import StorageTracker
@@ -56,7 +56,7 @@ MODELS: dict[str, dict[str, Any]] = {"gpt": GPT, "experts": SHARED | LATENT}
 def built(plan: Plan, rank: int, **how: Any) -> Iterator[Engine]:
     """A rank of a plan, alone."""
     try:
-        with alone(rank, plan.layout.num_gpus):
+        with fake_process_group(rank, plan.layout.num_gpus):
             yield Engine(plan, CPU, EngineOptions(), **how)
     finally:
         _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]  # it takes other ranks' meshes for this one's
@@ -166,7 +166,7 @@ def test_building_needs_what_is_kept_and_no_more(layout: str, passing: int) -> N
     plan = plan_for(layout, WIDE)
     with (
         mock.patch.dict(initial._AT_ONCE, cpu=CHUNK),
-        alone(0, plan.layout.num_gpus),
+        fake_process_group(0, plan.layout.num_gpus),
         StorageTracker() as tracker,
     ):
         engine = Engine(plan, CPU, EngineOptions())
@@ -180,7 +180,7 @@ def test_one_rank_of_a_thousand_builds_its_thousandth() -> None:
     """Without values: the fp32 shard that it updates, and of what is too small for all ranks one row."""
     wide = LLAMA | {"hidden_size": 1024, "num_heads": 16, "num_kv_heads": 16, "ffn_hidden_size": 4096}
     plan = plan_for("tp2 dp512 mbs1 zero3", wide | {"vocab_size": 1024}, global_batch=512)
-    with alone(514, 1024), without_values(), StorageTracker() as tracker:
+    with fake_process_group(514, 1024), without_values(), StorageTracker() as tracker:
         engine = Engine(plan, CPU, EngineOptions())
     elements = sum(one.numel() for one in engine.parts[0].parameters())
     assert sum(tracker.peak.values()) == pytest.approx(elements * 4 / 1024, rel=0.02)
@@ -193,7 +193,7 @@ def test_every_stage_of_dense_blocks_and_mixtures_keeps_what_its_plan_says(rank:
     wide = {"hidden_size": 512, "num_heads": 8, "num_kv_heads": 8, "ffn_hidden_size": 2048, "vocab_size": 512}
     mixture = SHARED | LATENT | wide | {"num_layers": 8, "num_moe_layers": 5, "moe_ffn_hidden_size": 256}
     plan = plan_for("pp4 dp4 ep4 mbs1 zero1 layers=3,1,2,2", mixture | {"num_experts": 64}, global_batch=16)
-    with alone(rank, 16), without_values(), StorageTracker() as tracker:
+    with fake_process_group(rank, 16), without_values(), StorageTracker() as tracker:
         engine = Engine(plan, CPU, EngineOptions(), filled=False)
         TransformerState(engine).contents()
     told = plan.prediction.rank_memory[pipeline_rank(plan.layout, rank)]
