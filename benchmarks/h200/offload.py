@@ -159,7 +159,7 @@ def fsdp2(
     question: Question, priced: Estimate, device: torch.device
 ) -> tuple[Callable[[torch.Tensor, torch.Tensor], object], Callable[[], int]]:
     """The same model with PyTorch's own offload: shards, gradients and states on the host, updated there at the end."""
-    from executor.engine.blocks import recompute_activations
+    from executor.engine.engine import recompute_activations
 
     model = Transformer(question.model, vocabulary=question.model.vocab_size)
     initialise_on_device(model, 0)

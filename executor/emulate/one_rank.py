@@ -27,6 +27,7 @@ from executor.emulate.stand_ins import (
     NO_DEVICE,
     AnyEmulation,
     as_run_here,
+    fake_process_group,
     require_rank,
     spread_evenly,
     without_values,

@@ -24,7 +24,7 @@ from training import (
     train_weights,
 )
 
-from executor.engine.blocks import compile_blocks
+from executor.engine.engine import compile_blocks
 from executor.models.transformer import Transformer
 
 STEPS = number(2, 4)
