@@ -78,14 +78,13 @@ def rounds_of_pairs(ranks: int) -> list[Pairs]:
         [(first, (first + 1) % ranks) for first in range(1, ranks, 2)],
         [(first, first + half) for first in range(ranks // 2)],
     ]
-    seen: set[frozenset[int]] = set()
-    rounds_kept: list[Pairs] = []
+    seen: set[tuple[int, int]] = set()
+    new_rounds: list[Pairs] = []
     for pairs in rounds:
-        fresh = [tuple(sorted(pair)) for pair in pairs if frozenset(pair) not in seen and len(set(pair)) == 2]
-        seen |= {frozenset(pair) for pair in fresh}
-        if fresh:
-            rounds_kept.append(tuple((low, high) for low, high in fresh))
-    return rounds_kept
+        new_pairs = [(min(pair), max(pair)) for pair in pairs if pair[0] != pair[1]]
+        new_rounds.append(tuple(pair for pair in new_pairs if pair not in seen))
+        seen.update(new_pairs)
+    return list(filter(None, new_rounds))
 
 
 def batched(pairs: Pairs, at_once: int | None) -> list[Pairs]:
