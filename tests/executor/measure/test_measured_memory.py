@@ -19,8 +19,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from training import GPT, LLAMA, MOE, T5, engine_and_batches, plan_for
 
 from executor.axes.context import share_sequence
-from executor.engine.engine import recompute_activations
-from executor.engine.engine import loss
+from executor.engine.engine import loss, recompute_activations
 from executor.measure.memory import OTHER_PART, StorageTracker
 from executor.measure.report import predicted_parts
 from executor.mesh import pipeline_rank

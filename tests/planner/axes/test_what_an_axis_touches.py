@@ -154,7 +154,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.pricing import estimate
 from cost_models.pipeline.stage_costs import stage_costs
 from cost_models.specs.training import TrainingSpec
-from executor.emulate.stand_ins import alone
+from executor.emulate.stand_ins import fake_process_group
 from executor.engine.engine import Engine
 from executor.run_config import EngineOptions
 from meshwright.render.estimates import estimate_text
@@ -209,7 +209,7 @@ def emulated():
     from toy_hook import Toys
     plan = plan_for("tp2 mbs2 toy", GPT)
     tokens = torch.zeros(plan.training.global_batch, plan.training.sequence_length, dtype=torch.long)
-    with alone(0, 2):
+    with fake_process_group(0, 2):
         engine = Engine(plan, torch.device("cpu"), EngineOptions())
         engine.step(tokens, tokens)
         engine.end_step()
