@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def another_layout(processes: int) -> str:
-    """One that the best plan of a model so small is not."""
+    """Layout that is not the best plan of so small a model."""
     return f"pp2 dp{processes // 2} mbs2" if processes % 2 == 0 else f"dp{processes} mbs2"
 
 

@@ -38,15 +38,8 @@ class ExploreOptions(Limits, Failures, Request):
 
 
 _HIDDEN = (
-    "dropout",
-    "optimizer",
-    "optimizer_in_backward",
-    "state_dtype",
-    *TUNING,
-    "together",
-    "max_memory",
-    "confidence",
-    "host_memory",
+    *("dropout", "optimizer", "optimizer_in_backward", "state_dtype", *TUNING),
+    *("together", "max_memory", "confidence", "host_memory"),
 )
 
 

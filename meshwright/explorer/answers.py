@@ -187,7 +187,7 @@ class Worker:
         return pid
 
     def close(self) -> None:
-        """End the process and its answer."""
+        """Kill the worker process, which ends the answer it computes."""
         self._is_closed = True
         self._end()
 

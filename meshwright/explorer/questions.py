@@ -157,6 +157,8 @@ _AMOUNTS: Mapping[str, tuple[Any, str]] = {
     "host-bandwidth": (Rate, "64 GB/s"),
 }
 """Type of each amount of hardware, and an example of its notation."""
+_JOB_AMOUNTS = ("global_batch", "sequence", "precision", "host_memory")
+"""Options of `plan` that a control replaces as it is typed."""
 S = TypeVar("S", TransformerSpec, ClusterSpec, StackSpec)
 
 
@@ -207,19 +209,12 @@ def read_controls(start: Start, values: Mapping[str, str]) -> ControlledQuestion
     limits = _limits(start.options, values)
     restrictions = problems.read(restrictions_of, limits, limits.trainer)
     problems.require()
+    profile = base.hardware if start.has_profile and cluster.name == base.cluster.name else None
     request = PlanOptions(
-        model=model,
-        cluster=cluster,
-        training=base.training,
-        global_batch=text_of("global-batch"),
-        sequence=text_of("sequence"),
-        precision=text_of("precision"),
-        profile=base.hardware if start.has_profile and cluster.name == base.cluster.name else None,
-        trainer=limits.trainer,
-        host_memory=text_of("host-memory"),
-        allow=limits.allow,
+        model, cluster, base.training, profile=profile, trainer=limits.trainer, allow=limits.allow
     )
-    question, assumed = question_of(request, stack)
+    typed: dict[str, Any] = {name: text_of(name.replace("_", "-")) for name in _JOB_AMOUNTS}
+    question, assumed = question_of(replace(request, **typed), stack)
     question, notes = _with_hardware(question, amounts)
     return ControlledQuestion(
         question=question,
@@ -263,7 +258,7 @@ def _cluster(start: Start, values: Mapping[str, str]) -> ClusterSpec:
 
 
 def _amount(name: str, values: Mapping[str, str]) -> float | None:
-    """An amount with its unit. Raises InputError."""
+    """Amount of a control in base units; None where it is blank. Raises InputError: no number with a unit."""
     text, (kind, example) = values.get(name), _AMOUNTS[name]
     try:
         return None if text is None else float(TypeAdapter(kind).validate_python(text))

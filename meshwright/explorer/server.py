@@ -88,7 +88,7 @@ def server_of(start: Start) -> Starlette:
         return Response(page_of(start, request.query_params), media_type="text/html", headers=_SAFE)
 
     def stream(request: Request) -> Response:
-        """The answer, sent as it is computed; when the page asks for something else, what makes it is ended."""
+        """Stream the answer while it is computed; a new request of the page ends the computation."""
         if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return Response("asked from another page", status_code=403, headers=_SAFE)
         address = request.query_params.multi_items()

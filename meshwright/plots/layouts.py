@@ -150,8 +150,8 @@ def _time_finding(frame: Frame, parts: list[str], totals: Frame) -> str:
     worst = [part_label(part) for part in losses.idxmax(axis=1)] if len(losses.columns) else []
     if "name" in frame:
         shares = frame["compute"] / totals
-        most = f"; most of the rest is {sentence_list(list(dict.fromkeys(worst)))}" if worst else ""
-        return f"Compute is {percent(shares.min())} to {percent(shares.max())} of the step{most}"
+        rest = f"; most of the rest is {sentence_list(list(dict.fromkeys(worst)))}" if worst else ""
+        return f"Compute is {percent(shares.min())} to {percent(shares.max())} of the step{rest}"
     best = int(totals.to_numpy().argmin())
     layout, seconds = str(frame["layout"].iloc[best]), totals.iloc[best]
     full_name = short_layout(layout, 200)

@@ -179,9 +179,9 @@ class Label:
     """Write it even where it overlaps something."""
 
 
-def ends_first(labels: Sequence[_T], most: int) -> list[_T]:
-    """Choose at most `most` labels in even steps: the last and the first, then those between."""
-    places = np.unique(np.linspace(0, len(labels) - 1, min(most, len(labels))).round().astype(int)).tolist()
+def ends_first(labels: Sequence[_T], count: int) -> list[_T]:
+    """Choose at most `count` labels in even steps: the last and the first, then those between."""
+    places = np.unique(np.linspace(0, len(labels) - 1, min(count, len(labels))).round().astype(int)).tolist()
     inner = places[1:-1]
     return [labels[place] for place in dict.fromkeys([*places[-1:], *places[:1], *inner[::2], *inner[1::2]])]
 
@@ -243,7 +243,7 @@ def _crosses(path: Path, box: Bbox) -> bool:
 def _move(
     note: Annotation, point: Any, distance: float, side: tuple[str, str], air: float
 ) -> tuple[Bbox, Path]:
-    """Move a note beside its point; returns the box of its words and the line that leads there, pixels."""
+    """Move a note beside its point, and return the box of its text and the line from the point to it, pixels."""
     right, up = _SIDES[side]
     note.set(ha=side[0], va=side[1], position=(distance * right, distance * up))
     assert note.arrow_patch is not None

@@ -525,7 +525,7 @@ def _cache(request: PictureRequest) -> Drawing:
 
 
 def draw_cache(plan: ServingPlan) -> Drawing:
-    """Hits and latency against the size of the cache, up to one that holds all tables."""
+    """Draw hits and latency against the size of the cache, up to a cache of all tables."""
     from meshwright.plots.shardings import cache, cache_frame
 
     frame, question = cache_frame(plan), plan.question

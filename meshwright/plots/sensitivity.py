@@ -319,8 +319,8 @@ def forecast_frame(plan: Forecast, steps: Array | None = None) -> pd.DataFrame:
     counts = np.geomspace(shortest, max(shortest, longest), _INTERVALS).round().astype(int)
     intervals = [replace(plan, interval=interval) for interval in sorted({*counts.tolist(), plan.interval})]
     at = {plan.interval, *counts[:: (_INTERVALS - 1) // (_DRAWN_ENDS - 1)].tolist()}
-    drawn = [(point.interval, *ends_of(point, steps)) for point in intervals if point.interval in at]
-    drawn_intervals, early, seconds, late = np.array(drawn).T
+    interval_ends = [(point.interval, *ends_of(point, steps)) for point in intervals if point.interval in at]
+    drawn_intervals, early, seconds, late = np.array(interval_ends).T
     points = [("interval", point, point.interval) for point in intervals]
     points += [("gpus", point, plan.interval) for point in _other_sizes(plan)]
     rows = []

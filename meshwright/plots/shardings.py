@@ -304,9 +304,9 @@ def cache(frame: Frame, plan: ServingPlan, subject: str) -> Figure:
 
 def _draw_latency(axes: Axes, frame: Frame) -> None:
     batches = sorted(frame["batch"].unique(), reverse=True)
-    shown = np.linspace(0, len(batches) - 1, min(len(batches), len(_BATCH_COLOURS))).astype(int)
+    curve_places = np.linspace(0, len(batches) - 1, min(len(batches), len(_BATCH_COLOURS))).astype(int)
     names = []
-    for place, colour in zip(shown, _BATCH_COLOURS, strict=False):
+    for place, colour in zip(curve_places, _BATCH_COLOURS, strict=False):
         line = frame[frame["batch"] == batches[place]]
         axes.plot(line["x"], line["y"], color=colour, linewidth=1.8)
         style.mark_plan(axes, line["x"][line["chosen"]], line["y"][line["chosen"]])

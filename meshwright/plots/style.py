@@ -321,7 +321,7 @@ def scaled_ticks(axes: Axes, along: str, values: Frame) -> None:
 def gpu_ticks(
     axes: Axes, counts: Sequence[int], *, along: str = "x", distance: float = _TICK_DISTANCE
 ) -> list[int]:
-    """Make an axis logarithmic with ticks at the ends and at as many of these numbers as have room; returns them."""
+    """Make an axis logarithmic, with ticks at the ends and at as many of these counts as fit, and return the ticks."""
     axis: Axis = getattr(axes, f"{along}axis")
     getattr(axes, f"set_{along}scale")("log", base=2)
     first, *later_counts = sorted(set(counts))

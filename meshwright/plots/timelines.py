@@ -181,8 +181,8 @@ def _name_rows(axes: Axes, ranks: int, lanes: Sequence[str]) -> None:
     """Limits and ticks of a chart: numbers of ranks, and names of lanes where there is room."""
     height = 1 + _LANE_HEIGHT * len(lanes)
     axes.set_ylim(ranks * height - 0.4, -0.6)
-    named = range(0, ranks, -(-ranks // _MAX_NUMBERED_RANKS))
-    axes.set_yticks([rank * height for rank in named], [str(rank) for rank in named])
+    tick_ranks = range(0, ranks, -(-ranks // _MAX_NUMBERED_RANKS))
+    axes.set_yticks([rank * height for rank in tick_ranks], [str(rank) for rank in tick_ranks])
     if lanes and ranks <= _MAX_NAMED_RANKS:
         first = 0.5 + _LANE_HEIGHT * (np.arange(len(lanes)) + 0.5)
         places = np.add.outer(height * np.arange(ranks), first).ravel()

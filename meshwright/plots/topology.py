@@ -40,7 +40,7 @@ class _Tree:
     gpu_x: dict[int, float] = field(default_factory=dict)
     spans: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
     """(level, domain) → left and right end."""
-    more: list[tuple[int, float, int]] = field(default_factory=list)
+    omissions: list[tuple[int, float, int]] = field(default_factory=list)
     """Members left out: level, x, how many."""
     right: float = 0.0
     side: float = 0.2
@@ -58,8 +58,8 @@ class _Tree:
             members = -(-self.size(at) // self.size(at - 1))
             room = max(1, _LEAVES // math.prod(sizes))
             few = (1 if count > 3 else 2) if at else 4
-            most = min(_MAX_MEMBERS if at else _MAX_GPUS, room)
-            sizes[at] = members if members <= most else min(few, room)
+            limit = min(_MAX_MEMBERS if at else _MAX_GPUS, room)
+            sizes[at] = members if members <= limit else min(few, room)
         return sizes
 
     def place(self) -> None:
@@ -77,7 +77,7 @@ class _Tree:
         self.side = min(self.side, 0.24 * scale)
         self.gpu_x = {gpu: shift + x * scale for gpu, x in self.gpu_x.items()}
         self.spans = {key: (shift + a * scale, shift + b * scale) for key, (a, b) in self.spans.items()}
-        self.more = [(at, shift + x * scale, count) for at, x, count in self.more]
+        self.omissions = [(at, shift + x * scale, count) for at, x, count in self.omissions]
 
     def _place_domain(self, sizes: list[int], at: int, first: int) -> None:
         """One domain of a level, whose first GPU is `first`."""
@@ -91,7 +91,7 @@ class _Tree:
             self.right += (0.16 * at + 0.2 * self.levels[at].network) * bool(member)
             self._place_domain(sizes, at - 1, first + member * inner)
         if members > sizes[at]:
-            self.more.append((at, self.right + 0.36, members - sizes[at]))
+            self.omissions.append((at, self.right + 0.36, members - sizes[at]))
             self.right += 1.0
         self.spans[at, first // self.size(at)] = (begin - 0.15, self.right - 0.15)
 
@@ -171,7 +171,7 @@ def _draw_tree(axes: Axes, tree: _Tree, colours: list[str], ink: str | None) -> 
         axes.add_patch(Rectangle(corner, side, side, facecolor=style.BLUE, linewidth=0, zorder=3))
         if len(tree.gpu_x) <= 8:
             axes.text(x, tree.gpu_y, str(gpu), size=7, color="white", zorder=4, **middle)
-    for at, x, count in tree.more:
+    for at, x, count in tree.omissions:
         y = tree.gpu_y if at == 0 else tree.y[at - 1]
         axes.text(x, y, f"× {grouped(count)}", size=10, color=style.SOFT, **middle)
 

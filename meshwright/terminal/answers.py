@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 class Answer:
-    """What a verb answers, which says its rows, its text and its document. Its classes are frozen dataclasses whose
+    """Answer of a verb: rows, text and a JSON document. Its classes are frozen dataclasses whose
     fields are given by name."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -74,7 +74,7 @@ class SavedAnswer(Answer):
         return True
 
     def save(self, path: str | Path) -> None:
-        """Write it."""
+        """Write the answer to a file."""
         raise NotImplementedError
 
     def remarks(self, *, interrupted: bool = False) -> Sequence[str]:

@@ -321,12 +321,14 @@ def check_places(*places: tuple[str, Path | None]) -> None:
     Raises:
         InputError: a missing folder, a folder where a file should be, no permission, one file for two things.
     """
-    named = [(flag, path) for flag, path in places if path is not None]
-    problems = [Problem(f"{flag} {path}", what) for flag, path in named if (what := file_obstacle(path))]
-    targets = [path.resolve() for _, path in named]
+    outputs = [(flag, path) for flag, path in places if path is not None]
+    problems = [
+        Problem(f"{flag} {path}", obstacle) for flag, path in outputs if (obstacle := file_obstacle(path))
+    ]
+    targets = [path.resolve() for _, path in outputs]
     if len(set(targets)) < len(targets):
-        flags = " and ".join(flag for flag, _ in named)
-        problems.append(Problem(flags, f"both name `{named[0][1]}`"))
+        flags = " and ".join(flag for flag, _ in outputs)
+        problems.append(Problem(flags, f"both name `{outputs[0][1]}`"))
     if problems:
         raise InputError("the answer cannot be written", problems=problems)
 

@@ -81,7 +81,7 @@ class PlanAnswer(SavedAnswer):
 
     @property
     def more(self) -> str:
-        """What else there is to ask for; empty where there is nothing."""
+        """Further questions that can be asked about the answer; empty: none."""
         return ""
 
     @property

@@ -13,7 +13,7 @@ from cost_models.reliability import Segment
 from cost_models.specs.cluster import OperationsSpec
 from cost_models.units import counted, format_bytes, format_seconds
 from meshwright.render.tables import Table, table_of
-from meshwright.render.words import percent, wrapped
+from meshwright.render.words import part_label, percent, wrapped
 from meshwright.terminal.answers import Answer, SavedAnswer
 
 if TYPE_CHECKING:
@@ -160,23 +160,19 @@ def operations_spec(seen: OperationsReport, gpus: int, name: str) -> OperationsS
 _SLOWEST, _FASTEST = 1e3, 1e17
 """Rates that operations may have, bytes/s."""
 _LEAST_SECONDS = 1e-6
-PART_WORDS = {
-    "starting": "first start",
-    "training": "training",
-    "stragglers": "slow hosts",
-    "saving": "saving",
-    "lost_work": "work done again",
-    "restarting": "restarting",
-    "waiting_for_spares": "waiting for spares",
-    "maintenance": "maintenance",
-}
-"""Parts of a job's time as people call them."""
+_PART_WORDS = {"starting": "first start", "stragglers": "slow hosts", "lost_work": "work done again"}
+"""Parts of a job's time that people call otherwise."""
+
+
+def time_label(part: str) -> str:
+    """Name of a part of a job's time: `lost_work` → "work done again"."""
+    return _PART_WORDS.get(part, part_label(part))
 
 
 def operations_text(seen: OperationsReport, rows: Sequence[Mapping[str, Any]]) -> Iterator[str | Table]:
     """Text on the parts of a run's time, its saves and its failures; `rows` are of `operations_rows`."""
     columns = {
-        "where time went": [PART_WORDS[row["part"]] for row in rows],
+        "where time went": [time_label(row["part"]) for row in rows],
         "forecast": [percent(row["forecast_share"]) for row in rows],
         "measured": [percent(row["share"]) for row in rows],
         "": [format_seconds(row["seconds"]) for row in rows],

@@ -83,16 +83,15 @@ def verify_command(options: VerifyOptions, output: Output) -> None:
     loaded = _read(path)
     with searching(output, options.time_limit, doing=f"verifying {path.name}", keep=False) as budget:
         checks = _checks(loaded, budget, options)
+    figures: Mapping[str, Any] = {}
     if isinstance(loaded, ServingPlan):
-        about = f"cache of {loaded.question.model.name}"
-        answer = Verified(path=path, about=about, searched=True, checks=checks)
+        about, searched = f"cache of {loaded.question.model.name}", True
     else:
         output.remark(loaded.notes)
         verbs = verbs_of_plan(loaded)
+        about, searched = verbs.about(loaded), loaded.searched
         figures = {} if loaded.problems() else verbs.figures(loaded)
-        answer = Verified(
-            path=path, about=verbs.about(loaded), searched=loaded.searched, checks=checks, figures=figures
-        )
+    answer = Verified(path=path, about=about, searched=searched, checks=checks, figures=figures)
     output.show(answer)
     if not answer.passed:
         output.end_with_no()

@@ -471,14 +471,14 @@ def _fit_text(fit: StepTimeFit) -> Iterator[str | Table]:
     yield wrapped(f"{fit.profile.gpu} under {fit.profile.stack}: {rows}, from profile {fit.start.name}")
     yield f"median error {percent(fit.median_before)} before, {percent(fit.median_error)} after"
     constants = _constant_records(fit)
-    moved = {one["constant"]: abs(one["after"] / one["before"] - 1) >= _LEAST_CHANGE for one in constants}
-    learned = [one for one in constants if one["told"] >= _SILENT or moved[one["constant"]]]
+    has_moved = {one["constant"]: abs(one["after"] / one["before"] - 1) >= _LEAST_CHANGE for one in constants}
+    learned = [one for one in constants if one["told"] >= _SILENT or has_moved[one["constant"]]]
     if learned:
         headers = ("constant", "before", "after", "90 % interval", "learned")
         yield from ("", table(headers, [_cells(one) for one in learned], words=("constant",)))
         yield from ("", "(learned: share of a constant's uncertainty removed by these rows)")
     for one in learned:
-        if one["told"] >= _SILENT and moved[one["constant"]]:
+        if one["told"] >= _SILENT and has_moved[one["constant"]]:
             movers = ", ".join(printable(run, _MAX_ID_CHARACTERS) for run in one["moved_by"])
             movement = change(one["before"], one["after"])
             yield wrapped(f"  {one['constant']} {movement}: most by {movers}", indent="    ")

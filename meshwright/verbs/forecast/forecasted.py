@@ -29,7 +29,7 @@ from meshwright.render.tables import Table, table_of
 from meshwright.render.words import Fact, money, part_label, percent, spaced, wrapped
 from meshwright.terminal.answers import Answer
 from meshwright.verbs.forecast import ForecastOptions
-from meshwright.verbs.ran import PART_WORDS, operations_spec
+from meshwright.verbs.ran import operations_spec, time_label
 from planner.objectives import Objective
 from planner.plan import AnyPlan, Plan, priced_again
 
@@ -147,7 +147,7 @@ class Forecasted(Answer):
     """Forecast of a job."""
 
     question: Question
-    """The question whose job it is."""
+    """Question whose training job is forecast."""
     job: Job
     operations: OperationsSpec
     every: int | None
@@ -297,7 +297,7 @@ class Forecasted(Answer):
     def _parts(self) -> Table:
         total = self.outlook.seconds
         unit, length = next(one for one in _UNITS if total >= _WORTH * one[1] or one[1] == 1)
-        parts = {PART_WORDS[part]: seconds for part, seconds in self.outlook.parts.items() if seconds > 0}
+        parts = {time_label(part): seconds for part, seconds in self.outlook.parts.items() if seconds > 0}
         parts["expected"] = total
         columns = {
             "where time goes": list(parts),
