@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -68,19 +69,12 @@ def test_places_that_a_run_writes_to_are_tried_before_it(tmp_path) -> None:
         "checkpoint": "--checkpoint",
         "save_weights": "--save-weights",
     }
-    for name, flag in names.items():
-        for place in (
-            file,
-            file / "below",
-            Path("/proc/x"),
-            Path("/proc/x/y"),
-            long,
-            *[tmp_path / "old"] * (name == "out"),
-        ):
-            with pytest.raises(InputError) as caught:
-                require_places(RunConfig.model_validate({name: place, "trace": tmp_path}))
-            told = [problem.where for problem in caught.value.problems]
-            assert told == [f"{flag} {place}", f"--trace {tmp_path}"]
+    blocked = (file, file / "below", Path("/proc/x"), Path("/proc/x/y"), long)
+    for name, place in (*product(names, blocked), ("out", tmp_path / "old")):
+        with pytest.raises(InputError) as caught:
+            require_places(RunConfig.model_validate({name: place, "trace": tmp_path}))
+        told = [problem.where for problem in caught.value.problems]
+        assert told == [f"{names[name]} {place}", f"--trace {tmp_path}"]
     for place in (tmp_path, file / "below", tmp_path / "absent/x", Path("/proc/x"), long):
         with pytest.raises(InputError, match=f"--trace {place}"):
             require_places(RunConfig(trace=place))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from training import GPT, plan_for
 
 from cost_models.axes.layout import Layout
-from executor.axes.axis import Axis, Gradient, Rank
+from executor.axes.axis import Axis, Rank
 from executor.emulate.stand_ins import fake_process_group
 from executor.engine.engine import AXES, Engine
 from executor.models.transformer import Transformer
@@ -19,6 +19,11 @@ from executor.run_config import EngineOptions
 
 MOMENTS = ["apply", "shard", "parts made", "connect", "step", "passes over", "join", "reduce", "reduced"]
 """In the order in which an engine comes to them."""
+
+
+def noted(moment: str) -> Callable[..., None]:
+    """A method of the toy that notes its moment."""
+    return lambda self, *_: self.told.append(moment)
 
 
 class CountedPasses(Axis):
@@ -33,6 +38,10 @@ class CountedPasses(Axis):
     def is_used(cls, layout: Layout) -> bool:
         return layout.mbs == 2
 
+    shard, parts_made, connect, join, before_reduce, reduced = map(
+        noted, ("shard", "parts made", "connect", "join", "reduce", "reduced")
+    )
+
     def apply(self, part: Transformer, stage: int) -> None:
         self.told.append("apply")
         part.register_forward_hook(self._count)
@@ -40,30 +49,11 @@ class CountedPasses(Axis):
     def _count(self, *_: Any) -> None:
         self.passes += 1
 
-    def shard(self, part: Transformer, on_host: Any) -> None:
-        self.told.append("shard")
-
-    def parts_made(self) -> None:
-        self.told.append("parts made")
-        assert self.rank.parts
-
-    def connect(self) -> None:
-        self.told.append("connect")
-
     @contextmanager
     def step(self) -> Iterator[None]:
         self.told.append("step")
         yield
         self.told.append("passes over")
-
-    def join(self, gradient: Gradient) -> None:
-        self.told.append("join")
-
-    def before_reduce(self) -> None:
-        self.told.append("reduce")
-
-    def reduced(self) -> None:
-        self.told.append("reduced")
 
     def host_tensors(self) -> list[Tensor]:
         return [torch.zeros(3)]

@@ -93,12 +93,6 @@ def test_broken_files_are_refused(name: str, content: bytes, what: str, tmp_path
         RecordedClicks(tmp_path / name, criteo(), 4).slice(0, 0, 1)
 
 
-def test_a_model_of_other_tables_is_refused(tmp_path) -> None:
-    (tmp_path / "a.tsv").write_text(lines(2), "utf-8")
-    with pytest.raises(InputError, match="takes 13 numbers, 1 ids"):
-        RecordedClicks(tmp_path / "a.tsv", RecommenderSpec(tables=(TableSpec(name="a", rows=3, width=2),)), 2)
-
-
 @pytest.mark.parametrize("zipf", [None, 0.8, 1.0, 1.2])
 def test_made_up_ids_follow_the_law_of_their_table(zipf: float | None) -> None:
     """The share of accesses of the first ten rows, against the sum it should be."""
@@ -149,18 +143,18 @@ def _recorded(path: Path, **fields: tuple[int, int]) -> Path:
     return path
 
 
-def test_a_label_is_nothing_but_0_or_1(tmp_path) -> None:
-    clicks = RecordedClicks(_recorded(tmp_path / "a.bin", at0=(4, 7)), criteo(), 8)
-    with pytest.raises(InputError, match="row 5 has label 7; a label is 0 or 1"):
-        clicks.slice(0, 0, 1)
-
-
-def test_pooling_above_what_a_file_has_is_refused(tmp_path) -> None:
+def test_files_that_do_not_fit_their_model_are_refused(tmp_path) -> None:
     tables = TableSpec(name="c", rows=100, width=4, count=CATEGORIES, pooling=3.0)
     model = RecommenderSpec(tables=(tables,), bottom_mlp=(4,), top_mlp=(8, 1))
     with pytest.raises(InputError, match="one id for each table, and the plan counts on more") as caught:
         RecordedClicks(_recorded(tmp_path / "a.bin"), model, 8)
     assert "table `c`: `pooling` says 3 ids" in str(caught.value)
+    one = RecommenderSpec(tables=(TableSpec(name="a", rows=3, width=2),))
+    with pytest.raises(InputError, match="takes 13 numbers, 1 ids"):
+        RecordedClicks(_recorded(tmp_path / "a.bin"), one, 2)
+    clicks = RecordedClicks(_recorded(tmp_path / "a.bin", at0=(4, 7)), criteo(), 8)
+    with pytest.raises(InputError, match="row 5 has label 7; a label is 0 or 1"):
+        clicks.slice(0, 0, 1)
 
 
 def test_clicks_from_a_pipe_are_refused_with_a_hint(tmp_path) -> None:

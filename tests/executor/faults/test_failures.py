@@ -5,22 +5,16 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import signal
-import socket
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from effort import few
 from training import plan_for
 
-import executor.launch.launch
 from cost_models.errors import InputError, RunError
 from executor.checkpoints.manifest import Folder
 from executor.faults.failures import (
@@ -30,14 +24,12 @@ from executor.faults.failures import (
     error_of_full_disk,
     failure_error,
     read_failures,
-    read_signs,
     what_happened,
     write_failure,
 )
 from executor.launch.launch import Launch, Nodes, run_plan
 from executor.launch.rank import FileWatcher, read_progress
 from executor.run_config import RunConfig
-from planner.plan import save_plan
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -202,49 +194,7 @@ def test_a_forked_process_ends_by_itself(tmp_path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-PATIENCE_SECONDS = 120.0
 GONE = "RuntimeError: Connection closed by peer"
-
-
-@few(0)
-def test_a_lost_node_is_named_with_the_last_checkpoint(tmp_path, monkeypatch) -> None:
-    """Two nodes of this machine, a rank each; launcher, agent and rank of one end at once by SIGKILL."""
-    monkeypatch.setattr(executor.launch.launch, "_ROLL_CALL_SECONDS", 1.0)
-    plan, out, saved = plan_for("dp2 mbs2 zero1"), tmp_path / "out", tmp_path / "saved"
-    save_plan(plan, tmp_path / "plan.yaml")
-    with socket.create_server(("localhost", 0)) as server:
-        place = f"localhost:{server.getsockname()[1]}"
-    other = [sys.executable, "-m", "meshwright", "run", str(tmp_path / "plan.yaml"), "--steps", "100000"]
-    other += ["--checkpoint", str(saved), "--every", "2", "--restarts", "0", "--out", str(out), "--quiet"]
-    process = subprocess.Popen([*other, "--nodes", "2", "--rendezvous", place])
-    lost: list[int] = []
-    ended: list[float] = []
-
-    def end_the_other() -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not Folder(saved).complete() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        node = psutil.Process(process.pid)
-        doomed = [node, *node.children(recursive=True)]
-        pids = {one.pid for one in doomed}
-        lost.extend(rank for rank, sign in read_signs(out).items() if sign["pid"] in pids)
-        for one in doomed:
-            one.kill()
-        ended.append(time.monotonic())
-
-    threading.Thread(target=end_the_other, daemon=True).start()
-    meeting: dict[str, Any] = {"nodes": 2, "rendezvous": place, "restarts": 0, "out": out}
-    with pytest.raises(RunError) as failed:
-        run_plan(plan, RunConfig(steps=100_000, backend="gloo", checkpoint=saved, every=2, **meeting))
-    assert time.monotonic() - ended[0] < 40
-    process.wait()
-    named = rf"node {lost[0]} \(.+\) was lost, and with it rank {lost[0]} in step \d+ \(.+\)"
-    assert re.fullmatch(named, failed.value.headline)
-    newest = Folder(saved).complete()[0]
-    (problem,) = failed.value.problems
-    assert (problem.where, problem.what) == ("last checkpoint", f"of step {newest}, in {saved}")
-    assert str(failed.value.hint).startswith("the same command with --resume goes on")
-    assert failed.value.exit_code == 1
 
 
 def _beat(folder: Path, rank: int, node: int, monkeypatch: pytest.MonkeyPatch, launch: str = "") -> None:

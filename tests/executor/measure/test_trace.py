@@ -28,7 +28,6 @@ from executor.measure.parts import (
 )
 from executor.measure.report import RankReport
 from executor.mesh import Place
-from executor.timing import CopiedEvent, Wait, Waits
 from planner.plan import Plan
 
 LAYOUTS = (
@@ -257,30 +256,6 @@ class Stream:
         return isinstance(other, Stream) and other.kind is self.kind
 
     __hash__ = None  # type: ignore[assignment]
-
-
-@pytest.mark.parametrize(
-    ("stream", "kind", "cause"),
-    [
-        (COMPUTE, CopiedEvent, "offload"),
-        (COMPUTE, object, "dp"),
-        (SIDE, CopiedEvent, None),
-        (SIDE, object, None),
-    ],
-)
-def test_waits_are_of_the_compute_stream_and_have_their_cause(stream, kind, cause, monkeypatch) -> None:
-    """A stream of copies that waits behind compute keeps nothing from computing."""
-    monkeypatch.setattr(torch.cuda, "default_stream", lambda device: Stream(COMPUTE))
-    monkeypatch.setattr(torch.cuda.Stream, "wait_event", lambda stream, event: None)
-    waits = Waits.__new__(Waits)
-    waits._device, waits._spans, waits._works = torch.device("cpu"), [], {}
-    monkeypatch.setattr(Waits, "__enter__", lambda self: self)
-    monkeypatch.setattr(Waits, "__exit__", lambda self, *error: None)
-    with waits.watching():
-        wait_event: Any = torch.cuda.Stream.wait_event
-        wait_event(Stream(stream), object.__new__(kind))
-    found: list[Wait] = waits._spans
-    assert [one.axis for one in found] == ([] if cause is None else [cause])
 
 
 def test_copies_to_and_from_the_host_are_no_compute() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 
-import numpy as np
 import pytest
 from drawing import JOB, OFFLOADS, SHAPES, completed, legal_layouts
 from effort import number
@@ -13,26 +12,8 @@ from hypothesis import strategies as st
 from processes import Processes
 from training import Trained, plan_for, stray, train_weights
 
-from cost_models.specs.choices import CONTEXTS, SCHEDULES
-
 RANKS, STEPS = 4, 2
 TOLERANCE, WAY_TOLERANCE = 1e-5, 1e-3
-
-
-def test_layouts_are_drawn_from_every_axis() -> None:
-    """What is legal for some model has every value of every switch."""
-    spaces = [legal_layouts(shape, 8) for shape in SHAPES]
-
-    def values(axis: str) -> set[int]:
-        return set(np.concatenate([getattr(space, axis) for space in spaces]).tolist())
-
-    assert values("tp") == values("cp") == values("dp") == values("pp") == {1, 2, 4, 8}
-    assert values("zero") == {0, 1, 2, 3}
-    assert values("schedule") == set(range(len(SCHEDULES)))
-    assert set(range(len(CONTEXTS))) - values("context") <= {0}  # the usual way needs no name
-    assert values("sp") == {0, 1}
-    assert len(values("order")) == 6
-    assert any((space.shard < space.replicas).any() for space in spaces)
 
 
 @cache

@@ -14,7 +14,6 @@ from test_recommender_parity import ALONE, TOLERANCE, stray
 from cost_models.defaults import OWN_STACK
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_cluster
-from cost_models.files.recommenders import steps_of
 from cost_models.recommender.accesses import accesses_of, lru_curve
 from cost_models.recommender.question import complete_recommender
 from cost_models.specs.recommender.model import Interaction, RecommenderSpec, TableSpec
@@ -232,18 +231,3 @@ def test_hits_under_zipf_are_within_a_point_of_the_prediction(exponent: float) -
     most = CachedSets(table(), HELD, "lfu", CPU)
     replay(most, ids, 60_000)
     assert last.counts.kept_ratio < most.counts.kept_ratio < accesses.hits(HELD) + 0.01
-
-
-def test_hits_of_a_recorded_histogram_are_within_a_point() -> None:
-    """Popularity that follows no Zipf law, recorded on one half of a log and served on the other."""
-    rng = np.random.default_rng(3)
-    popularity = rng.lognormal(0.0, 2.0, ROWS)
-    ids = rng.choice(ROWS, 1_600_000, p=popularity / popularity.sum())
-    recorded, served = ids[:1_500_000], ids[1_500_000:]
-    counts = np.bincount(recorded, minlength=ROWS)
-    steps = steps_of(counts)
-    accesses = accesses_of(TableSpec(name="a", rows=ROWS, width=4, histogram=steps))
-    hottest = torch.from_numpy(np.argsort(-counts, kind="stable")[:HELD].copy())
-    cache = HottestRows(table(), hottest, CPU)
-    replay(cache, served, 0)
-    assert cache.counts.hit_ratio == pytest.approx(accesses.hits(HELD), abs=0.01)

@@ -6,7 +6,6 @@ import csv
 import hashlib
 import io
 import json
-import shutil
 from contextlib import suppress
 from functools import cache
 from itertools import islice
@@ -25,7 +24,7 @@ from run_reports import rank_report, run_report_of
 from cost_models.errors import InputError
 from cost_models.files import catalog, data_files
 from executor.checkpoints.manifest import MANIFEST, BrokenError, read_manifest
-from executor.data.tokens import HEADER, TOKENIZER, make_tokens, open_tokens
+from executor.data.tokens import HEADER, make_tokens, open_tokens
 from executor.measure.report import save_report
 from meshwright.records.frames import accuracy_frame
 from meshwright.terminal.output import as_json
@@ -182,21 +181,3 @@ def test_headers_of_tokens(folder: Path, data: st.DataObject) -> None:
     with suppress(InputError):
         header, numbers = open_tokens(tokens, 256)
         assert len(numbers) == header.tokens
-
-
-@inputs(0.01)
-@given(data=st.data())
-def test_tokenizers(folder: Path, data: st.DataObject) -> None:
-    pytest.importorskip("tokenizers")
-    text, tokens, again = Path("text.txt"), Path("pairs"), Path("again")
-    text.write_text("To be or not to be. " * 20)
-    if not tokens.exists():
-        make_tokens([text], tokens, pairs=270)
-        Path("pairs.json").write_bytes((tokens / TOKENIZER).read_bytes())
-    content = json.loads(Path("pairs.json").read_text("utf-8"))
-    (tokens / TOKENIZER).write_bytes(spoilt(data.draw, content, whole=3))
-    with suppress(InputError):
-        made = make_tokens([text], again, like=tokens)
-        header, numbers = open_tokens(again, made.vocabulary)
-        assert int(numbers.max()) < header.vocabulary
-    shutil.rmtree(again, ignore_errors=True)

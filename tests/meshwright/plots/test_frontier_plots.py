@@ -47,20 +47,6 @@ def labels(axes: Axes) -> list[Annotation]:
     return [text for text in axes.texts if isinstance(text, Annotation)]
 
 
-def ticks(axes: Axes, along: str) -> list[str]:
-    axes.figure.draw_without_rendering()  # type: ignore[union-attr]
-    return [label.get_text() for label in getattr(axes, f"get_{along}ticklabels")()]
-
-
-def test_ticks_are_numbers_as_written() -> None:
-    (axes,) = drawn("memory", "gpus").axes
-    assert ticks(axes, "x") == ["64", "128", "256", "512"]
-    assert not any("^" in tick or "$" in tick for tick in ticks(axes, "y"))
-    assert {"5", "10", "20"} <= set(ticks(axes, "y"))
-    assert all(tick.startswith("$") for tick in ticks(drawn("time", "cost").axes[0], "x"))
-    assert {"10", "20", "50"} <= set(ticks(drawn("gpu-hours", "time").axes[0], "x"))
-
-
 def test_steps_are_drawn_where_no_point_is_missing() -> None:
     assert len(drawn("time", "cost").axes[0].lines) == 1
     missing = drawn("time", "cost", complete=False)

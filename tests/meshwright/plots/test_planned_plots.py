@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from command_line import QUICK, SHOP
 from effort import few
@@ -23,7 +22,6 @@ from cost_models.specs.cluster import BuildingsSpec, ClusterSpec, LinkSpec
 from meshwright import Estimated, estimate
 from meshwright.plots.drawing import Drawing, PictureRequest, PlotOptions
 from meshwright.plots.pictures import draw_topology, pictures_of
-from meshwright.plots.style import TIME_COLOURS
 from meshwright.verbs.plot import plot
 from planner.answers.frontier import far_links_frame, heatmap_frame
 from planner.plan import load_any_plan
@@ -90,23 +88,6 @@ def test_a_drawn_map_has_a_cell_for_each_row(tmp_path) -> None:
         assert (tmp_path / f"map.{suffix}").stat().st_size > 1000
 
 
-def test_stacked_bars_are_the_gpu_time_of_a_step() -> None:
-    picture = drawn("scaling", kind="stacked", gpus="8,16,32")
-    frame = picture.frame
-    assert frame["gpus"].tolist() == [8, 16, 32]
-    assert set(frame["kind"]) == {"strong"}
-    parts = [part for part in TIME_COLOURS if part in frame]
-    assert frame[parts].sum(axis=1).tolist() == pytest.approx(frame["step_seconds"].tolist())
-    (axes,) = picture.figure.axes
-    bars = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
-    tops = pd.Series([bar.get_y() + bar.get_height() for bar in bars]).groupby(
-        [round(bar.get_x()) for bar in bars]
-    )
-    spent = frame["step_seconds"] * frame["gpus"]
-    assert tops.max().tolist() == pytest.approx(spent.tolist(), rel=0.02)
-    assert "8 to 32 GPUs: a step costs" in picture.title
-
-
 LAYOUT = "tp8 pp4 vpp2 dp2 mbs1 zero1 sp"
 
 
@@ -145,26 +126,6 @@ def test_a_plan_that_has_all_of_it_stands_on_the_last_rung(tmp_path) -> None:
     assert frame["step_seconds"].iloc[-1] == pytest.approx(
         mw.load_plan(path).prediction.step_seconds, rel=1e-6
     )
-
-
-UNKNOWN = {
-    "window=4096": "hides nothing of sequences of 2048 tokens",
-    "batch=64": "is no larger than the batch, 64",
-    "windows": "is none of parallel-block, window=N, batch=N",
-    "batch=0": "is none of",
-}
-
-
-def test_what_cannot_be_allowed_is_told(tmp_path) -> None:
-    with pytest.raises(InputError) as raised:
-        plot("ladder", saved(tmp_path, "megascale"), options=PlotOptions(allow=tuple(UNKNOWN)))
-    problems = "".join(map(str, raised.value.problems))
-    assert all(words in problems for words in UNKNOWN.values())
-
-
-def test_only_a_ladder_takes_allow(tmp_path) -> None:
-    with pytest.raises(InputError, match="takes fewer flags"):
-        plot("memory", saved(tmp_path, "megascale"), options=PlotOptions(allow=("parallel-block",)))
 
 
 def priced(layout: str, stack: str = "meshwright") -> Estimated:
