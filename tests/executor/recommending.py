@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -11,6 +12,10 @@ from cost_models.arrays import Array
 from cost_models.specs.recommender.model import Interaction, RecommenderSpec, TableSpec
 from cost_models.specs.recommender.sharding import parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
+
+if TYPE_CHECKING:
+    from executor.data.clicks import Clicks
+    from executor.recommender.engine import RecommenderEngine
 
 BATCH, STEPS, RATE = 24, 4, 0.2
 
@@ -34,6 +39,35 @@ def model(combiner: str = "sum", interaction: str = "none", *, hashed: bool = Fa
     )
 
 
+def engine_and_clicks(
+    spec: RecommenderSpec,
+    sharding: str,
+    training: RecommenderTraining,
+    per_node: int | None = None,
+    **how: Any,
+) -> tuple[RecommenderEngine, Callable[[int], Clicks]]:
+    """The engine of this rank, and its share of the samples of a step; `jagged` bags are of unlike length."""
+    import torch.distributed as dist
+
+    from executor.data.clicks import MadeUpClicks
+    from executor.embeddings.exchanges import Places
+    from executor.recommender.engine import RecommenderEngine
+    from executor.run_config import EngineOptions
+
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    clicks = MadeUpClicks(spec, training.global_batch, seed=0, jagged=how.pop("jagged", True))
+    places, parsed = Places(ranks, per_node or ranks), parse_sharding(sharding, spec.num_tables)
+    options = EngineOptions(**how)
+    engine = RecommenderEngine(spec, parsed, training, places, torch.device("cpu"), options=options)
+    return engine, lambda step: clicks.slice(step, rank, ranks)
+
+
+def steps_of(engine: RecommenderEngine, clicks: Callable[[int], Clicks], steps: Iterable[int]) -> list[float]:
+    """Losses of all ranks, added up in their order."""
+    losses = [engine.step(clicks(step))[0] for step in steps]
+    return [float(engine.embeddings.peers.sum_in_order(torch.tensor([loss]))) for loss in losses]
+
+
 def trained(
     spec: RecommenderSpec,
     shardings: list[str],
@@ -44,44 +78,15 @@ def trained(
     clip: float | None = None,
 ) -> list[tuple[list[float], dict[str, Array]]]:
     """(losses of all ranks added up, how far rows of every table and the dense weights went) of each sharding."""
-    return [one_run(spec, sharding, optimizer, per_node, shares, batch, clip) for sharding in shardings]
-
-
-def one_run(
-    spec: RecommenderSpec,
-    sharding: str,
-    optimizer: str,
-    per_node: int | None,
-    shares: int,
-    batch: int,
-    clip: float | None = None,
-) -> tuple[list[float], dict[str, Array]]:
-    import torch.distributed as dist
-
-    from executor.data.clicks import MadeUpClicks
-    from executor.embeddings.exchanges import Places
-    from executor.recommender.engine import RecommenderEngine
-    from executor.run_config import EngineOptions
-
-    ranks = dist.get_world_size()
-    training = RecommenderTraining(global_batch=batch, precision="fp32", optimizer=optimizer)
-    engine = RecommenderEngine(
-        spec,
-        parse_sharding(sharding, spec.num_tables),
-        training,
-        Places(ranks, per_node or ranks),
-        torch.device("cpu"),
-        options=EngineOptions(clip=clip),
-    )
-    engine.shares = shares
-    engine.set_rate(RATE if optimizer == "sgd" else RATE / 10)
-    clicks = MadeUpClicks(spec, batch, seed=0, jagged=True)
-    losses, before = [], whole_tables(engine)
-    for step in range(STEPS):
-        loss, _ = engine.step(clicks.slice(step, dist.get_rank(), ranks))
-        losses.append(float(engine.embeddings.peers.sum_in_order(torch.tensor([loss]))))
-    after = whole_tables(engine)
-    return losses, {name: after[name] - before[name] for name in after}
+    training, runs = RecommenderTraining(global_batch=batch, precision="fp32", optimizer=optimizer), []
+    for sharding in shardings:
+        engine, clicks = engine_and_clicks(spec, sharding, training, per_node, clip=clip)
+        engine.shares = shares
+        engine.set_rate(RATE if optimizer == "sgd" else RATE / 10)
+        before = whole_tables(engine)
+        losses, after = steps_of(engine, clicks, range(STEPS)), whole_tables(engine)
+        runs.append((losses, {name: after[name] - before[name] for name in after}))
+    return runs
 
 
 def whole_tables(engine: Any) -> dict[str, Array]:
@@ -133,30 +138,19 @@ def save_and_resume(
     import torch.distributed as dist
 
     from executor.checkpoints.checkpointer import Checkpointer
-    from executor.data.clicks import MadeUpClicks
-    from executor.embeddings.exchanges import Places
-    from executor.recommender.engine import RecommenderEngine
     from executor.recommender.train import RecommenderState
     from executor.run_config import EngineOptions, Saving
 
-    ranks = dist.get_world_size()
-    training = RecommenderTraining(
-        global_batch=BATCH, precision="fp32", optimizer=optimizer, dense_optimizer="adam"
-    )
-    parsed = parse_sharding(sharding, spec.num_tables)
-    places = Places(ranks, per_node or ranks)
-    engine = RecommenderEngine(spec, parsed, training, places, torch.device("cpu"))
-    engine.shares = 4 // ranks
+    kinds = {"optimizer": optimizer, "dense_optimizer": "adam"}
+    training = RecommenderTraining(global_batch=BATCH, precision="fp32", **kinds)  # type: ignore[arg-type]
+    engine, clicks = engine_and_clicks(spec, sharding, training, per_node)
+    engine.shares = 4 // dist.get_world_size()
     engine.set_rate(RATE / 10)
     state = RecommenderState(engine, EngineOptions())
     checkpointer = Checkpointer(state, Saving(folder=folder, every=1, keep=3, resume=resume), "made-up")
     resumed = checkpointer.resume() if resume else None
     first = resumed.step if resumed else 0
-    clicks = MadeUpClicks(spec, BATCH, seed=0, jagged=True)
-    losses = []
-    for step in range(first, first + steps):
-        loss, _ = engine.step(clicks.slice(step, dist.get_rank(), ranks))
-        losses.append(float(engine.embeddings.peers.sum_in_order(torch.tensor([loss]))))
+    losses = steps_of(engine, clicks, range(first, first + steps))
     checkpointer.save(first + steps)
     checkpointer.wait()
     return losses, whole_tables(engine), list(resumed.notes if resumed else ())
@@ -165,18 +159,11 @@ def save_and_resume(
 def peak_among_others(plan: Any) -> tuple[dict[str, int], int]:
     """(bytes on the device by part at the peak of the quietest of three steps, bytes of host memory) of this rank:
     gloo's thread may let go of a message late."""
-    import torch.distributed as dist
-
-    from executor.data.clicks import MadeUpClicks
-    from executor.embeddings.exchanges import Places
-    from executor.recommender.engine import RecommenderEngine
     from executor.recommender.train import held_on_host, peak_memory
 
-    ranks, rank = dist.get_world_size(), dist.get_rank()
-    places = Places(ranks, plan.cluster.gpus_per_node)
-    engine = RecommenderEngine(plan.model, plan.sharding, plan.training, places, torch.device("cpu"))
+    job = (plan.model, plan.layout, plan.training, plan.cluster.gpus_per_node)
+    engine, clicks = engine_and_clicks(*job, jagged=False)
     engine.set_rate(0.01)
-    clicks = MadeUpClicks(plan.model, plan.training.global_batch, seed=0)
-    engine.step(clicks.slice(0, rank, ranks))
-    peaks = [peak_memory(engine, clicks.slice(step, rank, ranks)) for step in (1, 2, 3)]
+    engine.step(clicks(0))
+    peaks = [peak_memory(engine, clicks(step)) for step in (1, 2, 3)]
     return min(peaks, key=lambda one: sum(one.values())), held_on_host(engine)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from effort import few
-from recommending import BATCH, RATE, STEPS, model, save_and_resume, trained
+from recommending import BATCH, RATE, STEPS, engine_and_clicks, model, save_and_resume, trained
 
 from cost_models.arrays import Array
 from cost_models.files.catalog import load_recommender
@@ -16,7 +16,6 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.recommender.options import STAGES
 from cost_models.recommender.prices import fixed_seconds, links_of, reduction_seconds
 from cost_models.recommender.question import complete_recommender
-from cost_models.specs.recommender.sharding import parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
 
 ALONE = "table:0-5=whole@0,0,0,0,0,0"
@@ -112,16 +111,10 @@ def test_sums_arrive_while_the_tables_are_at_work(processes) -> None:
 
 
 def _held_back(spec: Any) -> list[str]:
-    import torch
     import torch.distributed as dist
 
-    from executor.data.clicks import MadeUpClicks
-    from executor.embeddings.exchanges import Places
-    from executor.recommender.engine import RecommenderEngine
-
     training = RecommenderTraining(global_batch=BATCH, precision="fp32")
-    sharding = parse_sharding("table:0-5=whole@0,1,0,0,1,0", spec.num_tables)
-    engine = RecommenderEngine(spec, sharding, training, Places(2, 2), torch.device("cpu"))
+    engine, clicks = engine_and_clicks(spec, "table:0-5=whole@0,1,0,0,1,0", training, jagged=False)
     arrived: list[str] = []
 
     def after(what: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -141,7 +134,7 @@ def _held_back(spec: Any) -> list[str]:
         tables.backward_exchange = after("shares", tables.backward_exchange)  # type: ignore[method-assign]
         tables.update = after("sums", tables.update)  # type: ignore[method-assign]
     engine.set_rate(0.1)
-    engine.step(MadeUpClicks(spec, BATCH, seed=0).slice(0, dist.get_rank(), 2))
+    engine.step(clicks(0))
     return arrived
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch.distributed as dist
 from effort import few
-from recommending import peak_among_others
+from recommending import engine_and_clicks, peak_among_others
 from test_recommender_runs import MIXED, plan_of
 
 from cost_models.errors import HostError, InputError, RunError
@@ -163,13 +163,7 @@ def _said(question: Any, layout: str) -> np.ndarray:
 
 
 def _counted(model: Any, training: RecommenderTraining, layouts: list[str]) -> list[list[int]]:
-    import torch
-    import torch.distributed as dist
     from torch.utils._python_dispatch import TorchDispatchMode
-
-    from executor.data.clicks import MadeUpClicks
-    from executor.embeddings.exchanges import Places
-    from executor.recommender.engine import RecommenderEngine
 
     class Counter(TorchDispatchMode):
         calls = 0
@@ -178,15 +172,13 @@ def _counted(model: Any, training: RecommenderTraining, layouts: list[str]) -> l
             self.calls += 1
             return func(*args, **(kwargs or {}))
 
-    ranks, found = dist.get_world_size(), []
+    found = []
     for layout in layouts:
-        sharding = parse_sharding(layout, model.num_tables)
-        engine = RecommenderEngine(model, sharding, training, Places(ranks, ranks), torch.device("cpu"))
+        engine, clicks = engine_and_clicks(model, layout, training, jagged=False)
         engine.set_rate(0.01)
-        clicks = MadeUpClicks(model, training.global_batch, seed=0).slice(0, dist.get_rank(), ranks)
-        engine.step(clicks)
+        engine.step(clicks(0))
         calls = []
-        for stage in engine.stages(clicks):
+        for stage in engine.stages(clicks(0)):
             with Counter() as counter:
                 stage()
             calls.append(counter.calls)
