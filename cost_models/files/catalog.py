@@ -190,7 +190,9 @@ def _entry(kind: Kind, noun: str, name: str, spec_type: type[S]) -> S:
     file; cached."""
     index = _index(kind)
     if name not in index:
-        raise UnknownNameError(noun, printable(name), index, hint=f"known names: meshwright catalog {kind}")
+        raise UnknownNameError(
+            noun, printable(name), index, hint=f"`meshwright catalog {kind}` lists known names"
+        )
     document = data_document(index[name])
     family, prefix = document.value, ("entries", name)
     if "entries" in family:

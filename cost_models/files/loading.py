@@ -197,7 +197,7 @@ def unknown_model(text: str) -> InputError:
         return InputError("`-` is no model; standard input is called `/dev/stdin`")
     if known_name(text, "clusters"):
         return InputError(f"`{printable(text)}` is a cluster, not a model", hint=_ORDER)
-    name, hint = text, "known names: meshwright catalog models"
+    name, hint = text, "`meshwright catalog models` lists known names"
     if is_hub_id(text):
         name = _OF_NO_SHAPE.sub("", text.rpartition("/")[2].lower())
         hint = f"for a model on Hugging Face give the folder with its config.json; {hint}"
@@ -222,7 +222,7 @@ def _unknown_cluster(text: str, gpus: int | None = None) -> InputError:
     if by_speed := [cluster.name for cluster in sorted(of_gpu, key=_speed_rank)]:
         message = f"`{printable(text)}` is a GPU, not a cluster; did you mean `{by_speed[0]}`?"
         return InputError(message, hint=f"clusters of it: {', '.join(by_speed)}")
-    hint = f"known names: meshwright catalog clusters; for your own: {TEMPLATE}"
+    hint = f"`meshwright catalog clusters` lists known names; for your own: {TEMPLATE}"
     return UnknownNameError("cluster", printable(text), catalog.names("clusters"), hint=hint)
 
 

@@ -197,7 +197,7 @@ def resolve_recommender(text: str | Document) -> RecommenderSpec:
             return catalog.load_recommender(catalogue_name)
         if not is_file(document):
             if known_name(document, "models"):
-                hint = "known names: meshwright catalog models"
+                hint = "`meshwright catalog models` lists known names"
                 raise InputError(f"`{document}` is a transformer; a recommender is needed here", hint=hint)
             raise unknown_model(document)
         folder, document = Path(document).parent, read_document(document)

@@ -84,7 +84,7 @@ def estimate_text(estimate: Estimate, *, searched: bool = False) -> str:
     most = estimate.microbatches
     fewest = min((min(pool.microbatches) for pool in estimate.replicas), default=most)
     number = f"{fewest} to " * (fewest != most) + counted(most, "microbatch")
-    speed = f"step {format_seconds(estimate.step_seconds)}, {utilisation_words(estimate)}, {rate}"
+    speed = f"step {format_seconds(estimate.step_seconds)} on paper, {utilisation_words(estimate)}, {rate}"
     lines = [wrapped(f"layout {layout}")]
     if searched and len(set(layout.layers)) > 1:
         subject = f"{counted(sum(layout.layers), 'block')} on {counted(layout.num_stages, 'stage')}"
@@ -104,7 +104,7 @@ def time_sentence(estimate: Estimate) -> str:
     """ "step 132.1 s = compute 112.6 + tp comm 14.4 (16.6 more overlapped) + ...": the parts of the busiest rank."""
     unit = time_unit(estimate.step_seconds)
     parts = parts_sentence(estimate.time, unit, hidden=estimate.hidden_comm)
-    return wrapped(f"step {in_unit(estimate.step_seconds, unit)} {unit[0]} = {parts}")
+    return wrapped(f"step {in_unit(estimate.step_seconds, unit)} {unit[0]} on paper = {parts}")
 
 
 def memory_sentence(estimate: Estimate) -> str:

@@ -153,7 +153,9 @@ def why_not_text(answer: WhyNot, plan: Estimate) -> str:
         kept_out = "; the plan's restrictions kept it out" if answer.excluded else ""
         sentence = f"{name} is faster: {seconds}, placed as {rival.layout.brief}{kept_out}. The plan {parts}."
     else:
-        sentence = f"{name} is slower: {seconds} at its best, {rival.layout.brief}. The plan {parts}."
+        sentence = (
+            f"{name} is slower: at its best ({rival.layout.brief}) it takes {seconds}. The plan {parts}."
+        )
     notes = [wrapped(f"The search leaves it out: {what}.") for what in answer.left_out]
     return "\n".join([wrapped(sentence), *notes, *read])
 

@@ -33,7 +33,7 @@ def question_header(question: Question, trust: Trust, *, subject: str = "") -> s
         f"{format_count(training.tokens_per_step)} tokens/step ({training.in_words}, {training.precision})"
     )
     if question.confidence > EVEN:
-        words += f", to fit with {100 * question.confidence:.4g} %"
+        words += f", to fit with probability {100 * question.confidence:.4g} %"
     profile = f"hardware profile {trust}"
     if mixed:
         names = sentence_list([pool.hardware.name for pool in question.pools])
@@ -113,5 +113,5 @@ def certificate_sentence(certificate: Certificate, best_seconds: float) -> str:
     if certificate.proved_by == "ilp":
         words += "; by one integer program over all of them"
     elif settled is not None and settled.layouts > 1:
-        words += f"; an integer program over the last {counted(settled.layouts, 'layout')} confirms it"
+        words += f"; an integer program over the {counted(settled.layouts, 'layout')} left confirms it"
     return wrapped(f"{words[0].upper()}{words[1:]}")

@@ -94,7 +94,7 @@ class ShardingExplained(Answer):
             first = worst.tables[0]
             name, without = self.plan.model.table_names[first.table], first.without_seconds
             bottleneck = (
-                f"Bottleneck: {name} (`{first.placement.option}`) with {precise(first.seconds)} of"
+                f"Costliest table: {name} (`{first.placement.option}`) takes {precise(first.seconds)} of"
                 f" {worst.stage} on GPU {worst.gpu}; without it the step would take"
                 f" {precise(without)} ({change(priced.step_seconds, without)})."
             )

@@ -182,7 +182,7 @@ def beside_facts(optimum: Optimum, advice: Recommendation | None) -> Iterator[Fa
     if advice is not None and advice.classical is not None and advice.classical.axes:
         words = _rival_words(advice.estimate, advice.classical.estimate)
         on_one_line = words if len(words) <= _ONE_LINE else words.rpartition(", ")[0]  # without its memory
-        yield Fact(name="classical", value=on_one_line)
+        yield Fact(name="by hand", value=on_one_line)
 
 
 def runner_up_facts(

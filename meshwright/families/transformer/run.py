@@ -218,7 +218,7 @@ def emulation_text(report: EmulationReport, plan: Plan) -> Iterator[str | Table]
 
 
 _HINT = (
-    "Where the time of a step goes only a trace tells: profile two or three steps and give --trace ({}: {})"
+    "Only a trace tells where the time of a step goes: profile two or three steps and give --trace ({}: {})"
 )
 _LEAST_LOST = 0.001
 """Share of the time that is worth a word."""

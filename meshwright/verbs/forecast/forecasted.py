@@ -56,7 +56,7 @@ def ask(options: ForecastOptions) -> Forecasted:
     price = problems.read(read_flag, "--price", options.price, read_price, _UNREAD)
     start = problems.read(read_flag, "--start", options.start, _date, _UNREAD)
     problems.require()
-    assumed = f"operations `{DEFAULT_OPERATIONS}`, as nothing is said of yours (--operations)"
+    assumed = f"failures, restarts and storage of `{DEFAULT_OPERATIONS}` where you state none (--operations)"
     job, expected = _job(question, plan)
     return Forecasted(
         question=question,
@@ -314,7 +314,7 @@ class Forecasted(Answer):
         longer = replace(outlook, interval=min(10 * outlook.interval, outlook.job.steps))
         if longer.interval > outlook.interval:
             later = longer.seconds - outlook.seconds
-            words += f"; ten times as rarely ends it {f'{_time(later)} later' if later >= 1 else 'no later'}"
+            words += f"; ten times less often ends it {f'{_time(later)} later' if later >= 1 else 'no later'}"
         return words
 
     def _failures(self) -> str:

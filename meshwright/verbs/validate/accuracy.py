@@ -159,7 +159,7 @@ _NOTHING = "-"
 _MAX_REASONS = 8
 _STEP_TIME = (
     "Step time. Errors are predicted / measured - 1; bias: their mean; tau: rank correlation within sweeps; regret,"
-    " worst: how much slower the layout with the best prediction ran than the fastest of its sweep, on average and at"
+    " worst: how much slower the layout predicted fastest ran than the fastest of its sweep, on average and at"
     " worst."
 )
 _CHOICES = (
@@ -167,7 +167,7 @@ _CHOICES = (
     " in 90 %: of all pairs of layouts, the share whose measured ratio of times lay in the model's 90 % interval."
 )
 _MEMORY = (
-    "Memory. Caught: runs out of memory that were predicted so; alarms: runs that fitted but were predicted not to;"
+    "Memory. Caught: out-of-memory runs that were predicted to be; alarms: runs that fitted but were predicted not to;"
     " precision: share of predictions of running out that were right."
 )
 
@@ -239,7 +239,7 @@ def chance_table(predictions: Sequence[Prediction]) -> Table | None:
 
 def chances_heading(predictions: Sequence[Prediction]) -> str:
     """Heading on the columns of the table of chances, and on their Brier score."""
-    words = "Runs by their predicted probability of fitting: its mean, and the share that fitted."
+    words = "Runs grouped by predicted probability of fitting, with its mean and the share that fitted."
     if (scores := brier_scores(predictions)) is None:
         return words
     return f"{words} Brier score {scores[0]:.3f}; with the same probability for every run {scores[1]:.3f}."
@@ -251,7 +251,7 @@ def summary(predictions: Sequence[Prediction], *, anchors: int) -> str:
     anchored = sum(one.anchor for one in predictions)
     words = [f"{counted(len(predictions) - skipped - anchored, 'row')} predicted", f"{skipped} skipped"]
     if anchors:
-        words.append(f"{anchored} given as anchors, {anchors} a sweep of one framework and GPU")
+        words.append(f"{anchored} used to correct the others, {anchors} per framework and GPU")
     return wrapped(", ".join(words))
 
 
