@@ -125,7 +125,8 @@ def question_text(question: RecommenderQuestion, priced: RecommenderEstimate) ->
     error = "never compared with a run"
     if tables.median_error is not None:
         error = f"median error {percent(tables.median_error)} over {counted(tables.validated_runs, 'run')}"
-    trust = f"stack {question.stack.name}; hardware profile {question.hardware.name}, embedding profile {tables.name} ({error})"
+    profiles = f"hardware profile {question.hardware.name}, embedding profile {tables.name} ({error})"
+    trust = f"stack {question.stack.name}; {profiles}"
     return "\n".join([wrapped(words), wrapped(trust)])
 
 

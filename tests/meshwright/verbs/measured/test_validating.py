@@ -86,7 +86,7 @@ def test_anchors_leave_the_score(capsys, table) -> None:
     document = json.loads(run(capsys, "--runs", str(table), "--anchors", "3", "--json")[1])
     assert [row["anchor"] for row in document["rows"]] == [True, False, True, True, False, False]
     assert document["sources"][0]["timed_predicted"] == 1
-    assert "3 given as anchors" in run(capsys, "--runs", str(table), "--anchors", "3")[1]
+    assert "3 used to correct the others" in run(capsys, "--runs", str(table), "--anchors", "3")[1]
 
 
 def test_a_page_with_plots(capsys, table, tmp_path) -> None:
