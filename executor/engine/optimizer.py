@@ -208,7 +208,7 @@ class Optimizer:
         if self._name == "sgd":
             return torch.optim.SGD(parameters, lr=rate, foreach=False)
         if self._name == "lamb":
-            return Lamb(parameters, rate=rate, betas=_BETAS, decay=_WEIGHT_DECAY)
+            return Lamb(parameters, rate=rate)
         return torch.optim.AdamW(parameters, lr=rate, betas=_BETAS, weight_decay=_WEIGHT_DECAY, fused=True)
 
     def _norm(self) -> float:
@@ -313,11 +313,9 @@ class Slice:
 class Lamb(torch.optim.Optimizer):
     """LAMB for this rank's slices of some parameters; `connect` it before its first step."""
 
-    def __init__(
-        self, updated: Sequence[nn.Parameter], *, rate: float, betas: tuple[float, float], decay: float
-    ) -> None:
+    def __init__(self, updated: Sequence[nn.Parameter], *, rate: float) -> None:
         super().__init__(updated, {"lr": rate})
-        self._updated, self._betas, self._decay = list(updated), betas, decay
+        self._updated, self._betas, self._decay = list(updated), _BETAS, _WEIGHT_DECAY
         self._norms: WholeNorms | None = None
         self._slices: list[Slice] = []
         self._ratios: list[Tensor] | None = None

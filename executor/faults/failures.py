@@ -314,18 +314,20 @@ def failure_error(
         if "headline" in failure:
             return error_of_fields(failure)
     headline, failed = _cause(folder, failures, ranks, live_ranks, called=bool(live_ranks))
-    resumable: dict[str, Any] = {"problems": [last_checkpoint(saved)], "hint": ON if saved else ON_WITHOUT}
+
+    def resumable(headline: str) -> RunError:
+        return RunError(headline, problems=[last_checkpoint(saved)], hint=ON if saved else ON_WITHOUT)
+
     if hung := [failure for failure in failures if "step" in failure]:
         reasons = {one["rank"]: f"{one['reason']}: {' > '.join(one['frames'])}" for one in hung}
         problems = [Problem(f"rank {rank}", reason) for rank, reason in reasons.items()]
         problems += [] if saved is None else [last_checkpoint(saved)]
         return RunError(headline, problems=problems, hint="--timeout is how long a rank may stand still")
     if failed is None and headline != _UNKNOWN:
-        return RunError(headline, **resumable)
+        return resumable(headline)
     if failed is None:
         if not folder.is_dir():
-            reason = f"the run's folder `{folder}` was deleted or moved while it went on"
-            return RunError(reason, **resumable)
+            return resumable(f"the run's folder `{folder}` was deleted or moved while it went on")
         if (full := no_room(folder, saved)) is not None:
             return full
         lines = last_lines([*logs.rglob("stderr.log"), logs / "torchrun.log"])

@@ -259,18 +259,10 @@ class Course:
 
     def fields(self, model: str, step_seconds: Sequence[float]) -> dict[str, Any]:
         """The fields that reports of every family have; `step_seconds` of each measured step."""
-        return {
-            "model": model,
-            "environment": self.environment,
-            "seed": self.seed,
-            "warm_up_steps": self.warm_up,
-            "first_step": self.first_step,
-            "losses": tuple(self.losses),
-            "gradient_norms": tuple(self.gradient_norms),
-            "step_seconds": statistics.median(step_seconds),
-            "quickest_step_seconds": min(step_seconds),
-            "notes": tuple(self.notes),
-        }
+        shared = {name: getattr(self, name) for name in ("environment", "seed", "first_step")}
+        lists = {name: tuple(getattr(self, name)) for name in ("losses", "gradient_norms", "notes")}
+        times = {"step_seconds": statistics.median(step_seconds), "quickest_step_seconds": min(step_seconds)}
+        return {"model": model, "warm_up_steps": self.warm_up, **shared, **lists, **times}
 
 
 _SLOWEST_SHARE = 8
