@@ -288,7 +288,7 @@ def _read_as(request: Request, training: TrainingSpec) -> Iterator[str]:
 
 
 _MOST_BYTES = 100_000_000
-"""Most bytes of a file of lengths, some ten million documents."""
+"""Largest file of lengths in bytes: some ten million documents."""
 _HINT = "write --lengths 'lognormal(600,0.9)': mean in tokens, deviation of the logarithms; or name a file of lengths"
 _LOGNORMAL = re.compile(r"\s*lognormal\s*\(\s*([^,()]+),([^,()]+)\)\s*")
 
@@ -420,8 +420,7 @@ def with_parts(
 
 
 def images_of(model: TransformerSpec, training: TrainingSpec) -> TransformerSpec:
-    """Give a diffusion transformer images of as many patches as the job's sequence has tokens; return other models
-    unchanged.
+    """Model whose images have as many patches as the job's sequence has tokens, if it is a diffusion transformer.
 
     Raises:
         InputError: they are no square.

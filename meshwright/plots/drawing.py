@@ -49,9 +49,8 @@ class Drawing:
     @property
     def points(self) -> list[dict[str, Any]]:
         """The data as rows."""
-        return [
-            {str(name): value for name, value in row.items()} for row in self.frame.to_dict(orient="records")
-        ]
+        rows = self.frame.to_dict(orient="records")
+        return [{str(name): value for name, value in row.items()} for row in rows]
 
     def save(self, path: str | Path) -> None:
         """Write PNG, SVG or PDF, by suffix. Raises InputError: another suffix."""

@@ -126,9 +126,8 @@ def _draw_errors(axes: Axes, frame: Frame, rows: list[str], colours: dict[str, s
     shift = {run: few * 0.2 * (number - (len(colours) - 1) / 2) for number, run in enumerate(colours)}
     for row, quantity in enumerate(rows):
         runs = frame[frame["quantity"] == quantity]
-        for run, value, place in zip(
-            runs["label"], runs["error"], runs["error"].clip(-edge, edge), strict=True
-        ):
+        places = runs["error"].clip(-edge, edge)
+        for run, value, place in zip(runs["label"], runs["error"], places, strict=True):
             area, mark = (26, "o") if value == place else (32, "<" if value < 0 else ">")
             look: style.Look = {"color": colours[run], "alpha": 0.8, "linewidths": 0}
             axes.scatter(place, row + shift[run], s=area, marker=mark, **look)

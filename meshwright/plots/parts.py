@@ -120,9 +120,8 @@ def draw_memory_bars(
     axes.set_xticks(range(0, count, step))
     for bar in range(0, count, step):
         height, room, limit = totals[bar] / scale, _LABEL_HEIGHT * top, limits[bar] / scale
-        if (
-            near and height - 0.2 * room < limit < height + 1.2 * room
-        ):  # the line would run through the number
+        # the line would run through the number
+        if near and height - 0.2 * room < limit < height + 1.2 * room:
             height = limit + 0.05 * room
         number = axes.text(bar, height + 0.2 * room, f"{totals[bar] / scale:.1f}", ha="center")
         number.set_bbox(style.white_box(1.0, 0.6))
@@ -264,11 +263,8 @@ def _note(axes: Axes, label: Label) -> Annotation:
         "color": label.colour,
         "linespacing": 1.15,
     }
-    look |= {
-        "bbox": style.white_box(pad=0.8),
-        "arrowprops": {"arrowstyle": "-", **line},
-        "annotation_clip": False,
-    }
+    look |= {"bbox": style.white_box(pad=0.8), "arrowprops": {"arrowstyle": "-", **line}}
+    look["annotation_clip"] = False
     note = axes.annotate(label.text, label.at, (0, 0), textcoords="offset points", **look)
     note.set_in_layout(False)
     return note

@@ -128,9 +128,8 @@ def _time(request: PictureRequest) -> Drawing:
     elif len(pairs) == 1:
         request.budget.tell("searching for rivals")
         rivals = search_rivals(plans[0], PlanCache(plans[0]))
-        pairs += [(plans[0].question, rival) for rival in rivals if rival.layout != plans[0].layout][
-            : RIVALS - 1
-        ]
+        others = [rival for rival in rivals if rival.layout != plans[0].layout]
+        pairs += [(plans[0].question, rival) for rival in others[: RIVALS - 1]]
     return draw_time(pairs)
 
 
@@ -206,9 +205,8 @@ def draw_frontier(plan: Plan, estimate: Estimate, request: PictureRequest) -> Dr
         reason = f"a frontier lies between two objectives, not {len(names)}"
         raise InputError(reason, hint="write it like --between time,cost")
     tokens = options.tokens or question.training.tokens
-    goals = [
-        Goal(objective=name, tokens=tokens, price=options.price if name == "cost" else None) for name in names
-    ]
+    prices = {"cost": options.price}
+    goals = [Goal(objective=name, tokens=tokens, price=prices.get(name)) for name in names]
     (first, count), (second, _) = map(objective_of, goals)
     if count is not None:
         target = replace(target, training=target.training.model_copy(update={"tokens": count}))
@@ -454,9 +452,8 @@ def _ranks(request: PictureRequest) -> Drawing:
         reason = "tells nothing of what each rank did: it was read from another trainer's log"
         hint = f"meshwright plot accuracy {path} draws what it tells"
         raise InputError(f"`{path}` {reason}", hint=hint)
-    return Drawing.of(
-        ranks, frames.ranks_frame(report), report.slow_ranks, report.first_measured_step, subject
-    )
+    frame, first = frames.ranks_frame(report), report.first_measured_step
+    return Drawing.of(ranks, frame, report.slow_ranks, first, subject)
 
 
 @picture("time", RecommenderPlan)

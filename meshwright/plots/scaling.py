@@ -94,9 +94,8 @@ def _write_layouts(axes: Axes, gpu_ticks: list[int], lines: dict[str, Frame]) ->
             "color": _KINDS[kind][0],
             "annotation_clip": False,
         }
-        style.write_beside(
-            axes, kind, (0, 0), (-6, -down), xycoords=axes.transAxes, ha="right", weight="bold", **look
-        )
+        look |= {"xycoords": axes.transAxes, "ha": "right", "weight": "bold"}
+        style.write_beside(axes, kind, (0, 0), (-6, -down), **look)
         most_lines = 0
         for gpus, layout in zip(line["gpus"], line["layout"], strict=True):
             if gpus in row_above:
@@ -115,9 +114,8 @@ def _batch_words(kind: str, line: Frame) -> str:
 
 def scaling_finding(lines: dict[str, Frame], unit: str) -> str:
     """Speed at the last point over that at the first: of the strong line, or of the only one."""
-    kind, line = next(
-        ((kind, line) for kind, line in lines.items() if len(line) > 1), next(iter(lines.items()))
-    )
+    several = [(kind, line) for kind, line in lines.items() if len(line) > 1]
+    kind, line = [*several, *lines.items()][0]
     first, last, speed = line.iloc[0], line.iloc[-1], f"{unit}_per_second"
     if len(line) < 2:
         mfu = f", {percent(first['mfu'])} MFU" if "mfu" in first else ""
@@ -206,9 +204,8 @@ def far_links(frame: Frame, bandwidth: float, inside: str, subject: str) -> Figu
     several, one_domain = frame[frame["domains"] != 1], frame[frame["domains"] == 1]
     lines = {int(many): line.sort_values("bandwidth") for many, line in several.groupby("domains", sort=True)}
     subject = f"{subject}; beside points: axes that cross{unproven(frame)}"
-    figure, axes = style.new_chart(
-        9.6, 4.8, _far_links_finding(lines, one_domain, bandwidth, inside), subject
-    )
+    finding = _far_links_finding(lines, one_domain, bandwidth, inside)
+    figure, axes = style.new_chart(9.6, 4.8, finding, subject)
     axes.set_xscale("log", base=2)
     names = []
     for at, (domains, line) in enumerate(lines.items()):

@@ -134,9 +134,8 @@ def timeline(frame: Frame, ranks: int, subject: str, *, pools: Sequence[PoolSpan
         across = step_axes.get_xaxis_transform()
         style.write_beside(step_axes, span.name, ((start + end) / 2, 1.0), (0, 2), xycoords=across, **look)
     kinds = set(moves["kind"])
-    patches = [
-        Patch(facecolor=colour, label=name) for kind, (name, colour) in _MOVES.items() if kind in kinds
-    ]
+    looks = [look for kind, look in _MOVES.items() if kind in kinds]
+    patches = [Patch(facecolor=colour, label=name) for name, colour in looks]
     _pass_legend(figure, frame, ranks, patches)
     return figure
 
@@ -211,9 +210,8 @@ def _draw_passes(
     name, scale = unit
     actions = frame[(frame["start_seconds"] < span.end) & (frame["end_seconds"] > span.start)]
     middles, chunks = _row_of(actions["rank"], lanes), int(frame["chunk"].max()) + 1
-    colours = np.array(
-        [_pass_colour(*action, chunks) for action in zip(actions["kind"], actions["chunk"], strict=True)]
-    )
+    passes = zip(actions["kind"], actions["chunk"], strict=True)
+    colours = np.array([_pass_colour(*action, chunks) for action in passes])
     _draw_bars(axes, actions, middles, _PASS_BAR, colours, span, scale, 0.4 if share else 0.0)
     axes.set(xlim=(span.start / scale, span.end / scale), xlabel=f"time ({name})")
     style.linear_ticks(axes, "x")
@@ -277,9 +275,8 @@ def _pass_legend(figure: Figure, frame: Frame, ranks: int, patches: Sequence[Pat
         for kind in passes
         for chunk in named_chunks
     ]
-    handles += [
-        Patch(facecolor=colour, label=name) for kind, (name, colour) in _ONCE.items() if kind in kinds
-    ]
+    looks = [look for kind, look in _ONCE.items() if kind in kinds]
+    handles += [Patch(facecolor=colour, label=name) for name, colour in looks]
     handles += [Patch(facecolor="white", edgecolor=style.PALE, label="idle")] if ranks > 1 else []
     handles += patches
     columns = min(len(handles), 8 if len(passes) <= 2 else 6)

@@ -163,7 +163,7 @@ def _block(columns: Sequence[Column], width: int) -> list[str]:
 
 
 def _widths(columns: Sequence[Column], free: int) -> list[int]:
-    """Give each column its smallest width, and share the free characters evenly among columns that could use more."""
+    """Width of each column: the smallest one, and an even share of the free characters up to its longest cell."""
     widths = [column.least_width for column in columns]
     wishes = [column.need - column.least_width for column in columns]
     free = max(0, free - sum(widths))

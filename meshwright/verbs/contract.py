@@ -221,7 +221,7 @@ class Verbs(Protocol[P]):
         """A note where the plan in a file is priced otherwise today; else nothing."""
 
     def explain(self, plan: P) -> Answer:
-        """Explain a plan's bottlenecks, its rivals, and changes that would move it."""
+        """Explain bottlenecks of a plan, its rivals, and changes that would make it faster."""
 
     def chapters(self, plan: P, request: PageRequest) -> Iterator[Chapter]:
         """Chapters of a page on a plan: the answer, why, pictures, how far to trust it."""

@@ -67,7 +67,7 @@ class RecommenderRun(Running):
 
 
 class RecommenderRan(AnyRan[RecommenderReport]):
-    """Quantities that a run measured, beside the predicted ones."""
+    """Predicted and measured quantities of a run."""
 
     def csv_rows(self) -> list[dict[str, Any]]:
         report, predicted = self.report, self.report.plan.prediction

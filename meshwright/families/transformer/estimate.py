@@ -48,8 +48,8 @@ class Estimated(PlanAnswer):
     """Objective that holds the price of GPUs."""
 
     def answer(self, budget: Budget | None = None, top: int | None = None) -> Estimated:
-        """The answer itself, with its layout priced. Raises InputError: the layout cannot run, or the trainer refuses
-        it."""
+        """Price the layout and return the answer itself. Raises InputError: the layout cannot run, or the trainer
+        refuses it."""
         assert self.completed
         return self
 

@@ -46,7 +46,7 @@ from planner.space.restrictions import Restrictions
 
 
 class Explained(Answer):
-    """Bottlenecks of a plan, its advantages, and changes that would move it."""
+    """Bottlenecks of a plan, its advantages, and changes that would make it faster."""
 
     explanation: Explanation
     notes: tuple[str, ...] = ()
@@ -167,7 +167,7 @@ def figures(plan: Plan) -> dict[str, Any]:
 
 
 def explain(plan: Plan) -> Explained:
-    """Explain a plan's bottlenecks, its rivals, and changes that would move it."""
+    """Explain bottlenecks of a plan, its rivals, and changes that would make it faster."""
     notes = (*plan.notes, *notes_of(plan.question, plan.restrictions.read))
     return Explained(explanation=explanation_of(plan, priced_again(plan)), notes=notes)
 

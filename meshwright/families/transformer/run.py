@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class Ran(AnyRan[RunReport]):
-    """Quantities that a run measured; notebooks show the predicted ones beside."""
+    """Predicted and measured quantities of a run."""
 
     def csv_rows(self) -> list[dict[str, Any]]:
         return [

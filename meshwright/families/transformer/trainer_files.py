@@ -16,6 +16,7 @@ from cost_models.specs.cluster import MixedCluster
 from meshwright.families.transformer.estimate import Estimated
 from meshwright.inputs import questions
 from meshwright.inputs.problems import read_flag
+from meshwright.verbs.contract import option_word
 from meshwright.verbs.export import ImportOptions
 from planner.formats.deepspeed import read_deepspeed
 from planner.formats.fsdp2 import read_accelerate, read_axolotl
@@ -26,14 +27,8 @@ from planner.formats.registry import MARKS, is_command
 from planner.formats.settings import Reading, ReadOptions, also_settings, by_path, without
 from planner.formats.torchtitan import read_torchtitan
 
-_FLAGS = {
-    "model": "MODEL",
-    "global_batch": "--global-batch",
-    "sequence": "--sequence",
-    "precision": "--precision",
-    "training": "--training",
-}
-"""Option of a request → flag that repeats a value of the command."""
+_REPEATED = ("model", "global_batch", "sequence", "precision", "training")
+"""Options of a request that repeat values of a command."""
 _OF_SETTINGS = {
     "deepspeed": (read_deepspeed, ""),
     "accelerate": (read_accelerate, "deepspeed_config"),
@@ -68,15 +63,11 @@ def ask_import(kind: str, options: ImportOptions) -> Estimated:
 
 def _megatron_command(request: ImportOptions) -> Reading:
     """Read a command that starts Megatron-LM, or the script that holds it."""
-    _require_unsaid(request, tuple(_FLAGS), "command")
+    _require_unsaid(request, _REPEATED, "command")
     text = str(request.source) if is_command(str(request.source)) else read_text(Path(request.source))
-    place = {"cluster": request.cluster, "gpus": request.gpus}
-    return read_megatron(
-        launch_of(text, request.also or "", place),
-        gpus=questions.single_count(request.gpus),
-        stack=request.stack,
-        ignore=request.ignore,
-    )
+    launch = launch_of(text, request.also or "", {"cluster": request.cluster, "gpus": request.gpus})
+    gpus = questions.single_count(request.gpus)
+    return read_megatron(launch, gpus=gpus, stack=request.stack, ignore=request.ignore)
 
 
 def _settings_file(kind: str, request: ImportOptions) -> Reading:
@@ -146,7 +137,7 @@ def _options(request: ImportOptions, parse: Callable[[str], dict[str, Any]]) -> 
 
 def _torchtitan_recipe(request: ImportOptions) -> Reading:
     """Read a recipe of torchtitan, a Python file or TOML."""
-    _require_unsaid(request, tuple(name for name in _FLAGS if name != "model"), "recipe")
+    _require_unsaid(request, _REPEATED[1:], "recipe")
     text, options = read_text(Path(request.source)), _options(request, also_settings)
     if not request.model:
         return read_torchtitan(text, str(request.source), None, options)
@@ -157,7 +148,7 @@ def _torchtitan_recipe(request: ImportOptions) -> Reading:
 
 def _nemo_file(request: ImportOptions) -> Reading:
     """Read what NeMo trains: the YAML of a GPT of NeMo 1, or a recipe of Megatron Bridge."""
-    _require_unsaid(request, tuple(_FLAGS), "file")
+    _require_unsaid(request, _REPEATED, "file")
     options = _options(request, overrides)
     if Path(request.source).suffix == ".py":
         return read_bridge(read_text(request.source), options)
@@ -168,6 +159,7 @@ def _nemo_file(request: ImportOptions) -> Reading:
 
 
 def _require_unsaid(request: ImportOptions, names: tuple[str, ...], source: str) -> None:
-    if twice := [_FLAGS[name] for name in names if getattr(request, name)]:
+    """Raise InputError where options are given that the source states."""
+    if twice := [option_word(name) for name in names if getattr(request, name)]:
         problems = [Problem(one, f"the {source} says it") for one in twice]
         raise InputError(f"said beside a {source} that says it", problems=problems, hint="leave it out")

@@ -136,9 +136,8 @@ class Calibrated(SavedAnswer):
     def view(self) -> Iterator[str | Table]:
         """Text that `meshwright calibrate --from-run` prints: the runs, and the factors that they settle."""
         number, start = len(self.reports), self.refinement.start.source
-        yield wrapped(
-            f"{self.profile.name}: moved by {counted(number, 'run')} on {self.machine}; from: {start}"
-        )
+        moved = f"moved by {counted(number, 'run')} on {self.machine}"
+        yield wrapped(f"{self.profile.name}: {moved}; from: {start}")
         yield from ("", self._runs_table())
         yield "(before: of the plan that ran; noise: what the middle half of its steps spans)"
         factors = self.factors()
@@ -486,9 +485,8 @@ def _fit_text(fit: StepTimeFit) -> Iterator[str | Table]:
         yield wrapped(f"These rows do not determine, and leave as before: {sentence_list(silent)}")
     far = [(run, error) for run, error in fit.residuals.items() if abs(error) > _FAR]
     far.sort(key=lambda item: -abs(item[1]))
-    words = [
-        f"{printable(run, _MAX_ID_CHARACTERS)} {percent(error, '+.0%')}" for run, error in far[:_MAX_FAR]
-    ]
+    named = [(printable(run, _MAX_ID_CHARACTERS), error) for run, error in far[:_MAX_FAR]]
+    words = [f"{run} {percent(error, '+.0%')}" for run, error in named]
     words += [f"{len(far) - _MAX_FAR} more"] if len(far) > _MAX_FAR else []
     if words:
         yield wrapped(f"Far off still: {sentence_list(words)}; look at these rows again")
