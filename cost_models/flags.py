@@ -112,9 +112,9 @@ def argument(metavar: str, help: str = "", *, kind: Any = None, **extra: Any) ->
     return {_FLAG: Flag(metavar=metavar, help=help, kind=kind, panel="argument", **extra)}
 
 
-def plan_file(help: str = "Plan file written by `meshwright plan -o`.") -> Mapping[str, Flag]:
+def plan_file() -> Mapping[str, Flag]:
     """Metadata for a dataclass field that takes a plan, which the command line reads from a plan file."""
-    return argument("PLAN", help, kind=Path, completion="plans")
+    return argument("PLAN", kind=Path, completion="plans")
 
 
 def flags_of(options: type[Any]) -> dict[str, Flag]:

@@ -16,9 +16,9 @@ from cost_models.specs.recommender.training import RecommenderTraining as Recomm
 from cost_models.specs.training import TrainingSpec as TrainingSpec
 from cost_models.specs.transformer import TransformerSpec as TransformerSpec
 from executor.microbenchmarks.calibrate import calibrate as calibrate
-from meshwright.families.recommender.explained import ShardingAdvised as ShardingAdvised
-from meshwright.families.recommender.planned import ShardingEstimated as ShardingEstimated
-from meshwright.families.recommender.planned import ShardingPlanned as ShardingPlanned
+from meshwright.families.recommender.explain import ShardingAdvised as ShardingAdvised
+from meshwright.families.recommender.plan import ShardingEstimated as ShardingEstimated
+from meshwright.families.recommender.plan import ShardingPlanned as ShardingPlanned
 from meshwright.families.recommender.serving import CacheServed as CacheServed
 from meshwright.families.recommender.serving import ServedRecommender as ServedRecommender
 from meshwright.families.transformer.compare import Compared as Compared
@@ -28,8 +28,8 @@ from meshwright.families.transformer.explain import Advised as Advised
 from meshwright.families.transformer.explain import Explained as Explained
 from meshwright.families.transformer.explain import NotChosen as NotChosen
 from meshwright.families.transformer.largest import Largest as Largest
-from meshwright.families.transformer.planned import Planned as Planned
-from meshwright.families.transformer.planned import Ranked as Ranked
+from meshwright.families.transformer.plan import Planned as Planned
+from meshwright.families.transformer.plan import Ranked as Ranked
 from meshwright.families.transformer.run import Emulated as Emulated
 from meshwright.families.transformer.run import Measured as Measured
 from meshwright.families.transformer.run import Ran as Ran

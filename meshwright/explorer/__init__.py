@@ -72,7 +72,6 @@ def _start(options: ExploreOptions) -> Start:
         require_verb(verbs_of_model(name), "explore")
         return start_of(options)
     if words := [option_word(one) for one in given_flags(options) if one not in ("tokens", "operations")]:
-        raise InputError(
-            "a plan file says what is asked", hint=f"leave out {sentence_list(words)}, or turn it on the page"
-        )
+        hint = f"leave out {sentence_list(words)}, or turn it on the page"
+        raise InputError("a plan file says what is asked", hint=hint)
     return start_of_plan(plan_of(name), tokens=options.tokens, operations=options.operations)

@@ -27,7 +27,7 @@ from executor.launch.environment import imports_of_workers
 from meshwright.explorer.questions import CONTROLS, ControlledQuestion, Start, read_controls
 from meshwright.families.transformer.explain import explain
 from meshwright.families.transformer.pictures import reasons
-from meshwright.families.transformer.planned import facts_of_file
+from meshwright.families.transformer.plan import facts_of_file
 from meshwright.families.transformer.question import TOP, PlanQuestion
 from meshwright.inputs.goals import confident
 from meshwright.pages.chapters import Block, Chapter, Listing, Picture
@@ -65,9 +65,8 @@ def error_messages(error: MeshwrightError) -> Iterator[Message]:
     if error.hint:
         lines.append(f"Hint: {error.hint}")
     title = "This cannot be asked" if isinstance(error, InputError) else "No answer"
-    yield _part(
-        "error", "This has no answer" if isinstance(error, InfeasibleError) else title, "\n".join(lines)
-    )
+    title = "This has no answer" if isinstance(error, InfeasibleError) else title
+    yield _part("error", title, "\n".join(lines))
 
 
 def answer(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
@@ -91,9 +90,7 @@ def _answer(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
     yield {"shown": request.shown}
     budget = Budget(time_limit=SEARCH_SECONDS)
     limits = confident(request.restrictions, request.question)
-    question = PlanQuestion(
-        question=request.question, objective=Objective(), restrictions=limits, pick="recommended"
-    )
+    question = PlanQuestion(question=request.question, objective=Objective(), restrictions=limits)
     planned, plan, facts = question.answer(budget, TOP), start.plan, None
     if plan is None or (question.question, limits) != (answered_question(plan), plan.user_restrictions):
         plan, facts = planned.plan, planned.facts

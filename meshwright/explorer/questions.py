@@ -239,9 +239,8 @@ def _named_entry(start_spec: S, name: str | None, kind: str, load: Callable[[str
         return start_spec
     catalogue_names = catalog.names(kind)  # type: ignore[arg-type]
     if name not in catalogue_names:
-        raise UnknownNameError(
-            kind.removesuffix("s"), printable(name), catalogue_names, hint="name files on the command line"
-        )
+        noun, hint = kind.removesuffix("s"), "name files on the command line"
+        raise UnknownNameError(noun, printable(name), catalogue_names, hint=hint)
     return load(name)
 
 

@@ -61,8 +61,10 @@ def compare_command(options: CompareFlags, output: Output) -> None:
 class ReshardOptions(Options):
     """Options of `reshard`."""
 
-    plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file("Where weights are."))
-    to: AnyPlan | str | Path = field(metadata=plan_file("Where they go: a plan file, or a layout."))
+    plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file())
+    """Where weights are."""
+    to: AnyPlan | str | Path = field(metadata=plan_file())
+    """Where they go: a plan file, or a layout."""
     states: bool = flag("", default=False)
     """Move optimizer states too."""
 

@@ -148,9 +148,8 @@ class Examined(Answer):
             "noise": ["" if one.noise is None else percent(one.noise) for one in checks],
         }
         if self.assumes:
-            columns["plan"] = [
-                "" if one.assumed is None else _amount(one.check, one.assumed) for one in checks
-            ]
+            assumed = [(one.check, one.assumed) for one in checks]
+            columns["plan"] = ["" if size is None else _amount(check, size) for check, size in assumed]
         busy = sorted({one.host for one in seen.hosts if one.load > _BUSY * one.cores + processes[one.host]})
         reason = "runs other work, too: its links look slower than they are"
         ends = [f"{host} {reason}" for host in busy] + list(self.notes)

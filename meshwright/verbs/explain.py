@@ -22,6 +22,7 @@ class ExplainOptions(Options):
     """Options of `explain`."""
 
     plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file())
+    """Plan file written by `meshwright plan -o`."""
 
 
 @as_keywords(ExplainOptions)
@@ -80,9 +81,8 @@ def explain_command(options: ExplainFlags, output: Output) -> None:
 class AdviseOptions(Searching):
     """Options of `advise`."""
 
-    plan: AnyPlan | HasPlan | str | Path = field(
-        metadata=plan_file("What is run today: a plan file of `estimate -o`.")
-    )
+    plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file())
+    """What is run today: a plan file of `estimate -o`."""
     layout: str | None = flag("LAYOUT", panel="subject")
     """Layout to use in place of the plan's."""
 

@@ -27,6 +27,7 @@ class ExportOptions(Options):
     """Options of `export`."""
 
     plan: str | Path | AnyPlan = field(metadata=plan_file())
+    """Plan file written by `meshwright plan -o`."""
     to: str = flag("TRAINER", f"{_TRAINERS}.", default=MISSING)
     partly: bool = switch()
     """Leave out what the trainer cannot express, and name it."""
@@ -92,7 +93,7 @@ class ImportOptions(Searching, Request, _Source):
         options = {name: getattr(self, name) for name in ("model", "cluster", "gpus")}
         kind = reader_of(str(self.source), self.trainer, options)
         if kind == "torchrec":
-            from meshwright.families.recommender.planned import ask_import as ask_sharding
+            from meshwright.families.recommender.plan import ask_import as ask_sharding
 
             return ask_sharding(self)
         from meshwright.families.transformer.trainer_files import ask_import

@@ -25,9 +25,8 @@ Paths = str | Path | Sequence[str | Path]
 class MeasureOptions(Options):
     """Options of `measure`."""
 
-    plan: AnyPlan | HasPlan | str | Path = field(
-        metadata=plan_file("What ran: a plan file, as `import -o` writes it.")
-    )
+    plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file())
+    """What ran: a plan file, as `import -o` writes it."""
     log: Paths = flag("FILE", kind=list[Path], default=())
     """Log of the job, compressed or not; repeatable."""
     trace: Paths = flag("FILE", kind=list[Path], default=())

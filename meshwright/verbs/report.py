@@ -36,6 +36,7 @@ class ReportOptions(Ending):
     """Options of `report`."""
 
     plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file())
+    """Plan file written by `meshwright plan -o`."""
     run: str | Path | None = field(default=None, metadata=argument("[REPORT]", kind=Path))
     """Of a run of the plan: run-report.json.
 

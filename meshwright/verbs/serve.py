@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 class ServeOptions(Options):
     """Options of `serve`."""
 
-    plan: ServingPlan | str | Path = field(
-        metadata=plan_file("Plan of a cache, written by `meshwright plan --serve -o`.")
-    )
+    plan: ServingPlan | str | Path = field(metadata=plan_file())
+    """Plan of a cache, written by `meshwright plan --serve -o`."""
     _: KW_ONLY
     requests: Path | None = flag("FILE")
     """Requests: a line of JSON each, tables and their ids."""

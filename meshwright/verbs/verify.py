@@ -30,6 +30,7 @@ class VerifyOptions(Proving):
     """Options of `verify`."""
 
     plan: str | Path | AnyPlan | ServingPlan = field(metadata=plan_file())
+    """Plan file written by `meshwright plan -o`."""
     _: KW_ONLY
     time_limit: float | None = flag("SECONDS", minimum=0.001, command_default=VERIFY_SECONDS)
     """Time limit of the proof; then the gap so far is printed."""
@@ -119,9 +120,8 @@ class Verified(Answer):
 
     def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each check."""
-        return [
-            {"check": one.name, "verdict": _VERDICTS[one.passed], "found": one.what} for one in self.checks
-        ]
+        found = [(one.name, _VERDICTS[one.passed], one.what) for one in self.checks]
+        return [dict(zip(("check", "verdict", "found"), row, strict=True)) for row in found]
 
     def document(self) -> dict[str, Any]:
         head = {"plan": str(self.path), "verified": self.passed, "proof": self.searched}

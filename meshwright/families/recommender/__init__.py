@@ -8,13 +8,9 @@ from typing import TYPE_CHECKING, Any
 from meshwright.verbs.contract import Choices, PreparedQuestion, Verbs
 
 if TYPE_CHECKING:
-    from meshwright.families.recommender.explained import (
-        ShardingAdvised,
-        ShardingExplained,
-        ShardingNotChosen,
-    )
-    from meshwright.families.recommender.planned import ShardingEstimated, ShardingQuestion, ShardingsCompared
-    from meshwright.families.recommender.running import RecommenderRun
+    from meshwright.families.recommender.explain import ShardingAdvised, ShardingExplained, ShardingNotChosen
+    from meshwright.families.recommender.plan import ShardingEstimated, ShardingQuestion, ShardingsCompared
+    from meshwright.families.recommender.run import RecommenderRun
     from meshwright.pages.chapters import Chapter
     from meshwright.plots.drawing import Draw
     from meshwright.verbs.estimate import EstimateOptions
@@ -53,17 +49,17 @@ class RecommenderVerbs(Verbs["RecommenderPlan"]):
         return pictures_of(RecommenderPlan)
 
     def ask(self, options: PlanOptions) -> ShardingQuestion:
-        from meshwright.families.recommender.planned import ask
+        from meshwright.families.recommender.plan import ask
 
         return ask(options)
 
     def ask_again(self, plan: RecommenderPlan) -> ShardingQuestion:
-        from meshwright.families.recommender.planned import ask_again
+        from meshwright.families.recommender.plan import ask_again
 
         return ask_again(plan)
 
     def ask_estimate(self, options: EstimateOptions) -> PreparedQuestion[ShardingEstimated]:
-        from meshwright.families.recommender.planned import ask_estimate
+        from meshwright.families.recommender.plan import ask_estimate
 
         return ask_estimate(options)
 
@@ -74,46 +70,46 @@ class RecommenderVerbs(Verbs["RecommenderPlan"]):
         return plan.notes
 
     def figures(self, plan: RecommenderPlan) -> dict[str, Any]:
-        from meshwright.families.recommender.explained import figures
+        from meshwright.families.recommender.explain import figures
 
         return figures(plan)
 
     def drift(self, plan: RecommenderPlan, name: object) -> str:
-        from meshwright.families.recommender.explained import drift
+        from meshwright.families.recommender.explain import drift
 
         return drift(plan, name)
 
     def explain(self, plan: RecommenderPlan) -> ShardingExplained:
-        from meshwright.families.recommender.explained import explain
+        from meshwright.families.recommender.explain import explain
 
         return explain(plan)
 
     def chapters(self, plan: RecommenderPlan, request: PageRequest) -> Iterator[Chapter]:
-        from meshwright.families.recommender.explained import chapters
+        from meshwright.families.recommender.explain import chapters
 
         return chapters(plan, request)
 
     def why_not(self, plan: RecommenderPlan, layout: str) -> ShardingNotChosen:
-        from meshwright.families.recommender.explained import why_not
+        from meshwright.families.recommender.explain import why_not
 
         return why_not(plan, layout)
 
     def advise(self, plan: RecommenderPlan, layout: str | None, budget: Budget) -> ShardingAdvised:
-        from meshwright.families.recommender.explained import advise
+        from meshwright.families.recommender.explain import advise
 
         return advise(plan, layout, budget)
 
     def compare(self, first: RecommenderPlan, choices: Choices, trainer: str | None) -> ShardingsCompared:
-        from meshwright.families.recommender.planned import compare
+        from meshwright.families.recommender.plan import compare
 
         return compare(first, choices)
 
     def verify(self, plan: RecommenderPlan, budget: Budget) -> Iterable[Check]:
-        from meshwright.families.recommender.explained import verify
+        from meshwright.families.recommender.explain import verify
 
         return verify(plan, budget)
 
     def running(self, plan: RecommenderPlan) -> RecommenderRun:
-        from meshwright.families.recommender.running import RecommenderRun
+        from meshwright.families.recommender.run import RecommenderRun
 
         return RecommenderRun(plan)

@@ -31,7 +31,7 @@ from cost_models.units import (
     parse_bytes,
 )
 from executor.requirements import require_torch
-from meshwright.families.recommender.planned import recommender_of
+from meshwright.families.recommender.plan import recommender_of
 from meshwright.inputs.problems import Problems, read_flag
 from meshwright.inputs.questions import cluster_of, read_host_memory, with_host_memory
 from meshwright.records import fields_of

@@ -13,7 +13,7 @@ from cost_models.expected import ExpectedStep, expected_step
 from cost_models.pipeline.pricing import LossPart, crossing, loss_part
 from cost_models.question import Question
 from cost_models.units import format_bytes, format_seconds
-from meshwright.families.transformer.planned import recommended_in_plan
+from meshwright.families.transformer.plan import recommended_in_plan
 from meshwright.records import fields_of
 from meshwright.records.estimates import (
     breakdown_rows,

@@ -11,7 +11,7 @@ from cost_models.expected import expected_step
 from cost_models.pipeline.pricing import crossing
 from cost_models.units import format_seconds
 from meshwright.families.transformer.explain import Explained, explain
-from meshwright.families.transformer.planned import facts_of_file
+from meshwright.families.transformer.plan import facts_of_file
 from meshwright.families.transformer.question import ClustersQuestion
 from meshwright.pages.chapters import Block, Chapter
 from meshwright.plots.drawing import Draw, Drawing, PictureRequest, PlotOptions

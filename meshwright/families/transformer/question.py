@@ -35,7 +35,7 @@ from planner.space.restrictions import Restrictions
 from planner.space.sizes import SYNTAX, parse_sizes
 
 if TYPE_CHECKING:
-    from meshwright.families.transformer.planned import Planned, Ranked
+    from meshwright.families.transformer.plan import Planned, Ranked
     from planner.answers.optimum import Offer
     from planner.plan import Plan
     from planner.search.search import Budget
@@ -86,7 +86,7 @@ class PlanQuestion:
             InfeasibleError: nothing fits, or nothing meets the deadline.
         """
         # what is wrong with a question is said before any of the search is imported
-        from meshwright.families.transformer.planned import Planned
+        from meshwright.families.transformer.plan import Planned
         from planner.answers.feasibility import with_remedies
         from planner.answers.optimum import optimise
         from planner.answers.recommend import recommend
@@ -139,7 +139,7 @@ class ClustersQuestion:
         Raises:
             InfeasibleError: nothing fits anywhere, or nothing meets the deadline.
         """
-        from meshwright.families.transformer.planned import Ranked
+        from meshwright.families.transformer.plan import Ranked
         from planner.answers.optimum import rank_offers
         from planner.search.search import Budget
 

@@ -180,10 +180,8 @@ class LinkedCluster(ClusterFile):
     def view(self) -> tuple[str | Table, ...]:
         fabric, rows, rings = self.draft.fabric, self.rows, self.groups
         nodes, gpus = counted(len(fabric.nodes), "node"), counted(fabric.gpus_per_node, "GPU")
-        shares = [
-            level.network * f"{row['oversubscription']:.3g}:1"
-            for level, row in zip(fabric.levels, rows, strict=True)
-        ]
+        pairs = zip(fabric.levels, rows, strict=True)
+        shares = [level.network * f"{row['oversubscription']:.3g}:1" for level, row in pairs]
         levels = {
             "level": [row["level"] for row in rows],
             "links": [row["kind"] for row in rows],

@@ -21,6 +21,7 @@ class ForecastOptions(Ending, Operations):
     """Options of `forecast`; operations may also be the report of a run that saved."""
 
     plan: Plan | HasPlan | str | Path = field(metadata=plan_file())
+    """Plan file written by `meshwright plan -o`."""
     tokens: str | float | None = tokens_flag()
     _: KW_ONLY
     every: int | None = flag("STEPS", minimum=1)

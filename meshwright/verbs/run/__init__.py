@@ -40,6 +40,7 @@ class RunFlags(Options, kw_only=True):
     """Options of `meshwright run` besides the fields of `RunConfig`, which are in `config`."""
 
     plan: Path = field(metadata=plan_file())
+    """Plan file written by `meshwright plan -o`."""
     dry_run: bool = switch(listed_after="profiler")
     """Build every stage without its devices; train nothing."""
     operations: str | None = flag("NAME", completion="operations", listed_after="every")
@@ -114,6 +115,7 @@ class EmulateOptions(Options):
     """Options of `emulate`."""
 
     plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file())
+    """Plan file written by `meshwright plan -o`."""
     rank: int = flag("R", default=0)
     """Rank of the plan to run."""
     _: KW_ONLY

@@ -77,9 +77,8 @@ def _with_flags() -> inspect.Signature:
     types = get_type_hints(RunConfig)  # without their bounds
     RunConfig.model_rebuild()  # a spec has no signature before it is built
     fields = inspect.signature(RunConfig).parameters.values()
-    return plain.replace(
-        parameters=[*parameters, *(field.replace(annotation=types[field.name]) for field in fields)]
-    )
+    typed = [field.replace(annotation=types[field.name]) for field in fields]
+    return plain.replace(parameters=[*parameters, *typed])
 
 
 run.__signature__ = _with_flags()  # type: ignore[attr-defined]

@@ -84,9 +84,8 @@ def _convert(options: ValidateFlags, table: Path, output: Output) -> None:
     rows = output.read(lambda: convert_table(table, stack=options.stack))
     skipped = sum(bool(cells.get("skipped")) for cells in rows)
     output.note(f"{counted(len(rows), 'run')}; {skipped} cannot be predicted, `skipped` says why")
-    output.show_text(
-        {"rows": rows}, rows, as_csv(rows), options.out, f"meshwright validate --runs {options.out}"
-    )
+    command = f"meshwright validate --runs {options.out}"
+    output.show_text({"rows": rows}, rows, as_csv(rows), options.out, command)
 
 
 def _check_folder(folder: Path | None, page: str) -> None:

@@ -214,10 +214,8 @@ def choice_table(choices: Sequence[ChoiceScore]) -> Table | None:
     for choice in choices:
         regrets = []
         for shares in (choice.point, choice.recommended):
-            regrets += [
-                _percent(statistics.mean(shares) if shares else None),
-                _percent(max(shares, default=None)),
-            ]
+            mean = statistics.mean(shares) if shares else None
+            regrets += [_percent(mean), _percent(max(shares, default=None))]
         sweeps, pairs = (str(number) if number else _NOTHING for number in (len(choice.point), choice.pairs))
         rows.append((printable(choice.source, 40), sweeps, *regrets, pairs, _percent(choice.covered)))
     return table(headers, rows, words=("source",)) if rows else None

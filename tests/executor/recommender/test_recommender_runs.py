@@ -18,7 +18,7 @@ from executor.launch.launch import run_plan
 from executor.measure.report import save_report
 from executor.recommender.training import RecommenderReport
 from executor.run_config import RunConfig
-from meshwright.families.recommender.running import RecommenderRun
+from meshwright.families.recommender.run import RecommenderRun
 from meshwright.records.runs import read_any_report, read_report
 from planner.recommender.plan import RecommenderPlan, make_recommender_plan
 

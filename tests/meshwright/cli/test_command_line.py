@@ -24,7 +24,7 @@ from cost_models.hugging_face.config import read_config
 from meshwright.cli import completion
 from meshwright.cli.frame import main
 from meshwright.explorer import ExploreOptions
-from meshwright.families.transformer.planned import odd_count_note
+from meshwright.families.transformer.plan import odd_count_note
 from meshwright.render.words import change_words, percent
 from meshwright.verbs.forecast import ForecastOptions
 from meshwright.verbs.plot import PlotOptions

@@ -12,7 +12,7 @@ from command_line import SHOP
 import meshwright as mw
 from cost_models.errors import InputError
 from cost_models.recommender.prices import estimate
-from meshwright.families.recommender.planned import Imported, ShardingEstimated, no_slower
+from meshwright.families.recommender.plan import Imported, ShardingEstimated, no_slower
 from meshwright.verbs.validate.accuracy import validate_recommenders
 from planner.explain.advice import LEAST_GAIN
 from planner.plan import load_any_plan

@@ -10,7 +10,7 @@ from typing import Any
 from cost_models.errors import InfeasibleError
 from cost_models.recommender.prices import RecommenderEstimate, estimate
 from cost_models.units import counted, format_bytes
-from meshwright.families.recommender.planned import sharding_of
+from meshwright.families.recommender.plan import sharding_of
 from meshwright.families.recommender.text import (
     binding_table,
     estimate_record,
