@@ -94,8 +94,8 @@ def _write_layouts(axes: Axes, gpu_ticks: list[int], lines: dict[str, Frame]) ->
             "color": _KINDS[kind][0],
             "annotation_clip": False,
         }
-        look |= {"xycoords": axes.transAxes, "ha": "right", "weight": "bold"}
-        style.write_beside(axes, kind, (0, 0), (-6, -down), **look)
+        title: style.Look = {**look, "xycoords": axes.transAxes, "ha": "right", "weight": "bold"}
+        style.write_beside(axes, kind, (0, 0), (-6, -down), **title)
         most_lines = 0
         for gpus, layout in zip(line["gpus"], line["layout"], strict=True):
             if gpus in row_above:
