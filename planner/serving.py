@@ -236,10 +236,8 @@ def serving_plan_in(document: Document) -> ServingPlan:
     check_kind(document, ServingPlan)
     require_ended(document)
     plan = validate(document, ServingPlan)
-    rows, max_rows = plan.cached_rows, [table.rows for table in plan.question.model.classes]
-    if len(rows) != len(max_rows) or any(
-        not 0 <= held <= limit for held, limit in zip(rows, max_rows, strict=True)
-    ):
+    rows, limits = plan.cached_rows, [table.rows for table in plan.question.model.classes]
+    if len(rows) != len(limits) or not all(0 <= row <= most for row, most in zip(rows, limits, strict=True)):
         words = f"`cached_rows` of `{document.source}` are not rows of its tables"
         raise InputError(words, hint="plan again")
     return plan

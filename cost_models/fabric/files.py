@@ -94,10 +94,9 @@ def from_topo(text: str, source: str, statement: UserStatement) -> LinkFile:
     wires = [wire for wire in _wires(topology, gpus, nics) if count > 1 or wire[-1] != "NIC"]
     for first, second, cell in wires:
         if cell in rates:
-            first_name, second_name = (names.get(end, f"{nodes}.{end}") for end in (first, second))
-            file.links += read_link(
-                {"from": first_name, "to": second_name, "bandwidth": rates[cell]}, source, problems
-            )
+            source_name, target = (names.get(end, f"{nodes}.{end}") for end in (first, second))
+            wire = {"from": source_name, "to": target, "bandwidth": rates[cell]}
+            file.links += read_link(wire, source, problems)
         else:
             problems.append(Problem(source, f"no bandwidth of `{cell}` is said"))
     if problems:
@@ -152,9 +151,7 @@ def _wires(topology: Topology, gpus: Sequence[str], nics: Sequence[str]) -> Iter
 
 _BLOCK = re.compile(r'^(Switch|Ca|Rt)\s+\d+\s+"([^"]+)"\s*#\s*"([^"]*)"', re.ASCII)
 _GPU_NODE = re.compile(r"gpu|[dh]gx|[abhv][1-4]00|gb?[23]00|mi[23]\d\d")
-_OTHER_HOSTS = re.compile(
-    r"login|control|head|master|m[gn]mt|admin|stor|nfs|oss|mds|lustre|gpfs|bastion|monitor"
-)
+_SERVICE = re.compile(r"login|control|head|master|m[gn]mt|admin|stor|nfs|oss|mds|lustre|gpfs|bastion|monitor")
 _PORT = re.compile(r'^\[(\d+)\]\S*\s+"([^"]+)"\[(\d+)\].*?\s(\d+)x([A-Z]{3}\d*)\s*(?:,.*)?$', re.ASCII)
 _LANES = {"SDR": 2, "DDR": 4, "QDR": 8, "FDR10": 10, "FDR": 13.64}
 _LANES |= {"EDR": 25, "HDR": 50, "NDR": 100, "XDR": 200}
@@ -187,14 +184,13 @@ def from_ibnetdiscover(text: str, source: str, statement: UserStatement) -> Link
     if other_hosts:
         hosts_by_shape = group_by(other_hosts, lambda host: re.sub(r"\d+", "#", host))
         words = ", ".join(fold(some) or shape for shape, some in hosts_by_shape.items())
-        file.notes.append(
-            f"{counted(len(other_hosts), 'host')} left out, no GPU nodes by name (--hosts): {words}"
-        )
+        left_out = f"{counted(len(other_hosts), 'host')} left out"
+        file.notes.append(f"{left_out}, no GPU nodes by name (--hosts): {words}")
     count = most_common(len(guids) for host, guids in hosts.items() if host not in other_hosts)
     small = [host for host, guids in hosts.items() if host not in other_hosts and 2 * len(guids) <= count > 1]
     if small:
-        hosts_left_out = f"{counted(len(small), 'host')} with half the adapters or fewer left out"
-        file.notes.append(f"{hosts_left_out}: {', '.join(small[:5])}")
+        left_out = f"{counted(len(small), 'host')} with half the adapters or fewer left out"
+        file.notes.append(f"{left_out}: {', '.join(small[:5])}")
     nodes = {host: guids for host, guids in hosts.items() if host not in (*other_hosts, *small)}
     name_of_guid = _known_names(devices, nodes)
     if statement.gpus is None:
@@ -223,7 +219,7 @@ def _other_hosts(hosts: list[str], pattern: str | None) -> list[str]:
     if pattern is not None:
         return [host for host in hosts if not fnmatchcase(host, pattern)]
     gpu_nodes = [host for host in hosts if _GPU_NODE.search(host.lower())]
-    gpu_nodes = gpu_nodes or [host for host in hosts if not _OTHER_HOSTS.match(host.lower())] or hosts
+    gpu_nodes = gpu_nodes or [host for host in hosts if not _SERVICE.match(host.lower())] or hosts
     return [host for host in hosts if host not in gpu_nodes]
 
 

@@ -74,9 +74,7 @@ def load_job(path: str | None, spec_type: type[S], overrides: Mapping[str, Any],
     document = Document(source="the training options", value={}) if path is None else read_document(path)
     check_kind(document, spec_type)
     given_fields = spec_type.model_fields if path is None else flag_values
-    flags: dict[Key, str] = {
-        (name,): _FLAGS.get(name, "--" + name.replace("_", "-")) for name in given_fields
-    }
+    flags: dict[Key, str] = {(one,): _FLAGS.get(one, "--" + one.replace("_", "-")) for one in given_fields}
     document = dataclasses.replace(document, value=document.value | flag_values, flags=flags)
     return validate(document, spec_type, readers(document.value))
 

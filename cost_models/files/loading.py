@@ -419,9 +419,8 @@ def resolve_model(text: str | Document) -> LoadedModel:
     if is_file(path / HUGGING_FACE_FILE):
         path = path / HUGGING_FACE_FILE
     elif not is_file(path):
-        if catalogue_name := known_name(text, "models"):
-            assumption = f"`{printable(text)}` is {catalogue_name} of the catalogue"
-            return _loaded(catalog.load_model(catalogue_name), (assumption,))
+        if known := known_name(text, "models"):
+            return _loaded(catalog.load_model(known), (f"`{printable(text)}` is {known} of the catalogue",))
         if is_hub_id(text) or not names_a_file(text):
             raise unknown_model(text)
     document = read_document(path)

@@ -155,12 +155,8 @@ def unread(config: Noted, redundant: Sequence[str] = ()) -> str:
     """Text that lists the config keys with a value that nothing has read; empty if there are none."""
     table = data_of("families.yaml")
     endings = tuple(table["of_no_price_endings"])
-    unread_keys = sorted(config.keys() - config.read - {*table["of_no_price"], *redundant})
-    keys = [
-        key
-        for key in unread_keys
-        if not key.endswith(endings) and config[key] not in (None, False, [], {}, "")
-    ]
+    rest = sorted(config.keys() - config.read - {*table["of_no_price"], *redundant})
+    keys = [key for key in rest if not key.endswith(endings) and config[key] not in (None, False, [], {}, "")]
     words = [f"{printable(key, limit=40)} {printable(str(config[key]), limit=30)}" for key in keys]
     remainder = f" and {len(words) - _MOST_UNREAD} more" if len(words) > _MOST_UNREAD else ""
     return ", ".join(words[:_MOST_UNREAD]) + remainder

@@ -279,24 +279,22 @@ def _read_seconds(
 def _update(question: RecommenderQuestion, ids: Array, distinct: Array, width: Array) -> Array:
     """Seconds per step to sort ids and sum the gradients of each row, (O,)."""
     measured, gradient = question.hardware.tables, width * question.training.exchange_bytes
-    max_efficiency = question.embedding.update_efficiency
+    share = question.embedding.update_efficiency
     if measured is not None:
-        rate = _rate(question, measured.sums, max_efficiency, width * FP32_BYTES)
+        rate = _rate(question, measured.sums, share, width * FP32_BYTES)
         return sum_bytes(ids, gradient, distinct, width) / rate
     sort = _streamed_seconds(question, ids * question.embedding.sort_bytes)
-    return sort + ids * gradient / _rate(question, (), max_efficiency, gradient)
+    return sort + ids * gradient / _rate(question, (), share, gradient)
 
 
 def _change(question: RecommenderQuestion, distinct: Array, rows: Array, width: Array) -> Array:
     """Seconds per step to read and write the rows of a batch with optimizer states, (O,), or all rows in
     order if the stack updates entire tables."""
-    measured, max_efficiency = question.hardware.tables, question.embedding.update_efficiency
+    measured, share = question.hardware.tables, question.embedding.update_efficiency
     if question.facts.updates_whole_tables:
-        return (
-            rows * 2 * _kept_bytes(question, width) / (question.cluster.gpu.memory_bandwidth * max_efficiency)
-        )
+        return rows * 2 * _kept_bytes(question, width) / (question.cluster.gpu.memory_bandwidth * share)
     points = () if measured is None else measured.changes.get(question.training.optimizer, ())
-    rate = _rate(question, points, max_efficiency, width * question.training.table_bytes)
+    rate = _rate(question, points, share, width * question.training.table_bytes)
     return change_bytes(distinct, _kept_bytes(question, width)) / rate
 
 
@@ -316,18 +314,14 @@ def _streamed_seconds(question: RecommenderQuestion, amount: Array) -> Array:
 
 
 def _rate(
-    question: RecommenderQuestion,
-    points: Points,
-    max_efficiency: float,
-    row_bytes: Array,
-    pooling: ArrayLike = 1.0,
+    question: RecommenderQuestion, points: Points, share: float, row_bytes: Array, pooling: ArrayLike = 1.0
 ) -> Array:
     """Bytes/s at which memory reads or writes rows of `row_bytes`, (O,): as measured at `points` or, without
-    points, the share `max_efficiency` of memory bandwidth for very long rows, and less for short rows."""
+    points, the share `share` of memory bandwidth for very long rows, and less for short rows."""
     bandwidth = question.cluster.gpu.memory_bandwidth
     if points:
         return bandwidth * efficiency(points, row_bytes, pooling)
-    return bandwidth * max_efficiency * (row_bytes / (row_bytes + question.embedding.half_row_bytes))
+    return bandwidth * share * (row_bytes / (row_bytes + question.embedding.half_row_bytes))
 
 
 def launch_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:

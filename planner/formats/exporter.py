@@ -120,20 +120,12 @@ class JobExport:
         self.sets("stack.context_parallel")  # said with the layout's `context`
 
     def sets(
-        self,
-        path: str,
-        settings: Written = NOTHING,
-        *,
-        differs: str = "",
-        when: object = True,
-        **more_settings: Any,
+        self, path: str, settings: Written = NOTHING, *, differs: str = "", when: object = True, **also: Any
     ) -> None:
         """Express a plan field by trainer settings, if `when` is true; `differs` says how their meaning
         differs."""
         if when:
-            self._answer(
-                path, {**settings, **more_settings}, "otherwise" if differs else "expressed", differs
-            )
+            self._answer(path, {**settings, **also}, "otherwise" if differs else "expressed", differs)
 
     def lacks(self, path: str, reason: str, *, when: object = True) -> None:
         """State that the trainer has no setting for the value of a plan field, if `when` is true."""

@@ -190,9 +190,8 @@ def stages_of(args: Arguments, blocks: int, pp: int) -> tuple[int, tuple[int, ..
         return vpp, layers
     first, last = (args.get(f"decoder_{end}_pipeline_num_layers") for end in ("first", "last"))
     if first is None and last is None:
-        first_extra, last_extra = (
-            args.get(f"account_for_{end}_in_pipeline_split") for end in ("embedding", "loss")
-        )
+        first_extra = args.get("account_for_embedding_in_pipeline_split")
+        last_extra = args.get("account_for_loss_in_pipeline_split")
         share, remainder = divmod(blocks + first_extra + last_extra, stages)
         if remainder:
             hint = "`--pipeline-model-parallel-layout` says uneven ones"

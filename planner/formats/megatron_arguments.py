@@ -294,11 +294,9 @@ def printed_arguments(text: str) -> tuple[dict[str, Any], list[str], list[str]]:
     """
     values, words, unknown = dict[str, Any](), list[str](), list[str]()
     earlier = TABLE.spelled("earlier")
-    for printed, text_value in _PRINTED.findall(text):
+    for printed, shown in _PRINTED.findall(text):
         name = earlier.get(f"--{printed.replace('_', '-')}", printed)
-        value = literal(
-            text_value.rpartition(".")[2] if re.match(r"torch\.|AttnBackend\.", text_value) else text_value
-        )
+        value = literal(shown.rpartition(".")[2] if re.match(r"torch\.|AttnBackend\.", shown) else shown)
         value = _DTYPES.get(value, value) if isinstance(value, str) else value
         row = TABLE.arguments.get(name)
         if name in values or value in (None, [], *([] if row is None else [row.default])):

@@ -28,9 +28,7 @@ OPERATIONS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {ast.Add: add, ast.
 OPERATIONS |= {ast.Eq: eq, ast.NotEq: ne, ast.Lt: lt, ast.LtE: le, ast.Gt: gt, ast.GtE: ge}
 """Operations on two numbers that are equal in Python and in a shell, by node of the syntax tree."""
 _OPERATIONS = OPERATIONS | {ast.FloorDiv: floordiv, ast.Div: truediv, ast.Mod: mod, ast.Is: eq, ast.IsNot: ne}
-_OPERATIONS[ast.In] = lambda one, container: (
-    one in (container if isinstance(container, list | dict) else _NOTHING)
-)
+_OPERATIONS[ast.In] = lambda one, values: one in (values if isinstance(values, list | dict) else _NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,18 +169,17 @@ class Module:
             case ast.UnaryOp(op=ast.USub(), operand=item):
                 return _operation(ast.Mult(), -1, self.value(item, names, depth))
             case ast.UnaryOp(op=ast.Not(), operand=item):
-                return not _require_known(self.value(item, names, depth))
+                return not _known_value(self.value(item, names, depth))
             case ast.BinOp(left, op, right) | ast.Compare(left, [op], [right]):
                 return _operation(op, self.value(left, names, depth), self.value(right, names, depth))
             case ast.BoolOp(op=op, values=values):
-                for operand in map(_require_known, [self.value(item, names, depth) for item in values]):
+                for operand in map(_known_value, [self.value(item, names, depth) for item in values]):
                     if bool(operand) == isinstance(op, ast.Or):
                         break
                 return operand
             case ast.IfExp(test=test, body=body, orelse=orelse):
-                return self.value(
-                    body if _require_known(self.value(test, names, depth)) else orelse, names, depth
-                )
+                branch = body if _known_value(self.value(test, names, depth)) else orelse
+                return self.value(branch, names, depth)
             case ast.Call():
                 return self._call(node, names, depth)
         raise LookupError
@@ -203,7 +200,7 @@ class Module:
         return Call(ast.unparse(node.func)[:200], arguments, keywords)
 
 
-def _require_known(value: Any) -> Any:
+def _known_value(value: Any) -> Any:
     """Return the value if it is known. Raises LookupError for an unknown value or a call."""
     if isinstance(value, Unknown | Call):
         raise LookupError

@@ -82,12 +82,8 @@ def _estimate(row: Mapping[str, str], values: Mapping[str, Any], options: Mappin
 _TARGETS = {"megatron": "megatron:TARGET", "torchtitan": "torchtitan:TARGET"}
 _TARGETS |= {"deepspeed": "deepspeed:TARGET", "nemo": "nemo:TARGET"}
 _TARGETS |= {"accelerate": "fsdp2:ACCELERATE", "axolotl": "fsdp2:AXOLOTL"}
-_OTHER_EXPORTERS = {
-    "torchrun": "torchrun:TORCHRUN",
-    "slurm": "torchrun:SLURM",
-    "torchrec": "torchrec:EXPORTER",
-}
-EXPORTERS = _TARGETS | _OTHER_EXPORTERS
+_SCRIPTS = {"torchrun": "torchrun:TORCHRUN", "slurm": "torchrun:SLURM"}
+EXPORTERS = _TARGETS | _SCRIPTS | {"torchrec": "torchrec:EXPORTER"}
 """Module and object in `planner.formats` of each exporter, by its name; imported on first use."""
 _SUFFIXES = {".py": ("nemo", "torchtitan"), ".toml": ("torchtitan",), ".json": ("deepspeed", "torchrec")}
 _SUFFIXES |= dict.fromkeys((".yaml", ".yml"), ("axolotl", "accelerate", "nemo"))
@@ -140,9 +136,8 @@ def reader_of(source: str, reader: str | None = None, options: Mapping[str, Any]
     hint = f"--from says it: {reader_names}"
     if reader is not None:
         if reader not in READERS:
-            raise UnknownNameError(
-                "trainer to import from", reader, READERS, hint=f"there are {reader_names}"
-            )
+            hint = f"there are {reader_names}"
+            raise UnknownNameError("trainer to import from", reader, READERS, hint=hint)
         return reader
     if is_command(source):
         return "megatron"

@@ -51,10 +51,8 @@ class State:
     def keep_to(self, rows: Ints) -> None:
         """Restrict units to the given option rows in further steps; a class with none of these rows is not
         restricted."""
-        allowed_rows = [class_rows[np.isin(class_rows, rows)] for class_rows in self.rows]
-        self.rows = [
-            some if len(some) else every for some, every in zip(allowed_rows, self.rows, strict=True)
-        ]
+        allowed = [class_rows[np.isin(class_rows, rows)] for class_rows in self.rows]
+        self.rows = [some if len(some) else every for some, every in zip(allowed, self.rows, strict=True)]
 
     @property
     def placement(self) -> Placement:
@@ -253,10 +251,8 @@ def repack(state: State, gpu: int, random: np.random.Generator) -> bool:
 
     def movable(from_gpu: int, to_gpu: int) -> dict[int, list[int]]:
         """Units with a shard on `from_gpu` and none on `to_gpu`, by option row, as slices of a table lie apart."""
-        units = units_of_gpu[from_gpu].items()
-        return {
-            row: [unit for unit in at if unit not in units_of_gpu[to_gpu].get(row, ())] for row, at in units
-        }
+        units, there = units_of_gpu[from_gpu].items(), units_of_gpu[to_gpu]
+        return {row: [unit for unit in at if unit not in there.get(row, ())] for row, at in units}
 
     for partner in random.permutation(partners)[:PAIRS].tolist():
         own_units, partner_units = movable(gpu, partner), movable(partner, gpu)

@@ -343,9 +343,8 @@ def rows_of(priced: PricedOptions, sharding: Sharding) -> tuple[int, ...]:
     rows = []
     for table, (class_index, placement) in enumerate(zip(class_of_table, sharding.tables, strict=True)):
         if (row := row_of.get((class_index, placement.option))) is None:
-            raise InputError(
-                f"{priced.name_of(table)} cannot be held as `{placement.option}`: it has no price"
-            )
+            name, option = priced.name_of(table), placement.option
+            raise InputError(f"{name} cannot be held as `{option}`: it has no price")
         rows.append(row)
     return tuple(rows)
 
@@ -440,10 +439,8 @@ def plan_sharding(
             raise RunError("no sharding that fits was found in time", hint="allow more with --time-limit")
         hint = "more memory gives it room"
         raise RunError("no sharding that fits was found, nor shown that there is none", hint=hint)
-    certificate, placements = (
-        certificate_of(search, objective, time.monotonic() - start),
-        dict(problem.preplaced),
-    )
+    certificate = certificate_of(search, objective, time.monotonic() - start)
+    placements = dict(problem.preplaced)
     for unit, row, at in zip(problem.units, search.best.row.tolist(), search.best.places, strict=True):
         placements |= {table: (pick, at) for table, pick in zip(unit, problem.rows.picks[row], strict=True)}
     in_order = [placements[table] for table in range(len(placements))]
@@ -458,15 +455,13 @@ def certificate_of(search: Search, objective: Objective, seconds: float = 0.0) -
     used = [priced.options[pick] for picks in problem.rows.picks for pick in picks]
     forms = sorted({str(option.form) for option in used})
     forms += ["copies of hot rows"] * any(option.hot for option in used)
-    held_text = (
-        f"held as {', '.join(forms)} in memory of {' and '.join(sorted({option.tier for option in used}))}"
-    )
+    tiers = " and ".join(sorted({option.tier for option in used}))
     places = counted(priced.gpus, "GPU") + f" in {counted(priced.nodes, 'node')}" * (priced.nodes > 1)
     units = f"{counted(len(problem.units), 'table')}, {len(problem.members)} of them distinct"
     fixed = f"; {counted(len(problem.preplaced), 'table')} where said" if problem.preplaced else ""
     return ShardingCertificate(
         objective=objective,
-        space=f"{units}, {held_text}, on all places of {places}{fixed}",
+        space=f"{units}, held as {', '.join(forms)} in memory of {tiers}, on all places of {places}{fixed}",
         method="flat" if search.flat else "two levels",
         solver=search.solver,
         tables=int(priced.counts.sum()),
