@@ -49,8 +49,8 @@ def frontier(frame: Frame, limit_bytes: float, subject: str) -> Figure:
     (unit, scale), (word, per_tick) = size_unit(right), style.count_unit(fastest)
     cloud = cloud.assign(x=cloud["peak_bytes"] / scale, y=cloud["tokens_per_second"] / per_tick)
     line = cloud[cloud["pareto"]].sort_values("x")
-    finding = _cloud_finding(frame, limit_bytes)
-    figure, axes = style.new_chart(9.0, 5.8, finding, _cloud_subject(subject, frame))
+    titles = _cloud_finding(frame, limit_bytes), _cloud_subject(subject, frame)
+    figure, axes = style.new_chart(9.0, 5.8, *titles)
     for layouts, area, colour in (
         (cloud[~cloud["fits"]], 9, style.FAINT),
         (cloud[cloud["fits"]], 9, style.PALE),
@@ -60,8 +60,8 @@ def frontier(frame: Frame, limit_bytes: float, subject: str) -> Figure:
         is_best = colour == style.BLUE
         points = axes.scatter(layouts["x"], layouts["y"], s=area, color=colour, linewidths=0)
         points.set(rasterized=not is_best, zorder=4 if is_best else 1)
-    steps = np.repeat(line["x"], 2)[1:], np.repeat(line["y"], 2)[:-1]
-    lines = axes.plot(*steps, color=style.BLUE, linewidth=1.6)
+    corners = np.repeat(line["x"], 2)[1:], np.repeat(line["y"], 2)[:-1]
+    lines = axes.plot(*corners, color=style.BLUE, linewidth=1.6)
     axes.set(xlim=(0, right / scale), ylim=(0, 1.16 * fastest / per_tick))
     words, texts = f"limit {format_bytes(limit_bytes)}", []
     if near:

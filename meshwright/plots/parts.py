@@ -257,14 +257,9 @@ def _move(
 
 def _note(axes: Axes, label: Label) -> Annotation:
     line: style.Look = {"linewidth": 0.6, "color": label.colour, "shrinkA": 0.5, "shrinkB": 2.5}
-    look: style.Look = {
-        "size": label.size,
-        "weight": label.weight,
-        "color": label.colour,
-        "linespacing": 1.15,
-    }
-    look |= {"bbox": style.white_box(pad=0.8), "arrowprops": {"arrowstyle": "-", **line}}
-    look["annotation_clip"] = False
-    note = axes.annotate(label.text, label.at, (0, 0), textcoords="offset points", **look)
+    look: style.Look = {"size": label.size, "weight": label.weight, "color": label.colour}
+    look |= {"linespacing": 1.15, "bbox": style.white_box(pad=0.8), "annotation_clip": False}
+    arrow = {"arrowstyle": "-", **line}
+    note = axes.annotate(label.text, label.at, (0, 0), textcoords="offset points", arrowprops=arrow, **look)
     note.set_in_layout(False)
     return note

@@ -88,14 +88,10 @@ def _write_layouts(axes: Axes, gpu_ticks: list[int], lines: dict[str, Frame]) ->
     down, row_above = _BELOW_POINTS, dict.fromkeys(gpu_ticks, "")
     across = axes.get_xaxis_transform()
     for kind, line in lines.items():
-        look: style.Look = {
-            "va": "top",
-            "size": _LAYOUT_SIZE,
-            "color": _KINDS[kind][0],
-            "annotation_clip": False,
-        }
-        title: style.Look = {**look, "xycoords": axes.transAxes, "ha": "right", "weight": "bold"}
-        style.write_beside(axes, kind, (0, 0), (-6, -down), **title)
+        look: style.Look = {"va": "top", "size": _LAYOUT_SIZE, "annotation_clip": False}
+        look["color"] = _KINDS[kind][0]
+        corner: style.Look = {"xycoords": axes.transAxes, "ha": "right", "weight": "bold"}
+        style.write_beside(axes, kind, (0, 0), (-6, -down), **corner, **look)
         most_lines = 0
         for gpus, layout in zip(line["gpus"], line["layout"], strict=True):
             if gpus in row_above:
@@ -114,8 +110,8 @@ def _batch_words(kind: str, line: Frame) -> str:
 
 def scaling_finding(lines: dict[str, Frame], unit: str) -> str:
     """Speed at the last point over that at the first: of the strong line, or of the only one."""
-    several = [(kind, line) for kind, line in lines.items() if len(line) > 1]
-    kind, line = [*several, *lines.items()][0]
+    kind = next((kind for kind in lines if len(lines[kind]) > 1), next(iter(lines)))
+    line = lines[kind]
     first, last, speed = line.iloc[0], line.iloc[-1], f"{unit}_per_second"
     if len(line) < 2:
         mfu = f", {percent(first['mfu'])} MFU" if "mfu" in first else ""

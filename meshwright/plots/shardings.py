@@ -112,8 +112,8 @@ def tiers(frame: Frame, subject: str) -> Figure:
         frame: as `meshwright.records.shardings.tiers_frame` has it.
         subject: which plan.
     """
-    tiers = frame.groupby("tier", sort=False)
-    panels = {_TIER_WORDS[tier]: bars.reset_index(drop=True) for tier, bars in tiers}
+    groups = frame.groupby("tier", sort=False)
+    panels = {_TIER_WORDS[tier]: bars.reset_index(drop=True) for tier, bars in groups}
     figure = style.new_figure(9.6, 4.8, _tiers_finding(panels), subject)
     widths = [max(len(bars), 2) ** 0.5 for bars in panels.values()]
     charts = figure.subplots(1, len(panels), width_ratios=widths, squeeze=False)[0]
@@ -174,8 +174,8 @@ def places(frame: Frame, subject: str) -> Figure:
         axes.barh(shards["table"].map(rows), 1.0, left=shards["gpu"] - 0.5, hatch=hatch, **look)
     hot = tables["table"][tables["hot"] > 0].map(rows) - 0.33
     axes.barh(hot, gpus, left=-0.5, height=0.22, color=style.GREEN, linewidth=0, zorder=3)
-    sizes = map(format_bytes, tables["bytes"])
-    names = [f"{name}  {size}" for name, size in zip(tables["name"], sizes, strict=True)]
+    sizes = zip(tables["name"], tables["bytes"], strict=True)
+    names = [f"{name}  {format_bytes(size)}" for name, size in sizes]
     axes.set_yticks(range(len(tables)), names, size=8)
     axes.set(ylim=(len(tables) - 0.4, -0.6), xlim=(-0.5, gpus - 0.5))
     axes.set_xticks(range(0, gpus, -(-gpus // _MAX_GPU_TICKS)))
@@ -183,14 +183,15 @@ def places(frame: Frame, subject: str) -> Figure:
     axes.grid(False)
     axes.spines[["left", "bottom"]].set_visible(False)
     forms = set(tables["form"])
-    colours = [look for form, look in _FORMS.items() if form in forms]
-    handles = [Patch(facecolor=colour, label=words) for colour, words in colours]
+    handles = []
     if (tables["tier"] == "host").any():
         hatched = Patch(facecolor=style.GREY, edgecolor="white", hatch=_HOST_HATCH, label="in host memory")
         handles.append(hatched)
     if len(hot):
         handles.append(Patch(facecolor=style.GREEN, label="hot rows copied"))
-    part_legend(figure, {}, *handles)
+    part_legend(
+        figure, {words: colour for form, (colour, words) in _FORMS.items() if form in forms}, *handles
+    )
     return figure
 
 

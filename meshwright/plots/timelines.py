@@ -7,6 +7,7 @@ pool.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -133,10 +134,8 @@ def timeline(frame: Frame, ranks: int, subject: str, *, pools: Sequence[PoolSpan
         look: style.Look = {"ha": "center", "va": "bottom", "size": 8, "weight": "bold"}
         across = step_axes.get_xaxis_transform()
         style.write_beside(step_axes, span.name, ((start + end) / 2, 1.0), (0, 2), xycoords=across, **look)
-    kinds = set(moves["kind"])
-    looks = [look for kind, look in _MOVES.items() if kind in kinds]
-    patches = [Patch(facecolor=colour, label=name) for name, colour in looks]
-    _pass_legend(figure, frame, ranks, patches)
+    looks = [_MOVES[kind] for kind in _MOVES if kind in set(moves["kind"])]
+    _pass_legend(figure, frame, ranks, [Patch(facecolor=colour, label=name) for name, colour in looks])
     return figure
 
 
@@ -267,16 +266,11 @@ def _pass_legend(figure: Figure, frame: Frame, ranks: int, patches: Sequence[Pat
     kinds, chunks = set(frame["kind"]), int(frame["chunk"].max()) + 1
     named_chunks = range(chunks) if chunks <= 4 else (0, chunks - 1)
     passes = [kind for kind in _PASSES if kind in kinds]
-    handles = [
-        Patch(
-            facecolor=_pass_colour(kind, chunk, chunks),
-            label=_PASSES[kind][0] + (f", chunk {chunk}" if chunks > 1 else ""),
-        )
-        for kind in passes
-        for chunk in named_chunks
-    ]
-    looks = [look for kind, look in _ONCE.items() if kind in kinds]
-    handles += [Patch(facecolor=colour, label=name) for name, colour in looks]
+    handles = []
+    for kind, chunk in product(passes, named_chunks):
+        label = _PASSES[kind][0] + (f", chunk {chunk}" if chunks > 1 else "")
+        handles.append(Patch(facecolor=_pass_colour(kind, chunk, chunks), label=label))
+    handles += [Patch(facecolor=_ONCE[kind][1], label=_ONCE[kind][0]) for kind in _ONCE if kind in kinds]
     handles += [Patch(facecolor="white", edgecolor=style.PALE, label="idle")] if ranks > 1 else []
     handles += patches
     columns = min(len(handles), 8 if len(passes) <= 2 else 6)
