@@ -26,6 +26,7 @@ from meshwright.inputs.goals import operations_of, restrictions_of
 from meshwright.inputs.options import Operations
 from meshwright.inputs.problems import Problems, read_flag
 from meshwright.inputs.questions import question_of
+from meshwright.records import fields_of
 from meshwright.verbs.plan import PlanOptions
 from planner.answers.optimum import answered_question
 from planner.plan import Plan
@@ -136,15 +137,9 @@ def start_of_plan(
     """The question of a plan file, within its restrictions. Raises InputError."""
     recommendation = plan.recommendation
     limits = plan.restrictions if recommendation is None else recommendation.asked
-    options = ExploreOptions(
-        fix=limits.fix,
-        forbid=limits.forbid,
-        allow=limits.allow,
-        max_memory=None if limits.max_memory is None else f"{limits.max_memory!r} B",
-        trainer=limits.trainer,
-        tokens=tokens,
-        operations=operations,
-    )
+    max_memory = None if limits.max_memory is None else f"{limits.max_memory!r} B"
+    words = fields_of(limits, "fix", "forbid", "allow", "trainer")
+    options = ExploreOptions(**words, max_memory=max_memory, tokens=tokens, operations=operations)
     start = Start(question=answered_question(plan), options=options, has_profile=True, plan=plan)
     assert start.cluster
     return start

@@ -89,14 +89,10 @@ def operations_rows(seen: OperationsReport) -> list[dict[str, Any]]:
     """A row for each part of the time: `part`, `seconds`, its measured `share`, and that of the forecast."""
     from executor.measure.report import PARTS
 
-    forecast = forecast_shares(seen)
+    forecast, seconds = forecast_shares(seen), seen.parts
+    shares = {part: seconds[part] / seen.wall_seconds if seen.wall_seconds else 0.0 for part in PARTS}
     return [
-        {
-            "part": part,
-            "seconds": seen.parts[part],
-            "share": seen.parts[part] / seen.wall_seconds if seen.wall_seconds else 0.0,
-            "forecast_share": forecast[part],
-        }
+        {"part": part, "seconds": seconds[part], "share": shares[part], "forecast_share": forecast[part]}
         for part in PARTS
     ]
 
@@ -116,15 +112,16 @@ def segment_of(seen: OperationsReport) -> Segment:
 def forecast_shares(seen: OperationsReport) -> dict[str, float]:
     """Part → share of the time, by the formula of a segment."""
     segment = segment_of(seen)
-    if math.isinf(segment.mtbf):
-        shares = {"training": segment.work / segment.length, "saving": segment.saving / segment.length}
-        return shares | {"lost_work": 0.0, "restarting": 0.0}
-    return {
-        "training": segment.goodput,
-        "saving": segment.saving / segment.expected,
-        "lost_work": segment.lost / segment.expected,
-        "restarting": segment.restarting / segment.expected,
+    expected, lost, restarting = segment.length, 0.0, 0.0
+    if not math.isinf(segment.mtbf):
+        expected, lost, restarting = segment.expected, segment.lost, segment.restarting
+    seconds = {
+        "training": segment.work,
+        "saving": segment.saving,
+        "lost_work": lost,
+        "restarting": restarting,
     }
+    return {part: of_part / expected for part, of_part in seconds.items()}
 
 
 def operations_spec(seen: OperationsReport, gpus: int, name: str) -> OperationsSpec:

@@ -22,16 +22,9 @@ if TYPE_CHECKING:
     from meshwright.terminal.output import Output
     from planner.plan import AnyPlan
 
-_OF_FAMILIES = (
-    "rate_warm_up",
-    "rate_decay",
-    "clip",
-    "compile",
-    "trace",
-    "profiler",
-    "dry_run",
-    "weights",
-    "save_weights",
+_FAMILY_FLAGS = (
+    *("rate_warm_up", "rate_decay", "clip", "compile", "trace", "profiler", "dry_run"),
+    *("weights", "save_weights"),
 )
 """Flags that may mean nothing to a family."""
 
@@ -58,7 +51,7 @@ def run_command(options: RunFlags, output: Output) -> None:
     loaded = load_any_plan(options.plan)
     verbs = verbs_of_plan(loaded)
     flags = {**config, "dry_run": options.dry_run}
-    require_options(verbs, "run", [name for name in _OF_FAMILIES if flags[name]])
+    require_options(verbs, "run", [name for name in _FAMILY_FLAGS if flags[name]])
     running = verbs.running(loaded)
     speaks = os.environ.get("RANK", "0") == "0"  # under torchrun every rank trains, and rank 0 tells of it
     if speaks:

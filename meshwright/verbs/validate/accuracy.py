@@ -380,7 +380,7 @@ class Validated(Answer):
         if frame.empty:
             raise ValueError("no run was both timed and predicted")
         draw = predicted_against_measured if kind == "accuracy" else errors_by_axis
-        return Drawing(frame=frame, figure=draw(frame, plot_subject(self.anchors)))
+        return Drawing.of(draw, frame, plot_subject(self.anchors))
 
     def csv_rows(self) -> list[dict[str, Any]]:
         """A row for each run, flat."""
