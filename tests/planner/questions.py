@@ -81,7 +81,6 @@ def in_buildings(rng: np.random.Generator) -> ClusterSpec:
     """Four to eight GPUs in two or four buildings, on a link as fast as the network or slower."""
     per_node, nodes, each = IN_BUILDINGS[int(rng.integers(len(IN_BUILDINGS)))]
     cluster = cluster_of(rng, per_node, nodes)
-    assert cluster.links.inter_node is not None
     farther = cluster.links.inter_node.faster(1 / int(rng.choice([1, 4, 64])))
     buildings = BuildingsSpec(nodes=each, link=farther.model_copy(update={"latency": 6e-5}))
     return ClusterSpec.model_validate(dict(cluster) | {"buildings": buildings})

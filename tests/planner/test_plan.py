@@ -56,7 +56,6 @@ def file(plan: Plan, tmp_path: Path) -> Path:
 
 
 def test_a_plan_reads_back_as_it_was(plan: Plan, file: Path) -> None:
-    assert plan.certificate is not None
     written = Certificate(**plan.certificate.model_dump(exclude=UNSAVED))
     assert load_plan(file) == plan.model_copy(update={"certificate": written})
     assert not UNSAVED & {line.strip().partition(":")[0] for line in file.read_text("utf-8").splitlines()}
@@ -254,7 +253,6 @@ def predicting(sound: Plan, **update: object) -> Plan:
 
 
 def certified(sound: Plan, **update: object) -> Plan:
-    assert sound.certificate is not None
     return sound.model_copy(update={"certificate": sound.certificate.model_copy(update=update)})
 
 
@@ -314,7 +312,6 @@ def test_a_true_plan_for_an_objective_passes_every_check(name: str) -> None:
     best = found.result.best
     sound = make_plan(found.question, best, found.result.certificate, few, found.for_file(4))
     assert failures(sound) == {}
-    assert sound.objective is not None
     better = sound.model_copy(update={"objective": sound.objective.model_copy(update={"value": 1.0})})
     assert f"its `value` ({name}) says 1; it is" in failures(better)["certificate"]
     forged = sound.model_copy(update={"objective": sound.objective.model_copy(update={"bound": 1.0})})
@@ -420,7 +417,6 @@ def test_a_deadline_that_the_step_misses() -> None:
     objective = Objective(name="gpu-hours", deadline=1e9)
     found = optimise(question, objective, top=1)
     sound = make_plan(found.question, found.result.best, found.result.certificate, None, found.for_file(4))
-    assert sound.objective is not None
     assert failures(sound) == {}
     late = sound.model_copy(update={"objective": sound.objective.model_copy(update={"deadline": 1.0})})
     assert "it misses its deadline" in failures(late)["certificate"]

@@ -367,7 +367,6 @@ def test_copies_of_tokens_are_laid_out_by_expert_where_a_rank_has_several() -> N
     for ep, reorderings in ((4, 2), (8, 0)):
         columns = LayoutColumns.of([parse_layout(f"tp1 pp1 ep{ep} dp8 mbs1")])
         traffic = routing_traffic(asked, columns)
-        assert traffic is not None
         tokens = asked.training.sequence_length
         copies, sent = tokens * model.experts_per_token, float(tokens_on_rank(asked, columns, "sent")[0])
         rows = 2 * (tokens + sent) + 2 * reorderings * copies

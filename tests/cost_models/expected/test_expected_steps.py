@@ -53,7 +53,6 @@ def expected(cluster: str, layout: str) -> ExpectedStep:
 def test_runs_of_the_same_question_are_named_and_narrow_it() -> None:
     found = expected("dgx-h100", TIMED)
     near = found.nearest
-    assert near is not None
     assert (near.source, near.runs, near.differs) == ("dgxc", 3, ())
     assert (near.least_seconds, near.most_seconds) == (14.61, 14.72)
     assert found.low < 14.61 < 14.72 < found.high
@@ -79,7 +78,6 @@ def test_the_same_question_pulls_towards_what_was_measured() -> None:
 
 def test_another_layout_says_in_what_it_differs() -> None:
     near = expected("dgx-h100", TIMED.replace("vpp5", "vpp4")).nearest
-    assert near is not None
     assert near.differs == ("vpp",)
 
 
@@ -97,7 +95,6 @@ def test_a_borrowed_profile_widens_the_interval_and_has_an_error_of_its_own() ->
 def test_no_interval_reaches_above_eighty_percent_mfu() -> None:
     question, own = priced("dgx-h100", TIMED)
     fast = expected_step(question, replace(own, mfu=0.78))
-    assert fast is not None
     assert own.step_seconds * 0.78 / fast.low <= MOST_MFU + 1e-9
     assert fast.low <= fast.seconds <= fast.high
 
@@ -131,8 +128,6 @@ def test_the_nearest_of_a_sure_question_is_like_it() -> None:
     """Where the model is surer than publishers agree no run shares anything, and the first of the table was nearest."""
     asked = ask("gpt3-175b", "dgx-a100-80gb", 1024, global_batch=1536, sequence_length=2048)
     found = expected_step(asked, estimate(asked, parse_layout("tp8 pp8 vpp12 dp16 mbs3 zero1 sp")))
-    assert found is not None
-    assert found.nearest is not None
     assert (found.nearest.gpu, "175B" in found.nearest.model) == ("a100-sxm-80gb", True)
 
 

@@ -127,7 +127,6 @@ def test_parameters_are_the_published_ones() -> None:
 def test_flops_are_those_of_the_paper(name: str, tokens: int, published: float) -> None:
     """Its tables 1 and 4 count multiply-adds of a forward pass of an image."""
     model = dit(name)
-    assert model.diffusion is not None
     larger = model.diffusion.model_copy(update={"latent": round(tokens**0.5) * model.diffusion.patch})
     model = model.model_copy(update={"diffusion": larger})
     one = forward_flops(model, tokens)

@@ -169,7 +169,6 @@ def test_chunks_hold_what_is_planned_less() -> None:
     for chunk in (2048, None):
         asked = change(question, stack={"loss_chunk": chunk})
         part, priced = loss_part(asked, layout), estimate(asked, layout)
-        assert part is not None
         assert part.chunk == chunk
         assert 0.05 < priced.microbatches * part.seconds / priced.step_seconds < 0.5
         found.append((part.bytes, priced.peak_bytes))
@@ -219,10 +218,8 @@ def test_constants_that_differ_between_sources_are_less_sure() -> None:
 
 def test_each_scenario_is_priced_as_a_profile_of_its_own(question: Question) -> None:
     told = question.hardware.scenarios
-    assert told is not None
     layout = parse_layout("tp2 pp1 dp4 mbs1 zero1 sp")
     found = seconds_under_scenarios(question, layout)
-    assert found is not None
     for place in (0, 5):
         values = {
             name: getattr(question.hardware, name) * own[place] for name, own in told.by_constant.items()
@@ -235,8 +232,6 @@ def test_an_interval_holds_the_prediction_and_grows_with_its_share(question: Que
     layout = parse_layout("dp8 mbs1 zero1")
     seconds = estimate(question, layout).step_seconds
     narrow, wide = (step_interval(question, layout, seconds, share) for share in (0.5, 0.9))
-    assert narrow is not None
-    assert wide is not None
     assert wide[0] < narrow[0] < seconds < narrow[1] < wide[1] < 2 * seconds
 
 

@@ -73,7 +73,6 @@ def test_the_stacks_own_trainer_can_run_it_though_it_cannot_run_the_fastest() ->
     answer = recommended(question)
     assert refusals("megatron", question, answer.fastest.estimate.layout)
     assert not refusals("megatron", question, answer.estimate.layout)
-    assert answer.classical is not None
     assert not refusals("megatron", question, answer.classical.estimate.layout)
 
 
@@ -97,7 +96,6 @@ def test_a_device_filled_to_the_brim_is_not_worth_a_gain_that_may_be_none() -> N
     question = with_pair_error(gpt3(), 0.2)
     found = search(question, top=1, restrictions=limits)
     told = recommend(question, found, limits, Budget())
-    assert told is not None
     assert told.fastest.axes in ((), ("mbs",))
     assert told.estimate.fits_probability >= FITTING
     assert told.estimate.peak_bytes <= told.fastest.estimate.peak_bytes
@@ -182,7 +180,6 @@ def plan(asked: Question, chosen: Recommendation) -> Plan:
 def test_the_least_middle_of_the_near_layouts_is_recommended(asked: Question, chosen: Recommendation) -> None:
     """On paper tensor parallelism is fastest; where hosts are slow at it, it is not."""
     choice = chosen.choice
-    assert choice is not None
     assert (choice.first.tp, chosen.estimate.layout.tp) == (2, 1)
     assert choice.first_seconds < chosen.estimate.step_seconds <= choice.first_seconds * (1 + choice.share)
     assert choice.share == SLOW_HOSTS.unexplained
@@ -208,8 +205,6 @@ def test_the_choice_is_in_the_plan_file(plan: Plan, tmp_path_factory: pytest.Tem
 
 
 def test_another_choice_than_would_be_made_fails(asked: Question, plan: Plan) -> None:
-    assert plan.recommendation is not None
-    assert plan.recommendation.choice is not None
     choice = plan.recommendation.choice.model_copy(update={"middle_seconds": 1e-3})
     told = plan.recommendation.model_copy(update={"choice": choice})
     checks = verify(plan.model_copy(update={"recommendation": told}))
@@ -458,7 +453,6 @@ def test_a_plan_file_names_the_clusters_and_is_verified_over_them() -> None:
     ranking = ranked(COST)
     optimum = ranking.best.optimum
     objective = optimum.for_file(4)
-    assert objective is not None
     written = objective.model_copy(update={"offers": tuple(offer.for_file for offer in ranking.offers)})
     plan = make_plan(optimum.question, optimum.result.best, optimum.result.certificate, None, written)
     assert [(one.name, one.sizes, one.price) for one in offers_of(plan)] == [

@@ -218,7 +218,6 @@ def test_an_objective_is_kept_in_the_plan(roomy: Question, tmp_path: Path) -> No
     save_plan(plan, tmp_path / "plan.yaml")
     read = load_plan(tmp_path / "plan.yaml")
     assert read.objective == plan.objective
-    assert read.objective is not None
     again = optimise(answered_question(read), read.objective.terms, sizes=read.objective.gpus, top=1)
     assert again.value == found.value
     assert optimise(roomy, Objective()).for_file(4) is None

@@ -89,7 +89,6 @@ def test_no_bound_is_above_a_price(stack: str) -> None:
             assert bounds[row] <= min(fitting) * (1 + TOLERANCE)
             gaps.append(1 - bounds[row] / min(fitting))
             placed = best_pattern(leaf)
-            assert placed is not None
             assert placed[1] == pytest.approx(min(fitting), rel=10 * TOLERANCE)
     assert np.mean(gaps) < 0.15  # worth having
 

@@ -47,7 +47,6 @@ def test_the_exact_placement_is_the_best_of_all(seed: int, several: bool) -> Non
         assert same(found[1] if found else math.inf, exact)
         return
     solution = place_by_labels(Task(leaf, good_placement(leaf)))
-    assert solution is not None
     assert same(solution.objective, exact)
     assert solution.status == ("optimal" if math.isfinite(exact) else "infeasible")
     if solution.placement is not None:
@@ -66,7 +65,6 @@ def test_labels_and_the_integer_program_prove_the_best_of_all(seed: int, several
         place_by_labels(Task(leaf, start)),
         place_by_ilp(Task(leaf, start)),
     ):
-        assert solution is not None
         assert solution.status == ("optimal" if math.isfinite(exact) else "infeasible")
         assert same(solution.objective, exact)
 
@@ -98,7 +96,6 @@ def test_the_best_number_of_blocks_in_full_is_the_best_of_all(seed: int, blocks:
         assert quick_bounds(RankCosts.of(leaf))[0] <= exact * (1 + TOLERANCE)
     if math.isfinite(exact):
         record = solve_record([Task(leaf)], exact)
-        assert record is not None
         assert same(record.objective, exact)
 
 
@@ -124,7 +121,6 @@ def larger_leaf(seed: int) -> Leaf:
 def test_labels_agree_with_the_integer_program_on_larger_pipelines(seed: int) -> None:
     leaf = larger_leaf(seed)
     labels, program = place_by_labels(Task(leaf)), place_by_ilp(Task(leaf, good_placement(leaf)))
-    assert labels is not None
     assert same(labels.objective, program.objective)
     assert labels.status == program.status
 
@@ -137,7 +133,6 @@ def test_what_labels_leave_holds_every_placement_in_time(seed: int) -> None:
     if solution.placement is None:
         return
     choices = choices_in_time(leaf, solution.objective, solution.paths)
-    assert choices is not None
     index = np.array(solution.placement.layers) - choices.first
     assert choices.useful[np.arange(leaf.pp), index].all()
     assert choices_in_time(leaf, 0.5 * leaf.busy_seconds(solution.placement.table)) is None
@@ -227,7 +222,6 @@ def test_the_program_of_record_agrees_or_says_that_it_does_not() -> None:
     assert best.placement is not None
     survivors = [Task(leaf, (best.placement, best.objective))]
     record = solve_record(survivors, best.objective)
-    assert record is not None
     assert same(record.objective, best.objective)
     with pytest.raises(RunError, match="finds nothing as good where the search finds"):
         solve_record(survivors, 0.99 * best.objective)
@@ -330,8 +324,6 @@ def test_the_best_placement_keeps_to_the_sizes_its_step_allows(seed: int, blocks
         return
     least, most = rank_sizes(RankCosts.of(leaf), np.array([exact]))
     solution = place_by_labels(Task(leaf))
-    assert solution is not None
-    assert solution.placement is not None
     assert (least[0] <= solution.placement.layers).all()
     assert (most[0] >= solution.placement.layers).all()
 

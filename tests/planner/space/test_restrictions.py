@@ -263,8 +263,6 @@ def test_a_budget_searches_for_an_answer_once() -> None:
     question, budget = small_question(), Budget()
     first = budget.search(question, Restrictions(), closes_with_ilp=False)
     again = budget.search(small_question(), Restrictions())
-    assert first is not None
-    assert again is not None
     assert budget.searches == 1
     assert again.estimates == first.estimates
     assert (first.certificate.settled, again.certificate.settled is None) == (None, False)
@@ -279,7 +277,6 @@ def test_what_is_searched_within_shared_spaces_is_what_is_found_alone() -> None:
             asked = replace(question, confidence=confidence)
             limits = parse_restrictions(trainer=trainer)
             shared, alone = budget.search(asked, limits), search(asked, top=1, restrictions=limits)
-            assert shared is not None
             assert shared.estimates == alone.estimates
 
 

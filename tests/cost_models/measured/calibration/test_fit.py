@@ -415,7 +415,6 @@ def test_every_row_size_is_measured_the_same_in_every_round() -> None:
         (one.name, one.shape, one.size) for one in second
     ]
     rates = table_rates(first, BANDWIDTH_TABLE_FIT, "here")
-    assert rates is not None
     assert {(one.row_bytes, one.pooling) for one in rates.lookup} == {
         (size, pool) for size in (16.0, 64.0) for pool in (0.125, 1.0, 16.0)
     }
@@ -446,7 +445,6 @@ def test_what_is_measured_is_what_the_price_moves() -> None:
     )
     assert table_rates([], BANDWIDTH_TABLE_FIT, "") is None
     rates = table_rates([row, replace(row, name="lookup")], BANDWIDTH_TABLE_FIT, "")
-    assert rates is not None
     assert rates.sums[0].efficiency == pytest.approx(129600 / 1e-4 / BANDWIDTH_TABLE_FIT)
 
 

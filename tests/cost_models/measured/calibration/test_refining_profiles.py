@@ -160,7 +160,6 @@ def test_no_share_of_a_peak_exceeds_it_however_fast_a_run_was(factor: float) -> 
 def test_a_refined_profile_says_what_moved_it_and_claims_no_less_than_the_noise() -> None:
     refinement = refine(measured_apart(), [observed("mbs4", planted(compute=1.2), noise=0.08)])
     profile = refinement.profile
-    assert profile.moved is not None
     assert profile.moved.compute == pytest.approx(refinement.factors["compute"].value, rel=1e-3)
     assert profile.source.endswith("; moved by runs of gpt2-tiny under tp1 pp1 dp1 mbs4 zero0")
     assert (profile.validated_runs, profile.median_error) == (1, 0.08)

@@ -352,7 +352,6 @@ def test_calibrating_takes_the_careful_way_with_few_runs_of_one_source(few_cases
 
 
 def test_constants_are_unsure_as_the_scenarios_say(few_start: HardwareProfile) -> None:
-    assert few_start.scenarios is not None
     logs = np.log([few_start.scenarios.by_constant[name] for name in NAMES])
     assert prior_covariance(few_start, NAMES) == pytest.approx(np.cov(logs, bias=True))
     bare = few_start.model_copy(update={"scenarios": None})
@@ -462,13 +461,11 @@ def test_what_nobody_timed_is_less_sure(question: Question) -> None:
 
 def test_an_interval_reaches_further_towards_slower_steps(question: Question) -> None:
     told = question.hardware.scenarios
-    assert told is not None
     sided = told.model_copy(update={"faster": 0.5, "slower": 2.0})
     asked = replace(question, hardware=question.hardware.model_copy(update={"scenarios": sided}))
     layout = parse_layout("dp8 mbs1 zero1")
     found = step_interval(asked, layout, 1.0, 0.9)
     deviation = step_deviation(asked, layout, 1.0)
-    assert found is not None
     assert deviation is not None
     assert np.log(found) == pytest.approx(half_width(0.9) * deviation * np.array([-0.5, 2.0]))
     assert LeftOutRun(source="a", error=1 / found[1] - 1, deviation=deviation).needed == pytest.approx(2.0)

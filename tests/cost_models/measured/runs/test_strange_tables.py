@@ -58,7 +58,6 @@ def test_a_table_by_hand(tmp_path: Path) -> None:
     assert first.layout.layers == (32,)
     assert second.layout.layers == (8, 8, 8, 8)
     usual, slower = first.question.cluster.links.inter_node, second.question.cluster.links.inter_node
-    assert usual is not None
     assert slower == usual.model_copy(update={"bandwidth": 25e9})
     assert third.question.cluster.links.intra_node.kind == "pcie"
     assert (third.question.cluster.num_gpus, third.question.model.num_layers) == (4, 4)

@@ -55,7 +55,6 @@ def test_errors_by_hand() -> None:
     source = only(
         prediction(1, 1.0, 1.1), prediction(2, 1.0, 0.8), prediction(3, 2.0, 2.6), prediction(4, 5.0, 5.0)
     )
-    assert source.step is not None
     assert source.step.median == pytest.approx(0.15)
     assert source.step.mean == pytest.approx(0.15)
     assert source.step.p90 == pytest.approx(0.3)
@@ -72,7 +71,6 @@ def test_memory_errors_are_in_decimal_gigabytes() -> None:
     source = only(
         prediction(1, None, 1.0, memory=(40.0, 44e9)), prediction(2, None, 1.0, memory=(50.0, 40e9))
     )
-    assert source.memory is not None
     assert source.memory.median == pytest.approx(0.15)
     assert source.memory.bias == pytest.approx(-0.05)
 
@@ -112,7 +110,6 @@ def test_order_and_anchors_of_five() -> None:
     measured = [1.0, 2.0, 3.0, 3.2, 5.0]
     predicted = [0.5, 1.0, 1.8, 1.6, 2.5]
     source = only(*(prediction(n, m, p) for n, (m, p) in enumerate(zip(measured, predicted, strict=True))))
-    assert source.anchored is not None
     assert source.anchored.count == 2
     assert source.anchored.p90 == pytest.approx(0.0)
     assert source.mean_tau == pytest.approx(0.8)
