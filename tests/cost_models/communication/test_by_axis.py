@@ -268,14 +268,14 @@ def test_what_is_cast_is_gathered_as_it_was_cast() -> None:
 GPUS, BATCH, SEQUENCE = 64, 64, 8192
 
 
-def asked_context_parallel(how: Context = "ring", stack: str = "megatron-core", **training: Any) -> Question:
+def long_context(how: Context = "ring", stack: str = "megatron-core", **training: Any) -> Question:
     job = {"global_batch": BATCH, "sequence_length": SEQUENCE} | training
     return ask("llama3-8b", "dgx-h100", GPUS, stack=stack, facts={"context_parallel": how}, **job)
 
 
 def test_a_ring_passes_every_key_and_value_round_and_hides_behind_attention() -> None:
     """Llama 3 8B, cp4: three steps of 2·b·s/4·1024 bf16 elements; the backward pass carries as many gradients."""
-    question, layout = only_links(asked_context_parallel()), columns("tp1 cp4 dp16")
+    question, layout = only_links(long_context()), columns("tp1 cp4 dp16")
     group = axis_groups(question.cluster, layout).cp
     step = 2 * SEQUENCE / 4 * 1024 * 2 / question.cluster.links.intra_node.bandwidth
     none, half, long = np.zeros(1), np.full(1, 4 * step / 2), np.ones(1)
@@ -291,10 +291,7 @@ def test_a_ring_passes_every_key_and_value_round_and_hides_behind_attention() ->
 
 def test_pytorch_gathers_behind_the_first_step_and_rotates_gradients_in_fp32() -> None:
     """Llama 3 8B, cp4: keys and values of 8 heads repeated to 32; four rounds of fp32 gradients, the last in sight."""
-    question, layout = (
-        only_links(asked_context_parallel("all-gather", stack="torchtitan")),
-        columns("tp1 cp4 dp16"),
-    )
+    question, layout = (only_links(long_context("all-gather", stack="torchtitan")), columns("tp1 cp4 dp16"))
     group, link = axis_groups(question.cluster, layout).cp, question.cluster.links.intra_node.bandwidth
     ranks, gradients = SEQUENCE / 4 * 2 * 4096 * 2 / link, SEQUENCE / 4 * 2 * 4096 * 4 / link
     alone = context_seconds(question, layout, group, np.zeros(1), np.zeros(1))
@@ -312,10 +309,7 @@ def test_pytorch_gathers_behind_the_first_step_and_rotates_gradients_in_fp32() -
 def test_gathering_and_trading_heads_by_hand() -> None:
     layout = columns("tp2 cp4 dp8")
     none, rank_bytes = np.zeros(1), SEQUENCE / 4 / 2 * 2
-    gathers, trades = (
-        only_links(asked_context_parallel("all-gather")),
-        only_links(asked_context_parallel("all-to-all")),
-    )
+    gathers, trades = (only_links(long_context("all-gather")), only_links(long_context("all-to-all")))
     group, link = axis_groups(gathers.cluster, layout).cp, gathers.cluster.links.intra_node.bandwidth
     gathered = context_seconds(gathers, layout, group, none, none)
     keys_values = 3 * 2 * 1024 * rank_bytes / link  # three quarters of what four ranks hold
@@ -340,10 +334,10 @@ def test_a_named_way_costs_what_the_usual_one_does(
 ) -> None:
     """Row by row, times and memory."""
     layouts = [Layout(tp=tp, cp=cp, dp=GPUS // (tp * cp), context=way) for tp, cp, way in rows]
-    together = stage_costs(asked_context_parallel(usual), LayoutColumns.of(layouts))
+    together = stage_costs(long_context(usual), LayoutColumns.of(layouts))
     for row, (layout, (_, _, way)) in enumerate(zip(layouts, rows, strict=True)):
         unnamed = layout.model_copy(update={"context": None})
-        alone = stage_costs(asked_context_parallel(way or usual), LayoutColumns.of([unnamed]))
+        alone = stage_costs(long_context(way or usual), LayoutColumns.of([unnamed]))
         for name in ("layer_forward", "layer_backward", "layer_activation", "working"):
             np.testing.assert_array_equal(getattr(together, name)[row], getattr(alone, name)[0])
 
@@ -352,9 +346,7 @@ def test_a_named_way_costs_what_the_usual_one_does(
 def test_memory_falls_with_context(how: Context) -> None:
     """More ranks a sequence, fewer replicas: states stay, activations are split."""
     one, split = (
-        estimate(asked_context_parallel(how), Layout(tp=2, cp=cp, dp=32 // cp, zero=1, sp=True)).rank_memory[
-            0
-        ]
+        estimate(long_context(how), Layout(tp=2, cp=cp, dp=32 // cp, zero=1, sp=True)).rank_memory[0]
         for cp in (1, 4)
     )
     assert split["activations"] == pytest.approx(one["activations"] / 4)
@@ -363,7 +355,7 @@ def test_memory_falls_with_context(how: Context) -> None:
 
 
 def test_recomputed_attention_exchanges_keys_and_values_again() -> None:
-    question = change(asked_context_parallel("all-gather"), stack={"selective_drops": "core"})
+    question = change(long_context("all-gather"), stack={"selective_drops": "core"})
     exposed = [
         estimate(question, Layout(cp=4, dp=16, recompute=(policy,))).time["cp_comm"]
         for policy in ("none", "selective", "full")
@@ -374,10 +366,7 @@ def test_recomputed_attention_exchanges_keys_and_values_again() -> None:
 
 def test_hybrid_sharding_scatters_inside_and_reduces_across() -> None:
     """Groups of a node: scatter and gather stay on its links, an eighth of the gradients crosses the network."""
-    question, layouts = (
-        only_links(asked_context_parallel(stack="fsdp")),
-        columns("dp64 zero3", "dp64 zero3 shard8"),
-    )
+    question, layouts = (only_links(long_context(stack="fsdp")), columns("dp64 zero3", "dp64 zero3 shard8"))
     groups = axis_groups(question.cluster, layouts).data
     assert groups.shard.nodes.tolist() == [8, 1]
     assert groups.copies.size.tolist() == [1, 8]
@@ -394,7 +383,7 @@ def test_hybrid_sharding_scatters_inside_and_reduces_across() -> None:
 
 
 def test_hybrid_shards_are_held_by_fewer_ranks() -> None:
-    question = asked_context_parallel(stack="fsdp")
+    question = long_context(stack="fsdp")
     over_all, hybrid = (
         estimate(question, parse_layout(f"dp64 zero3 {word}")).rank_memory[0] for word in ("", "shard8")
     )
@@ -402,12 +391,12 @@ def test_hybrid_shards_are_held_by_fewer_ranks() -> None:
     assert hybrid["gradients"] == pytest.approx(8 * over_all["gradients"])
 
 
-SEQUENCE_EXPERT_EXCHANGE = 4096
+TOKENS = 4096
 
 
-def asked_expert_exchange(model: str = "deepseek-v3", precision: str = "bf16", **facts: Any) -> Question:
+def exchanging(model: str = "deepseek-v3", precision: str = "bf16", **facts: Any) -> Question:
     """On 256 H100 without latencies and start-ups, at the links' full rates."""
-    job = {"global_batch": 256, "sequence_length": SEQUENCE_EXPERT_EXCHANGE, "precision": precision}
+    job = {"global_batch": 256, "sequence_length": TOKENS, "precision": precision}
     return only_links(ask(model, "dgx-h100", 256, stack="megatron-core", facts=facts, **job))
 
 
@@ -444,33 +433,29 @@ def test_destinations_are_those_of_all_choices(groups: ExpertGroups | None) -> N
 def test_a_token_crosses_to_a_node_once() -> None:
     """ep64 on 8 nodes: DeepSeek-V3 chooses 4 groups of 8, so 3.63 nodes of 4 at most, 7/8 of them elsewhere; the
     network sets the pace, there and back."""
-    question = asked_expert_exchange()
+    question = exchanging()
     nodes = destinations(question.model, np.array([8]))[0]
     assert 3.5 < nodes < 4
     link = question.cluster.links.inter_node
-    by_hand = 2 * nodes * 7 / 8 * SEQUENCE_EXPERT_EXCHANGE * 7168 * 2 / link.bandwidth * 58 / 61
+    by_hand = 2 * nodes * 7 / 8 * TOKENS * 7168 * 2 / link.bandwidth * 58 / 61
     assert exchange(question, "dp256 ep64")[0] == pytest.approx(by_hand)
-    copies = exchange(asked_expert_exchange(expert_dispatch="copies"), "dp256 ep64")[0]
+    copies = exchange(exchanging(expert_dispatch="copies"), "dp256 ep64")[0]
     assert copies == pytest.approx(by_hand * 8 * 56 / 64 / (nodes * 7 / 8))
 
 
 def test_tokens_travel_in_16_bits_whatever_multiplies_them() -> None:
-    wide, narrow = (
-        exchange(asked_expert_exchange(precision=precision), "dp256 ep64") for precision in ("bf16", "fp8")
-    )
+    wide, narrow = (exchange(exchanging(precision=precision), "dp256 ep64") for precision in ("bf16", "fp8"))
     assert narrow == wide
 
 
 def test_what_is_hidden_is_no_longer_than_compute_and_slows_it() -> None:
     x = columns("dp256 ep64 zero1")
-    apart = Pieces(asked_expert_exchange(overlap_expert_exchange=0.0), x, data_parallel=False)
-    behind = Pieces(asked_expert_exchange(overlap_expert_exchange=1.0), x, data_parallel=False)
+    apart = Pieces(exchanging(overlap_expert_exchange=0.0), x, data_parallel=False)
+    behind = Pieces(exchanging(overlap_expert_exchange=1.0), x, data_parallel=False)
     window = (behind.block.forward + behind.block.backward) / 2
     np.testing.assert_allclose(behind.exposed_experts, np.maximum(0.0, behind.experts - window))
     np.testing.assert_allclose(apart.exposed_experts, apart.experts)
-    contended = change(
-        asked_expert_exchange(overlap_expert_exchange=1.0), hardware={"overlap_slowdown": 0.25}
-    )
+    contended = change(exchanging(overlap_expert_exchange=1.0), hardware={"overlap_slowdown": 0.25})
     slowed = Pieces(contended, x, data_parallel=False)
     hidden = np.minimum(slowed.experts, window)
     np.testing.assert_allclose(slowed.exposed_experts - behind.exposed_experts, hidden / 4)
@@ -483,11 +468,11 @@ def test_deepseeks_own_run_takes_about_what_it_took() -> None:
     """180 thousand H800 hours for 10¹² tokens (arXiv 2412.19437, table 1): 19.9 s a step on 2048 GPUs, with a further
     token predicted (section 4.2)."""
     model = catalog.load_model("deepseek-v3").model_copy(update={"further_tokens": 1})
-    job = {"global_batch": 15360, "sequence_length": SEQUENCE_EXPERT_EXCHANGE, "precision": "fp8"}
+    job = {"global_batch": 15360, "sequence_length": TOKENS, "precision": "fp8"}
     question = ask(model, "hgx-h800", 2048, stack="deepseek", **job)
     layout = parse_layout("pp16 dp128 ep64 mbs1 zero1 layers=4*15,1")
     priced = estimate(question, layout)
-    seconds = 180e3 * 3600 / 2048 * 15360 * SEQUENCE_EXPERT_EXCHANGE / 1e12
+    seconds = 180e3 * 3600 / 2048 * 15360 * TOKENS / 1e12
     assert priced.fits
     assert 0.9 < priced.step_seconds / seconds < 1.1
     assert priced.time["ep_comm"] < priced.hidden_comm["ep_comm"] / 2
@@ -499,14 +484,12 @@ def test_deepseeks_own_run_takes_about_what_it_took() -> None:
 def test_recomputing_experts_keeps_their_input_and_exchanges_again() -> None:
     """`--recompute-modules moe`: of the mixture a block keeps what its norm returned, and the rest runs twice."""
     x = columns("dp256 ep8 zero1")
-    question = asked_expert_exchange("qwen3-30b-a3b", selective_drops="experts")
+    question = exchanging("qwen3-30b-a3b", selective_drops="experts")
     none, selective, full = activation_bytes(question, x).block[0]
     copies, inner, rows = 8 * 2048 * 2, 8 * 768 * 2, 2048 * 2
-    gone = (
-        SEQUENCE_EXPERT_EXCHANGE * (copies + 3 * inner) + SEQUENCE_EXPERT_EXCHANGE * rows
-    )  # inputs of up, activation, down; router's input
-    back = SEQUENCE_EXPERT_EXCHANGE * copies if not question.stack.weighs_inside_experts else 0
-    assert none - selective == pytest.approx(gone + back - SEQUENCE_EXPERT_EXCHANGE * rows)
+    gone = TOKENS * (copies + 3 * inner) + TOKENS * rows  # inputs of up, activation, down; router's input
+    back = TOKENS * copies if not question.stack.weighs_inside_experts else 0
+    assert none - selective == pytest.approx(gone + back - TOKENS * rows)
     assert full < selective < none
     backward = layer_backward(Pieces(question, x, data_parallel=False))
     np.testing.assert_allclose(backward["ep_comm"][0, 1], 2 * backward["ep_comm"][0, 0])
@@ -518,7 +501,7 @@ def test_recomputing_experts_keeps_their_input_and_exchanges_again() -> None:
 def test_outputs_that_are_made_again_are_not_kept(drops: SelectiveDrops) -> None:
     """`--recompute-modules mla_up_proj moe_act layernorm`: what reads an output drops it, what makes it runs again."""
     x = columns("tp2 dp128 ep8 etp1 zero1")
-    question = asked_expert_exchange("deepseek-v3", selective_drops=drops)
+    question = exchanging("deepseek-v3", selective_drops=drops)
     model = question.model
     latent, mixture = model.latent_attention, model.moe_share
     assert latent is not None
@@ -530,13 +513,10 @@ def test_outputs_that_are_made_again_are_not_kept(drops: SelectiveDrops) -> None
         "norms": (1 + mixture) * model.hidden_size,
     }[drops]
     none, selective, _ = activation_bytes(question, x).block[0]
-    assert none - selective == pytest.approx(2 * SEQUENCE_EXPERT_EXCHANGE * gone)
+    assert none - selective == pytest.approx(2 * TOKENS * gone)
     again = [
         block_seconds(
-            asked_expert_exchange("deepseek-v3", selective_drops=own),
-            x,
-            device_of(question),
-            data_parallel=False,
+            exchanging("deepseek-v3", selective_drops=own), x, device_of(question), data_parallel=False
         )
         for own in (drops, "core", (drops, "core"))
     ]

@@ -158,9 +158,7 @@ MAMBA = Recurrence(kind="mamba2", heads=8, head_dim=16, groups=2, state_dim=32, 
 DELTA = Recurrence(kind="gated-delta", heads=4, head_dim=16, groups=2, state_dim=32, chunk=16)
 
 
-def asked_recurrence(
-    name: str, *, stack: str = "megatron-core", gpus: int = 64, sequence: int = 4096
-) -> Question:
+def recurrent(name: str, *, stack: str = "megatron-core", gpus: int = 64, sequence: int = 4096) -> Question:
     return ask(name, "dgx-h100", gpus, stack=stack, global_batch=512, sequence_length=sequence)
 
 
@@ -191,9 +189,7 @@ def test_mamba_keeps_what_its_kernel_saves_and_is_split_by_channels() -> None:
     """`MambaInnerFn` saves what came in, twice as wide as channels, what it returned, the latent, keys and queries,
     these also as laid out, and 2 x 16 numbers in fp32 a channel for each 2,048 tokens; the block its input twice."""
     fields: dict[str, Any] = {"kind": "mamba1", "heads": 256, "state_dim": 16, "step_rank": 8}
-    question = replace(
-        asked_recurrence("jamba-52b"), model=model_with(Recurrence(**fields), separate_halves=True)
-    )
+    question = replace(recurrent("jamba-52b"), model=model_with(Recurrence(**fields), separate_halves=True))
     kept = activation_bytes(question, columns("dp64 mbs1")).block[0, 0]
     token = 2 * (3 * 256 + 8 + 2 * 16 * 2) + 2 * 4 * 256 * 16 / 2048 + 2 * 2 * 128
     assert kept == pytest.approx(4096 * token)
@@ -225,7 +221,7 @@ def test_an_indexer_scores_all_tokens_and_attention_sees_those_it_picks() -> Non
 
 
 def test_an_indexer_goes_round_no_ring() -> None:
-    question = asked_recurrence("deepseek-v3.2", sequence=65536, gpus=64)
+    question = recurrent("deepseek-v3.2", sequence=65536, gpus=64)
     for way, refused in (("ring", True), ("all-gather", False)):
         told = [words.what for words in check(question, parse_layout(f"cp8 dp8 mbs1 context={way}"))]
         assert any("an indexer" in one for one in told) == refused
@@ -298,13 +294,13 @@ def test_flops_and_parameters_are_sums_over_kinds() -> None:
     ],
 )
 def test_degrees_that_split_no_heads_are_refused(layout: str, told: str) -> None:
-    question = asked_recurrence("nemotron-h-8b", gpus=256 if "cp" in layout else 64, sequence=8192)
+    question = recurrent("nemotron-h-8b", gpus=256 if "cp" in layout else 64, sequence=8192)
     assert any(told in words.what for words in check(question, parse_layout(layout)))
 
 
 def test_a_scan_costs_as_much_a_token_at_any_length_and_its_heads_are_shared() -> None:
     def seconds(layout: str, length: int) -> float:
-        question = asked_recurrence("nemotron-h-8b", sequence=length)
+        question = recurrent("nemotron-h-8b", sequence=length)
         return float(np.sum(scan_seconds(question, columns(layout), device_of(question))))
 
     once = seconds("tp1 dp64 mbs1", 8192)
@@ -318,11 +314,11 @@ SIZES = {"num_layers": 2, "hidden_size": 64, "num_heads": 4, "num_kv_heads": 2, 
 BARE = dict.fromkeys(("tied_embeddings", "attention_bias", "attention_output_bias", "mlp_bias"), False)
 KINDS = {"name": "small", "gated_mlp": True, "norm": "rmsnorm", "positions": "rotary"}
 SMALL = TransformerSpec.model_validate(SIZES | BARE | KINDS)
-SEQUENCE_TUNING = 32
+SHORT = 32
 
 
-def asked_tuning(*, precision: str = "fp32", stack: str = "meshwright", **tuning: Any) -> Question:
-    job = {"global_batch": 8, "sequence_length": SEQUENCE_TUNING, "precision": precision}
+def tuned(*, precision: str = "fp32", stack: str = "meshwright", **tuning: Any) -> Question:
+    job = {"global_batch": 8, "sequence_length": SHORT, "precision": precision}
     return ask(SMALL, "dgx-h100", stack=stack, tuning=TuningSpec(**tuning), **job)
 
 
@@ -380,15 +376,15 @@ class Small(nn.Module):
 
 def test_states_and_flops_as_torch_counts_them() -> None:
     rank = 8
-    question = asked_tuning(rank=rank)
+    question = tuned(rank=rank)
     model = Small(rank)
-    hidden = model.embedding(torch.zeros(1, SEQUENCE_TUNING, dtype=torch.int64)).requires_grad_()
+    hidden = model.embedding(torch.zeros(1, SHORT, dtype=torch.int64)).requires_grad_()
     optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad])
     with FlopCounterMode(display=False) as counted:
         model.head(model.norm(model.blocks(hidden))).sum().backward()
     optimizer.step()
 
-    one = forward_flops(SMALL, SEQUENCE_TUNING, 1)
+    one = forward_flops(SMALL, SHORT, 1)
     core = 3 * SMALL.num_layers * one.block_attention
     assert model_flops(SMALL, question.training) / 8 - core == counted.get_total_flops()
 
@@ -407,7 +403,7 @@ def test_states_and_flops_as_torch_counts_them() -> None:
 
 def test_tensor_ranks_split_adapters_as_their_matrices() -> None:
     """By hand: A of q whole and B split, A of o split and B whole; what all have is summed once a step."""
-    question = asked_tuning(rank=8, targets=("q", "o"))
+    question = tuned(rank=8, targets=("q", "o"))
     h, columns = SMALL.hidden_size, LayoutColumns.of([Layout(tp=2)])
     counts = parameters(SMALL, columns.tp)
     states = state_bytes(question, columns)
@@ -419,7 +415,7 @@ def test_tensor_ranks_split_adapters_as_their_matrices() -> None:
 @pytest.mark.parametrize(("base", "bits"), [("nf4", 4.127), ("int8", 8.5)])
 def test_quantised_matrices(base: str, bits: float) -> None:
     """QLoRA's 4.127 bits a parameter, and a byte with an fp32 scale for each row of 64; norms stay as they are."""
-    kept, plain = (asked_tuning(precision="bf16", base=own) for own in (base, None))
+    kept, plain = (tuned(precision="bf16", base=own) for own in (base, None))
     columns = LayoutColumns.of([Layout()])
     matrices = float(parameters(SMALL, columns.tp).block[0]) - 2 * SMALL.hidden_size
     saved = [float(memory_terms(own, columns)["layer_static"]["weights"][0]) for own in (plain, kept)]
@@ -432,7 +428,7 @@ def test_quantised_matrices(base: str, bits: float) -> None:
     ("optimizer", "each"), [("adamw-8bit", 2 + 8 / 256), ("adamw", 8.0), ("muon", 4.0), ("sgd", 0.0)]
 )
 def test_moments_of_optimizers(optimizer: str, each: float) -> None:
-    question = asked_tuning(precision="bf16", stack="deepspeed")
+    question = tuned(precision="bf16", stack="deepspeed")
     columns, kept = LayoutColumns.of([Layout()]), {}
     for name in ("sgd", optimizer):
         own = change(question, training={"tuning": None, "optimizer": name})

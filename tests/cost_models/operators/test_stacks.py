@@ -193,7 +193,7 @@ GEMMA_4B |= {"head_dim": 256, "vocab_size": 262208, "sliding_window": 1024}
 SO400M = {"image_size": 896, "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27}
 SO400M |= {"num_attention_heads": 16}
 DEEP = {"depth": 32, "hidden_size": 1280, "num_heads": 16}
-COUNTED_TOWERS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], int, int]] = [
+TOWERS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], int, int]] = [
     (LLAVA, {"model_type": "llama"}, CLIP, 11_958_272, BLOCK + NORM),
     (ONEVISION, {"model_type": "qwen2"}, SIGLIP, 12_000_256, NORM + 512),
     ({"model_type": "paligemma"}, GEMMA, SIGLIP | {"image_size": 224}, 11_100_928, 0),
@@ -206,7 +206,7 @@ meta device (Qwen2.5-VL-7B, Gemma 3 4B: headers of the checkpoints), and those o
 block and a norm, a vector behind rows of patches; Gemma's norm before its projector has no bias, ours has."""
 
 
-@pytest.mark.parametrize(("outer", "text", "vision", "count", "unread"), COUNTED_TOWERS)
+@pytest.mark.parametrize(("outer", "text", "vision", "count", "unread"), TOWERS)
 def test_configs_have_every_parameter_of_towers(
     outer: dict[str, Any], text: dict[str, Any], vision: dict[str, Any], count: int, unread: int
 ) -> None:
@@ -346,7 +346,7 @@ def test_refusals(capsys: pytest.CaptureFixture[str], asked_for: str, why: str) 
 LONG = 1024
 
 
-def asked_documents(lengths: LengthsSpec | None, *, batch: int = 64, **model: Any) -> Question:
+def of_documents(lengths: LengthsSpec | None, *, batch: int = 64, **model: Any) -> Question:
     shape = catalog.load_model("llama3-8b").model_copy(update=model)
     return ask(shape, "dgx-h100", stack="fsdp", global_batch=batch, sequence_length=LONG, lengths=lengths)
 
@@ -363,12 +363,12 @@ def test_sequences_are_filled_best() -> None:
 )
 def test_attention_by_document(packing: Any, keys: float) -> None:
     """Four documents of 256 tokens a sequence: a token has 128 keys on average; padding has them all."""
-    question = asked_documents(LengthsSpec(packing=packing, documents=(256,)))
+    question = of_documents(LengthsSpec(packing=packing, documents=(256,)))
     assert attended_keys(question.model, question.training).computed == pytest.approx(keys)
 
 
 def test_documents_of_whole_sequences_change_nothing() -> None:
-    whole, packed = asked_documents(None), asked_documents(LengthsSpec(documents=(LONG,)))
+    whole, packed = of_documents(None), of_documents(LengthsSpec(documents=(LONG,)))
     layout = parse_layout("tp2 cp2 dp2 mbs1 zero3")
     assert estimate(packed, layout).step_seconds == estimate(whole, layout).step_seconds
     for flops in (model_flops, causal_flops):
@@ -377,7 +377,7 @@ def test_documents_of_whole_sequences_change_nothing() -> None:
 
 @pytest.mark.parametrize(("dp", "batch", "zero"), [(8, 8, 0), (8, 64, 0), (8, 64, 3), (4, 2048, 0)])
 def test_waits_are_those_of_drawn_steps(dp: int, batch: int, zero: int) -> None:
-    question = asked_documents(LengthsSpec(lognormal=(400, 1.0)), batch=batch)
+    question = of_documents(LengthsSpec(lognormal=(400, 1.0)), batch=batch)
     drawn = sequences_of(question.training.lengths, LONG)  # type: ignore[arg-type]
     scores = np.bincount(drawn.places, weights=drawn.documents.astype(float) ** 2 / 2)
     each = 1 if zero == 3 else batch // dp
@@ -389,7 +389,7 @@ def test_waits_are_those_of_drawn_steps(dp: int, batch: int, zero: int) -> None:
 
 
 def test_pieces_are_counted_token_by_token() -> None:
-    question = asked_documents(LengthsSpec(lognormal=(300, 1.0)))
+    question = of_documents(LengthsSpec(lognormal=(300, 1.0)))
     drawn = sequences_of(question.training.lengths, LONG)  # type: ignore[arg-type]
     most, mean = 0.0, 0.0
     for number in range(min(256, drawn.number)):

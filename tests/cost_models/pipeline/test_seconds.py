@@ -242,15 +242,11 @@ def test_scenarios_of_a_file_are_checked() -> None:
             Scenarios(factors=factors, unexplained=0.1)
 
 
-def asked_overlap_prices(**facts: Any) -> Question:
+def overlapped(**facts: Any) -> Question:
     """GPT-2 on two nodes whose stack overlaps nothing unless told, and all that it is told to."""
     job = {"global_batch": 64, "sequence_length": 1024}
     facts = {"overlaps": ("tp", "pp", "dp"), **facts}
     return ask("gpt2-small", "dgx-a100-80gb", 16, stack="megatron-2021", facts=facts, **job)
-
-
-def priced_overlap_prices(question: Question, *words: str) -> Terms:
-    return time_terms(question, columns(*words))
 
 
 def data(terms: Terms, kind: str = "dp_comm") -> np.ndarray:
@@ -260,7 +256,7 @@ def data(terms: Terms, kind: str = "dp_comm") -> np.ndarray:
 
 @pytest.mark.parametrize("rest", ["pp2 dp8 zero0", "pp2 vpp2 dp8 zero1", "tp2 sp dp8 mbs2 zero1"])
 def test_what_is_named_hides_and_nothing_is_lost(rest: str) -> None:
-    terms = priced_overlap_prices(asked_overlap_prices(), f"{rest} overlap=none", f"{rest} overlap=dp")
+    terms = priced(overlapped(), f"{rest} overlap=none", f"{rest} overlap=dp")
     none, named = data(terms)
     sent = data(terms) + data(terms, "dp_hidden")
     assert 0 < named < none
@@ -270,22 +266,19 @@ def test_what_is_named_hides_and_nothing_is_lost(rest: str) -> None:
 @pytest.mark.parametrize("vpp", [1, 2, 3])
 def test_one_block_is_never_hidden(vpp: int) -> None:
     """Its share of what a rank has stays in sight, however much compute there is to hide behind."""
-    question = change(asked_overlap_prices(), hardware={"overlap_slowdown": 0.0})
-    terms = priced_overlap_prices(question, f"pp2 vpp{vpp} dp8 mbs8 zero1 overlap=dp")
+    question = change(overlapped(), hardware={"overlap_slowdown": 0.0})
+    terms = priced(question, f"pp2 vpp{vpp} dp8 mbs8 zero1 overlap=dp")
     sent = data(terms) + data(terms, "dp_hidden")
     np.testing.assert_allclose(data(terms) / sent, 2 / 12)
 
 
 def test_where_no_layout_says_it_is_as_the_stack_has_it() -> None:
-    always = asked_overlap_prices(
+    always = overlapped(
         overlap_gradient_reduce=True, overlap_parameter_gather=True, overlap_tensor_parallel=0.5
     )
     words = "tp2 sp pp2 dp4 zero1"
-    unsaid, none = (
-        priced_overlap_prices(always, words),
-        priced_overlap_prices(always, f"{words} overlap=none"),
-    )
-    both = priced_overlap_prices(always, words, f"{words} overlap=none")
+    unsaid, none = (priced(always, words), priced(always, f"{words} overlap=none"))
+    both = priced(always, words, f"{words} overlap=none")
     for term in ("layer_forward", "layer_sync", "stage_forward", "p2p"):
         for part, seconds in unsaid[term].items():
             np.testing.assert_array_equal(both[term][part], [seconds[0], none[term][part][0]])
@@ -296,9 +289,9 @@ def test_where_no_layout_says_it_is_as_the_stack_has_it() -> None:
 @pytest.mark.parametrize("tp", [2, 4, 8])
 def test_products_hide_all_chunks_but_one(tp: int) -> None:
     """Behind products that take longer than what is sent; what is sent is the same."""
-    question = change(asked_overlap_prices(), hardware={"overlap_slowdown": 0.0})
+    question = change(overlapped(), hardware={"overlap_slowdown": 0.0})
     large = f"tp{tp} sp dp{16 // tp} mbs4"
-    terms = priced_overlap_prices(question, f"{large} overlap=none", f"{large} overlap=tp")
+    terms = priced(question, f"{large} overlap=none", f"{large} overlap=tp")
     for term in (terms["layer_forward"], terms["layer_backward"]):
         shown, hidden = term["tp_comm"], term["tp_hidden"]
         np.testing.assert_allclose((shown + hidden)[0], (shown + hidden)[1])
@@ -307,10 +300,7 @@ def test_products_hide_all_chunks_but_one(tp: int) -> None:
 
 
 def test_a_sender_waits_unless_its_sends_go_on() -> None:
-    none, named = (
-        priced_overlap_prices(asked_overlap_prices(), "pp2 dp8 overlap=none"),
-        priced_overlap_prices(asked_overlap_prices(), "pp2 dp8 overlap=pp"),
-    )
+    none, named = (priced(overlapped(), "pp2 dp8 overlap=none"), priced(overlapped(), "pp2 dp8 overlap=pp"))
     assert none["stage_forward"]["pp_comm"] == named["p2p"]["pp_comm"] > 0
     assert none["p2p"]["pp_comm"] == named["stage_forward"]["pp_comm"] == 0
 
@@ -318,11 +308,9 @@ def test_a_sender_waits_unless_its_sends_go_on() -> None:
 def test_layouts_that_differ_in_chunks_alone_are_priced_apart() -> None:
     """Prices are worked out once for rows that are alike, and these are not."""
     words = [f"pp2 vpp{vpp} dp8 mbs8 zero1 overlap=dp" for vpp in (1, 2, 3)]
-    question = asked_overlap_prices(reduces_chunks_in_turn=True)
+    question = overlapped(reduces_chunks_in_turn=True)
     costs = stage_costs(question, columns(*words))
-    np.testing.assert_allclose(
-        costs.layer_sync, sum_of_parts(priced_overlap_prices(question, *words)["layer_sync"])
-    )
+    np.testing.assert_allclose(costs.layer_sync, sum_of_parts(priced(question, *words)["layer_sync"]))
     assert (np.diff(costs.layer_sync) != 0).all()
 
 

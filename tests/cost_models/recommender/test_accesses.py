@@ -94,10 +94,10 @@ def test_hit_curves_are_concave_and_bounded(rows: int, exponent: float, n: float
     assert 0 <= accesses.hits(rows / 2) <= 1
 
 
-ROWS_CACHING, HELD, EXPONENT = 4000, 500, 1.0
+CACHED_ROWS, HELD, EXPONENT = 4000, 500, 1.0
 TABLES = cached_tables(
     RecommenderSpec(
-        tables=(TableSpec(name="a", rows=ROWS_CACHING, width=4, zipf=EXPONENT),),
+        tables=(TableSpec(name="a", rows=CACHED_ROWS, width=4, zipf=EXPONENT),),
         interaction=Interaction(kind="none"),
     ),
     4.0,
@@ -108,10 +108,10 @@ TABLES = cached_tables(
 def followed(batch: int, batches: int) -> float:
     """Rows that a batch brings up, the mean over half of the batches: rows of a batch are used at its time, what it
     names stays, of those used at one time any goes, of those that come the first find room."""
-    draw, shares = np.random.default_rng(0), np.arange(1.0, ROWS_CACHING + 1) ** -EXPONENT
-    used, cached, brought = np.full(ROWS_CACHING, -1), np.zeros(ROWS_CACHING, bool), []
+    draw, shares = np.random.default_rng(0), np.arange(1.0, CACHED_ROWS + 1) ** -EXPONENT
+    used, cached, brought = np.full(CACHED_ROWS, -1), np.zeros(CACHED_ROWS, bool), []
     for now in range(batches):
-        named = np.unique(draw.choice(ROWS_CACHING, batch, p=shares / shares.sum()))
+        named = np.unique(draw.choice(CACHED_ROWS, batch, p=shares / shares.sum()))
         missing = named[~cached[named]]
         used[named] = now
         coming = missing[: HELD - int(cached[named].sum())]
@@ -135,7 +135,7 @@ def test_batches_of_one_id_hit_as_the_curve_says() -> None:
     held = np.array([float(HELD)])
     one = 1.0 - rows_brought(TABLES, np.ones((1, 1)), held)[0]
     assert one == pytest.approx(TABLES.table_hits(held), abs=2e-3)
-    assert rows_brought(TABLES, np.full((1, 1), 64.0), np.array([float(ROWS_CACHING)])) == 0
+    assert rows_brought(TABLES, np.full((1, 1), 64.0), np.array([float(CACHED_ROWS)])) == 0
 
 
 def test_files_of_counts_say_the_same(tmp_path: Path) -> None:

@@ -319,7 +319,7 @@ def test_tables_lie_on_hosts_where_the_stack_puts_them(stack: str) -> None:
     assert refused.value.hint == "they need 3 GPUs of this size or more"
 
 
-TABLE_HUGECTR = TableSpec(name="t", rows=10**6, width=128, pooling=100.0)
+WIDE_TABLE = TableSpec(name="t", rows=10**6, width=128, pooling=100.0)
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ TABLE_HUGECTR = TableSpec(name="t", rows=10**6, width=128, pooling=100.0)
     ],
 )
 def test_a_shard_costs_its_lookups_and_its_due(option: str, lookups: float, slices: int) -> None:
-    found = hugectr_options(asked(TABLE_HUGECTR, batch=1024, optimizer="adagrad"), [(0, option_of(option))])
+    found = hugectr_options(asked(WIDE_TABLE, batch=1024, optimizer="adagrad"), [(0, option_of(option))])
     cost = (found.shard_seconds + found.everywhere_seconds)[0]
     assert cost[STAGES.index(STAGES.lookup)] == pytest.approx(1024 * 128 * lookups)
     assert cost.sum() == cost.max()
@@ -341,7 +341,7 @@ def test_a_shard_costs_its_lookups_and_its_due(option: str, lookups: float, slic
 
 
 def test_it_splits_rows_by_powers_of_two() -> None:
-    assert [str(one) for one in hugectr_options(asked(TABLE_HUGECTR)).options] == [
+    assert [str(one) for one in hugectr_options(asked(WIDE_TABLE)).options] == [
         "whole",
         "row2",
         "row4",

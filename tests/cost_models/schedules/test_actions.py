@@ -269,7 +269,7 @@ def test_a_toy_schedule_is_one_record(tmp_path: Path) -> None:
     assert told["gap"] == 0
 
 
-SCHEDULES_REGISTRY = pytest.mark.parametrize("own", REGISTRY.values(), ids=REGISTRY)
+EVERY_SCHEDULE = pytest.mark.parametrize("own", REGISTRY.values(), ids=REGISTRY)
 
 
 def small_tables(own: PipelineSchedule, *, several_ranks: bool = False) -> Iterator[ActionTable]:
@@ -290,7 +290,7 @@ def live_moments(table: ActionTable, rank: int) -> set[tuple[int, ...]]:
     return moments
 
 
-@SCHEDULES_REGISTRY
+@EVERY_SCHEDULE
 def test_live_counts_without_a_table_are_a_moment_of_the_table(own: PipelineSchedule) -> None:
     tables = 0
     for table in small_tables(own):
@@ -306,7 +306,7 @@ def test_live_counts_without_a_table_are_a_moment_of_the_table(own: PipelineSche
     assert tables > 20
 
 
-@SCHEDULES_REGISTRY
+@EVERY_SCHEDULE
 def test_live_counts_of_many_shapes_at_once_are_those_of_each(own: PipelineSchedule) -> None:
     shapes = np.array([(t.pp, t.vpp, t.microbatches) for t in small_tables(own)])
     pp, vpp, microbatches = shapes.T
@@ -321,7 +321,7 @@ def test_live_counts_of_many_shapes_at_once_are_those_of_each(own: PipelineSched
         assert together[row] == own.live_of_rank(*shape, shape[0] - 1)
 
 
-@SCHEDULES_REGISTRY
+@EVERY_SCHEDULE
 def test_it_is_registered_under_its_name_and_its_engine_exists(own: PipelineSchedule) -> None:
     from torch.distributed import pipelining
     from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
@@ -332,7 +332,7 @@ def test_it_is_registered_under_its_name_and_its_engine_exists(own: PipelineSche
     assert issubclass(getattr(pipelining, own.engine), kind)
 
 
-@SCHEDULES_REGISTRY
+@EVERY_SCHEDULE
 def test_it_runs_the_chunks_it_says(own: PipelineSchedule) -> None:
     for vpp in range(1, 6):
         assert own.runs_chunks(vpp) == any(
@@ -340,7 +340,7 @@ def test_it_runs_the_chunks_it_says(own: PipelineSchedule) -> None:
         )
 
 
-@SCHEDULES_REGISTRY
+@EVERY_SCHEDULE
 def test_its_traits_are_those_of_its_tables(own: PipelineSchedule) -> None:
     for table in small_tables(own, several_ranks=True):
         kinds = {action.kind for rank in range(table.pp) for action in table.actions(rank)}
@@ -352,7 +352,7 @@ def test_its_traits_are_those_of_its_tables(own: PipelineSchedule) -> None:
         assert (table.rank_of_stage[-1] == 0) == own.v_shaped
 
 
-@SCHEDULES_REGISTRY
+@EVERY_SCHEDULE
 def test_the_head_turns_at_once_or_keeps_its_logits(own: PipelineSchedule) -> None:
     between = []
     for table in small_tables(own, several_ranks=True):
@@ -364,7 +364,7 @@ def test_the_head_turns_at_once_or_keeps_its_logits(own: PipelineSchedule) -> No
     assert any(between) == own.keeps_all_logits
 
 
-@SCHEDULES_REGISTRY
+@EVERY_SCHEDULE
 def test_the_bounds_of_one_chunk_a_rank_hold_for_its_steady_state(own: PipelineSchedule) -> None:
     assert own.steady is None or own.name in PLAIN
     for table in small_tables(own):

@@ -244,7 +244,6 @@ def test_steps_and_peaks_of_placements_are_those_of_brute_force(
     np.testing.assert_allclose(leaf.rank_bytes(blocks).max(axis=-1), wanted.peak, rtol=1e-9)
 
 
-SEEDS_BOUNDS = st.integers(min_value=0, max_value=10**6)
 BLOCKS = st.sampled_from(["one kind", "several kinds", "in full", "pools"])
 
 
@@ -255,7 +254,7 @@ def leaf_with(seed: int, blocks: str) -> Leaf:
     return random_leaf(seed, several=blocks == "several kinds", counted=blocks == "in full")
 
 
-@given(SEEDS_BOUNDS, BLOCKS)
+@given(SEEDS, BLOCKS)
 @settings(max_examples=number(140, 800), deadline=None, derandomize=True)
 def test_no_placement_is_faster_than_the_bounds(seed: int, blocks: str) -> None:
     leaf = leaf_with(seed, blocks)
@@ -266,10 +265,7 @@ def test_no_placement_is_faster_than_the_bounds(seed: int, blocks: str) -> None:
 
 
 @given(
-    SEEDS_BOUNDS,
-    st.floats(min_value=0.5, max_value=3.0),
-    st.floats(min_value=0.0, max_value=20.0),
-    st.booleans(),
+    SEEDS, st.floats(min_value=0.5, max_value=3.0), st.floats(min_value=0.0, max_value=20.0), st.booleans()
 )
 @settings(max_examples=number(60, 150), deadline=None, derandomize=True)
 def test_nor_with_slow_transfers_and_a_large_head(
@@ -305,7 +301,7 @@ def test_a_rank_between_the_ends_may_have_any_run_of_blocks() -> None:
     assert 0.95 * exact < bound <= exact * (1 + TOLERANCE)
 
 
-@given(SEEDS_BOUNDS, st.floats(min_value=0.8, max_value=1.2))
+@given(SEEDS, st.floats(min_value=0.8, max_value=1.2))
 @settings(max_examples=number(30, 60), deadline=None, derandomize=True)
 def test_a_capacity_bound_is_as_close_as_the_cut_off_asks(seed: int, share: float) -> None:
     group = RankCosts.of(random_leaf(seed))
@@ -316,7 +312,7 @@ def test_a_capacity_bound_is_as_close_as_the_cut_off_asks(seed: int, share: floa
     assert found >= min(whole, cut_off) * (1 - 2 * PRECISION)
 
 
-@given(SEEDS_BOUNDS, st.sampled_from(["one kind", "several kinds", "pools"]))
+@given(SEEDS, st.sampled_from(["one kind", "several kinds", "pools"]))
 @settings(max_examples=number(60, 200), deadline=None, derandomize=True)
 def test_the_best_placement_keeps_to_the_sizes_its_step_allows(seed: int, blocks: str) -> None:
     leaf = leaf_with(seed, blocks)
@@ -353,7 +349,7 @@ def test_the_quick_bound_knows_how_many_blocks_uneven_stages_have() -> None:
     assert 0.95 * patterns < quick <= patterns * (1 + TOLERANCE)
 
 
-@given(SEEDS_BOUNDS)
+@given(SEEDS)
 @settings(max_examples=number(40, 100), deadline=None, derandomize=True)
 def test_paths_through_ranks_are_never_longer_than_the_timeline(seed: int) -> None:
     leaf, rng = random_leaf(seed), np.random.default_rng(seed)

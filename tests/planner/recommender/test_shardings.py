@@ -437,13 +437,10 @@ def test_tables_that_do_not_fit_together_say_how_much_they_need() -> None:
     assert caught.value.hint.startswith("they need 3 GPUs")
 
 
-PRICES_VERIFIED_SHARDINGS = replace(random_prices(11, gpus=4), device_memory=1e12, host_memory=1e12)
-
-
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_another_solver_finds_nothing_better(objective: Objective) -> None:
-    found = plan_sharding(PRICES_VERIFIED_SHARDINGS, objective=objective)
-    checks = verify_sharding(PRICES_VERIFIED_SHARDINGS, found.sharding, found.certificate)
+    found = plan_sharding(PRICES, objective=objective)
+    checks = verify_sharding(PRICES, found.sharding, found.certificate)
     assert all(check.passed for check in checks), checks
     assert [check.name for check in checks] == ["loads", "restrictions", "certificate", "bound"]
 
@@ -457,66 +454,48 @@ def test_the_planning_solver_decides_where_the_other_stops(monkeypatch: pytest.M
         )
 
     monkeypatch.setattr(recommenders, "solve", stop_cbc)
-    found = plan_sharding(PRICES_VERIFIED_SHARDINGS)
+    found = plan_sharding(PRICES)
     proof = found.certificate
-    bound = verify_sharding(PRICES_VERIFIED_SHARDINGS, found.sharding, proof)[3]
+    bound = verify_sharding(PRICES, found.sharding, proof)[3]
     assert bound.passed
     assert bound.what == "cbc did not decide in time; highs finds no sharding below it"
     too_sure = proof.model_copy(update={"bound": proof.value * 1.05, "value": proof.value * 1.05})
-    assert (
-        verify_sharding(PRICES_VERIFIED_SHARDINGS, found.sharding, too_sure)[3].what
-        == "highs finds a sharding below `bound`"
-    )
+    assert verify_sharding(PRICES, found.sharding, too_sure)[3].what == "highs finds a sharding below `bound`"
 
 
 def test_false_claims_are_found_out() -> None:
-    found = plan_sharding(PRICES_VERIFIED_SHARDINGS)
+    found = plan_sharding(PRICES)
     proof, tables = found.certificate, found.sharding.tables
     too_good = proof.model_copy(update={"value": proof.value * 0.9, "bound": proof.bound * 0.9})
-    assert verify_sharding(PRICES_VERIFIED_SHARDINGS, found.sharding, too_good)[0].passed is False
+    assert verify_sharding(PRICES, found.sharding, too_good)[0].passed is False
     too_sure = proof.model_copy(update={"bound": proof.value * 1.05, "value": proof.value * 1.05})
-    assert verify_sharding(PRICES_VERIFIED_SHARDINGS, found.sharding, too_sure)[3].passed is False
+    assert verify_sharding(PRICES, found.sharding, too_sure)[3].passed is False
     for update in ({"space": "all"}, {"tables": 2}, {"distinct": 1}, {"options": 3}, {"greedy": 1.0}):
         false = proof.model_copy(update=update)
-        assert (
-            f"`{next(iter(update))}` says"
-            in verify_sharding(PRICES_VERIFIED_SHARDINGS, found.sharding, false)[2].what
-        )
+        assert f"`{next(iter(update))}` says" in verify_sharding(PRICES, found.sharding, false)[2].what
     used = tables[0].option.form
     forbidden = ShardingRestrictions(forbidden=frozenset({used}))
     if all(
-        any(
-            o.form != used
-            for o in np.array(PRICES_VERIFIED_SHARDINGS.options)[PRICES_VERIFIED_SHARDINGS.table_class == c]
-        )
-        for c in range(len(PRICES_VERIFIED_SHARDINGS.counts))
+        any(o.form != used for o in np.array(PRICES.options)[PRICES.table_class == c])
+        for c in range(len(PRICES.counts))
     ):
-        assert (
-            verify_sharding(PRICES_VERIFIED_SHARDINGS, found.sharding, proof, restrictions=forbidden)[
-                1
-            ].passed
-            is False
-        )
-    used_bytes = loads_of(
-        PRICES_VERIFIED_SHARDINGS, found.rows, [one.at for one in tables]
-    ).device_bytes.max()
-    small = replace(PRICES_VERIFIED_SHARDINGS, device_memory=float(used_bytes) * 0.99)
+        assert verify_sharding(PRICES, found.sharding, proof, restrictions=forbidden)[1].passed is False
+    used_bytes = loads_of(PRICES, found.rows, [one.at for one in tables]).device_bytes.max()
+    small = replace(PRICES, device_memory=float(used_bytes) * 0.99)
     moved = Sharding(tuple(TablePlacement(one.option, one.at) for one in tables))
     assert verify_sharding(small, moved, proof)[0].passed is False
 
 
 def test_what_binds_is_the_busiest_gpu_and_what_a_change_costs() -> None:
-    found = plan_sharding(PRICES_VERIFIED_SHARDINGS)
-    stages = binding_stages(PRICES_VERIFIED_SHARDINGS, found.sharding)
+    found = plan_sharding(PRICES)
+    stages = binding_stages(PRICES, found.sharding)
     places = [one.at for one in found.sharding.tables]
     assert stages
     for stage in stages:
         assert stage.seconds >= stage.mean_seconds
         for one in stage.tables:
             left = [n for n in range(len(places)) if n != one.table]
-            without = loads_of(
-                PRICES_VERIFIED_SHARDINGS, [found.rows[n] for n in left], [places[n] for n in left]
-            )
+            without = loads_of(PRICES, [found.rows[n] for n in left], [places[n] for n in left])
             assert one.without_seconds == pytest.approx(without.step_seconds)
             assert one.without_seconds <= found.certificate.value * (1 + 1e-9)
             if one.otherwise_seconds is not None:  # the search proved that nothing is better

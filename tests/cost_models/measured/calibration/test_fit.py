@@ -403,7 +403,7 @@ def test_nothing_measured_of_a_host_leaves_it_as_it_was() -> None:
     assert host_constants([], ranks=1, is_cpu=True) == {}
 
 
-BANDWIDTH_TABLE_FIT = 1e10
+LINK_RATE = 1e10
 
 
 def test_every_row_size_is_measured_the_same_in_every_round() -> None:
@@ -414,7 +414,7 @@ def test_every_row_size_is_measured_the_same_in_every_round() -> None:
     assert [(one.name, one.shape, one.size) for one in first] == [
         (one.name, one.shape, one.size) for one in second
     ]
-    rates = table_rates(first, BANDWIDTH_TABLE_FIT, "here")
+    rates = table_rates(first, LINK_RATE, "here")
     assert {(one.row_bytes, one.pooling) for one in rates.lookup} == {
         (size, pool) for size in (16.0, 64.0) for pool in (0.125, 1.0, 16.0)
     }
@@ -443,9 +443,9 @@ def test_what_is_measured_is_what_the_price_moves() -> None:
         seconds=1e-4,
         quiet_seconds=1e-4,
     )
-    assert table_rates([], BANDWIDTH_TABLE_FIT, "") is None
-    rates = table_rates([row, replace(row, name="lookup")], BANDWIDTH_TABLE_FIT, "")
-    assert rates.sums[0].efficiency == pytest.approx(129600 / 1e-4 / BANDWIDTH_TABLE_FIT)
+    assert table_rates([], LINK_RATE, "") is None
+    rates = table_rates([row, replace(row, name="lookup")], LINK_RATE, "")
+    assert rates.sums[0].efficiency == pytest.approx(129600 / 1e-4 / LINK_RATE)
 
 
 def test_between_measured_points_and_beyond_them() -> None:

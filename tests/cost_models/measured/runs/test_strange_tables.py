@@ -206,7 +206,7 @@ def test_a_batch_in_tokens_need_not_be_whole() -> None:
     assert any("no whole number" in assumed for assumed in one.assumptions)
 
 
-def as_csv_strange_tables(delimiter: str = ",", newline: str = "\n") -> str:
+def spreadsheet(delimiter: str = ",", newline: str = "\n") -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(GOOD), delimiter=delimiter, lineterminator=newline)
     writer.writeheader()
@@ -217,16 +217,16 @@ def as_csv_strange_tables(delimiter: str = ",", newline: str = "\n") -> str:
 @pytest.mark.parametrize(
     "raw",
     [
-        as_csv_strange_tables().encode(),
-        codecs.BOM_UTF8 + as_csv_strange_tables().encode(),
-        as_csv_strange_tables().encode("utf-16"),
-        as_csv_strange_tables(newline="\r\n").encode(),
-        as_csv_strange_tables(delimiter=";").encode(),
-        as_csv_strange_tables(delimiter="\t").encode(),
-        as_csv_strange_tables().replace("GPT", "GPT ×2").encode("latin-1"),
-        as_csv_strange_tables().replace("layers", " Layers ").encode(),
-        as_csv_strange_tables().rstrip("\n").encode() + b",more,cells\n\n\n",
-        as_csv_strange_tables().replace("row_id", "layers", 1).encode() + b"",
+        spreadsheet().encode(),
+        codecs.BOM_UTF8 + spreadsheet().encode(),
+        spreadsheet().encode("utf-16"),
+        spreadsheet(newline="\r\n").encode(),
+        spreadsheet(delimiter=";").encode(),
+        spreadsheet(delimiter="\t").encode(),
+        spreadsheet().replace("GPT", "GPT ×2").encode("latin-1"),
+        spreadsheet().replace("layers", " Layers ").encode(),
+        spreadsheet().rstrip("\n").encode() + b",more,cells\n\n\n",
+        spreadsheet().replace("row_id", "layers", 1).encode() + b"",
     ],
     ids=["plain", "mark", "utf-16", "crlf", "semicolons", "tabs", "latin", "capitals", "ragged", "twice"],
 )

@@ -298,7 +298,6 @@ FILE = Path(__file__).parents[4] / "benchmarks" / "memory_peers" / "results.csv"
 with FILE.open(encoding="utf-8") as _file:
     ROWS = list(csv.DictReader(_file))
 FEW = ("gpt3-175b", "llama3-70b", "mixtral-8x7b", "deepseek-v2-lite")
-GIB_MEMORY_PEERS = 2.0**30
 
 
 @pytest.mark.parametrize(
@@ -312,7 +311,7 @@ def test_states_of_the_first_rank(row: dict[str, str]) -> None:
         row["model"], "dgx-h100", training, row["layout"], gpus=int(row["gpus"]), stack="megatron-core"
     )
     memory = answer.estimate.rank_memory[0]
-    states = sum(memory[part] for part in ("weights", "gradients", "optimizer")) / GIB_MEMORY_PEERS
+    states = sum(memory[part] for part in ("weights", "gradients", "optimizer")) / GIB
     # Megatron's report leaves out ranks of contexts and takes the mean of dense blocks and mixtures, mbridge ties no
     # heads and has no learned positions
     by_mbridge = "cp" in row["layout"] or row["model"].startswith("deepseek")
