@@ -14,19 +14,15 @@ import os
 import re
 import resource
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from unittest import mock
 
 import pytest
 import torch
-import torch.distributed as dist
 from effort import few, first_of, some_of
 from processes import Processes
 from saving_jobs import SAVED_AT, train_and_save
 from saving_jobs import STEPS as SAVED_STEPS
-from torch.distributed.tensor import Shard, distribute_tensor
-from torch.testing._internal.distributed.fake_pg import FakeStore
 from training import (
     GPT,
     LAST_PLACE,
@@ -43,20 +39,15 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.offload.residency import drive_step_bytes
 from cost_models.errors import HostError, RunError
 from cost_models.files import catalog
-from executor.axes.axis import Rank
-from executor.axes.offload import blocks
 from executor.axes.offload import link as drives
-from executor.axes.offload.blocks import Parking
 from executor.axes.offload.link import HostLink
 from executor.axes.offload.reporting import require_drive
 from executor.checkpoints.manifest import Folder
 from executor.emulate.one_rank import emulate
 from executor.engine.weights import make_room
 from executor.measure.report import predicted_parts
-from executor.mesh import held
 from executor.models.transformer import Transformer
 from executor.pinned import pinned_zeros
-from executor.run_config import EngineOptions
 from planner.plan import Plan
 
 STEPS = 3
@@ -307,61 +298,6 @@ def test_a_rank_is_emulated_without_values(way: str) -> None:
     plan = plan_for(f"mbs2 offload={way}")
     fake, real = (emulate(plan, 0, steps=1, fake=fake) for fake in (True, False))
     assert fake.memory == real.memory
-
-
-@few(3)
-@pytest.mark.parametrize(
-    ("cores", "gpus", "started", "threads"),
-    [(96, 8, "8", 11), (96, 8, None, 11), (12, 1, None, 11), (24, 8, "2", 11), (4, 8, None, 1)],
-)
-def test_an_update_on_the_host_has_its_share_of_the_cores(cores, gpus, started, threads, monkeypatch) -> None:
-    """Of 64 ranks those of one host share it, whether each was started or one is emulated; no more than it has GPUs."""
-    plan = plan_for("dp64 mbs1 zero1 offload=states", global_batch=64)
-    eight = plan.cluster.model_copy(update={"nodes": 8, "gpus_per_node": 8})
-    plan = plan.model_copy(update={"cluster": eight})
-    rank = SimpleNamespace(
-        plan=plan,
-        layout=plan.layout,
-        stages=(0,),
-        device=torch.device("cuda"),
-        dtype=torch.bfloat16,
-        options=EngineOptions(),
-    )
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores))
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    if started is not None:
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", started)
-    with mock.patch.object(blocks, "HostLink") as link:
-        blocks.OffloadAxis(cast(Rank, rank))
-    link.assert_called_once_with(rank.device, threads)
-
-
-@pytest.mark.parametrize("width", [1, 2])
-def test_parked_states_leave_their_parameters_and_come_back(width: int) -> None:
-    """Sharded ones too: what a `DTensor` holds is in the host's buffer, not a tensor made of it."""
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=width)
-    try:
-        whole = torch.arange(8.0).reshape(4, 2)
-        mesh = dist.device_mesh.init_device_mesh("cpu", (width,))
-        parameter = torch.nn.Parameter(distribute_tensor(whole, mesh, [Shard(0)], src_data_rank=None))
-        optimizer = torch.optim.AdamW([parameter], lr=0.1)
-        parameter.grad = torch.ones_like(parameter)
-        optimizer.step()
-        moments = [optimizer.state[parameter][name] for name in ("exp_avg", "exp_avg_sq")]
-        before = [held(moment).clone() for moment in moments]
-        link = HostLink(torch.device("cpu"), 1)
-        parking = Parking(optimizer, [parameter], link, masters=False)
-        in_host = {buffer.data_ptr() for buffer in link.buffers}
-        assert {held(moment).data_ptr() for moment in moments} == in_host
-        parking.bring()
-        assert not {held(moment).data_ptr() for moment in moments} & in_host
-        for moment, values in zip(moments, before, strict=True):
-            assert torch.equal(held(moment), values)
-        parking.park()
-        assert {held(moment).data_ptr() for moment in moments} == in_host
-    finally:
-        dist.destroy_process_group()
 
 
 MANY = mock.patch.object(drives, "CHUNK", 160)

@@ -12,12 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from training import GPT, LATENT, LLAMA, MOE, SHARED, plan_for, traced, train
 
 from cost_models.specs.transformer import TransformerSpec
-from executor.data.batches import Batches
-from executor.engine.engine import Engine
 from executor.models import positions as sequences
 from executor.models.transformer import Block
-from executor.run_config import EngineOptions, RunConfig
-from executor.transformer.diagnosis import Diagnosis, run_diagnostic_steps
 from planner.plan import Plan
 
 STEPS = 2
@@ -96,22 +92,3 @@ def outcome(block: Any, x_BSD: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """What it makes of them, and the gradient of its sum."""
     out = block(x_BSD)
     return out, *torch.autograd.grad(out.square().sum(), (x_BSD,))
-
-
-def followed(plan: Plan) -> Diagnosis:
-    """What the steps after the last one tell of compiled blocks."""
-    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
-    config = RunConfig(steps=1, warm_up=0, waiting_steps=1)
-    with traced():
-        engine = Engine(plan, torch.device("cpu"), EngineOptions(compile=True))
-        engine.step(*batches.slice(0, engine.place.dp, plan.layout.dp))
-        return run_diagnostic_steps(engine, batches, config)
-
-
-@few(0)
-def test_steps_that_are_followed_are_not_compiled(processes) -> None:
-    """Nothing is seen inside a graph, and one that may not break would refuse to be looked at."""
-    for found in processes.run(2, followed, plan_for("tp2 mbs8", LLAMA)):
-        assert found.notes == ()
-        assert found.parts["compute"] > 0
-        assert found.memory["rest"] > 0

@@ -74,20 +74,3 @@ def test_a_run_is_done_once_and_kept(tmp_path) -> None:
     )
     assert "no-such-model/s32/mbs1/none/fp32/adamw: x\n" in told
     assert run(tmp_path, "--dry", "--seconds", "5", "--only", *names) == told
-
-
-def test_every_job_has_a_name_of_its_own_and_fits_a_call() -> None:
-    lines = run("--list").splitlines()
-    names = [line.split()[-1] for line in lines]
-    assert len(set(names)) == len(names) == 29
-    assert all(float(line.split()[0]) < 200 for line in lines)
-    assert [name.split("/")[0] for name in names[:9]] == [
-        "calibration",
-        "llama3.1-8b",
-        "qwen3-30b-a3b",
-        *["llama3.1-8b"] * 3,
-        *["llama3.2-1b"] * 2,
-        "recommender",
-    ]
-    dry = [line.split()[-1] for line in run("--list", "--dry").splitlines()]
-    assert [name.split("/")[0] for name in dry[:9]] == [name.split("/")[0] for name in names[:9]]

@@ -137,18 +137,6 @@ def test_a_run_is_told_of_shown_beside_its_prediction_and_leaves_what_was_asked_
     assert (progress["seed"], progress["learning_rate"]) == (3, pytest.approx(1e-3))
 
 
-@pytest.mark.parametrize("kind", ["frontier", "scaling", "time", "memory", "timeline", "topology"])
-def test_answers_draw_themselves(kind: str, tmp_path) -> None:
-    fix = ("tp=1", "pp=1", "cp=1", "zero=1") if kind == "frontier" else ()
-    training = mw.TrainingSpec(**TRAINING)
-    answer = mw.plan("gpt2-small", "dgx-a100-80gb", training, fix=fix, top=2, time_limit=20)
-    drawing = answer.plot(kind, gpus=[4, 8] if kind == "scaling" else None)
-    assert len(drawing.frame) > 0
-    assert drawing.title
-    assert drawing._repr_png_().startswith(b"\x89PNG")
-    drawing.save(tmp_path / "drawing.svg")
-
-
 QUESTION = ("gpt2-nano", "dgx-h100")
 GIVEN = ("--gpus", "4", "--global-batch", "8", "--sequence", "128")
 

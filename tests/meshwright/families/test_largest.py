@@ -103,18 +103,3 @@ def test_learned_positions_end_sequences() -> None:
     assert not found.largest.next_fails
     assert "1,024 tokens is the largest there is" in str(found)
     assert not any("time ran out" in one for one in found.remarks())
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (("--longest", "--sequence", "4096"), "is what is looked for"),
-        (("--longest", "--by", "depth"), "`--longest` is --by sequence"),
-        (("--longest", "--top", "3"), "means nothing beside"),
-    ],
-)
-def test_wrong_questions_for_the_longest_sequence(flags: tuple[str, ...], words: str, meshwright) -> None:
-    code, out, err = meshwright("plan", "llama3-8b", "dgx-h100", "--gpus", "8", *flags)
-    assert code == 2
-    assert words in err
-    assert not out

@@ -24,7 +24,6 @@ from run_reports import rank_report, run_report_of
 from cost_models.errors import InputError
 from cost_models.files import catalog, data_files
 from executor.checkpoints.manifest import MANIFEST, BrokenError, read_manifest
-from executor.data.tokens import HEADER, make_tokens, open_tokens
 from executor.measure.report import save_report
 from meshwright.records.frames import accuracy_frame
 from meshwright.terminal.output import as_json
@@ -167,17 +166,3 @@ def test_manifests(folder: Path, data: st.DataObject) -> None:
     Path(MANIFEST).write_bytes(raw if data.draw(st.integers(0, 3)) else spoilt(data.draw, signed))
     with suppress(BrokenError):
         read_manifest(Path())
-
-
-@inputs(0.01)
-@given(data=st.data())
-def test_headers_of_tokens(folder: Path, data: st.DataObject) -> None:
-    tokens = Path("tokens")
-    if not tokens.exists():
-        Path("text.txt").write_text("To be or not to be. " * 20)
-        make_tokens([Path("text.txt")], tokens)
-        Path("right.json").write_bytes((tokens / HEADER).read_bytes())
-    (tokens / HEADER).write_bytes(spoilt(data.draw, json.loads(Path("right.json").read_text())))
-    with suppress(InputError):
-        header, numbers = open_tokens(tokens, 256)
-        assert len(numbers) == header.tokens

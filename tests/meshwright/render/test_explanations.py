@@ -16,7 +16,7 @@ from cost_models.pipeline.pricing import estimate as price
 from cost_models.question import Question
 from cost_models.risk import FITTING
 from cost_models.specs.choices import RECOMPUTE_POLICIES
-from planner.answers.frontier import frontier_frame, pareto_rows, scaling_frame
+from planner.answers.frontier import pareto_rows
 from planner.explain.compare import compare, difference
 from planner.explain.reasons import (
     CHANGES,
@@ -27,7 +27,7 @@ from planner.explain.reasons import (
     why_not,
 )
 from planner.plan import PlanCache, make_plan
-from planner.search.search import KINDS, Budget, place_layout, scaling_sizes, search
+from planner.search.search import place_layout, scaling_sizes, search
 from planner.space.restrictions import Restrictions, parse_restrictions
 from planner.space.space import balanced_prices
 
@@ -181,22 +181,3 @@ def test_by_hand(asked) -> None:
     assert scaling_sizes(asked) == [2, 4, 8, 16, 32, 64]
     layout = parse_layout("tp8 pp2 mbs1 layers=21,19")
     assert place_layout(asked, layout) == layout
-
-
-def test_frontier_holds_the_plan(asked, ranked) -> None:
-    frame = frontier_frame(asked, ranked[0], Restrictions(), Budget())
-    assert frame["chosen"].sum() == 1
-    line = frame[frame["pareto"]].sort_values("peak_bytes")
-    assert line["tokens_per_second"].is_monotonic_increasing
-    assert line["fits"].all()
-    best = frame.loc[frame["chosen"].idxmax()]
-    assert best["tokens_per_second"] == pytest.approx(ranked[0].tokens_per_second)
-    assert line["tokens_per_second"].max() == pytest.approx(best["tokens_per_second"])
-
-
-def test_scaling_keeps_or_grows_the_batch(asked) -> None:
-    frame = scaling_frame(asked, [8, 16], KINDS, Budget())
-    strong, weak = (frame[frame["kind"] == kind] for kind in ("strong", "weak"))
-    assert set(strong["global_batch"]) == {64}
-    assert weak["global_batch"].tolist() == [32, 64]
-    assert strong["tokens_per_second"].is_monotonic_increasing

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import typer
 from command_line import ASKED
-from effort import few
 
 import meshwright as mw
 from cost_models.files import local
@@ -68,34 +67,6 @@ def test_a_layout_that_does_not_fit_is_told_what_does(meshwright, tmp_path) -> N
     assert ", which does not fit" in answer.said
     (row,) = [line for line in answer.out.splitlines() if line.startswith("+ ")][:1]
     assert row.split().count("fits") == 2
-
-
-MEGATRON = (
-    "torchrun --nnodes 8 --nproc-per-node 8 pretrain_gpt.py --tensor-model-parallel-size 8"
-    " --pipeline-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer --num-layers 80"
-    " --hidden-size 8192 --ffn-hidden-size 28672 --num-attention-heads 64 --group-query-attention"
-    " --num-query-groups 8 --seq-length 8192 --max-position-embeddings 8192 --vocab-size 128256"
-    " --micro-batch-size 1 --global-batch-size 128 --bf16 --swiglu --normalization RMSNorm --disable-bias-linear"
-    " --untie-embeddings-and-output-weights --position-embedding-type rope --attention-backend flash"
-    " --overlap-grad-reduce --overlap-param-gather --recompute-granularity selective"
-)
-
-
-@few(0)
-def test_switches_of_the_stack_come_before_sharding_anew() -> None:
-    """A script without `--tp-comm-overlap`, with flash 2: 7 % were to be gained by sharding anew, and 14 % by two
-    flags."""
-    advice = mw.advise(mw.import_plan(MEGATRON, cluster="dgx-h100").plan, time_limit=60).advice
-    first, second, *others = advice.changes
-    assert [first.words, second.words] == ["--tp-comm-overlap", "--attention-backend auto"]
-    assert {one.trouble for one in (first, second)} == {"a flag"}
-    assert first.with_earlier.layout == second.with_earlier.layout == advice.today.layout
-    gained = 1 - second.with_earlier.step_seconds / advice.today.step_seconds
-    assert gained > 0.14
-    left = 1 - advice.best.step_seconds / second.with_earlier.step_seconds
-    assert left < gained
-    assert advice.question.stack.attention == "cudnn"
-    assert [one for one in others if one.trouble == "re-sharding"] in ([], others[-1:])
 
 
 @pytest.fixture(scope="module")

@@ -234,21 +234,14 @@ def test_documents_are_packed_or_padded(meshwright, tmp_path) -> None:
 
 def test_blank_lines_of_a_file_say_nothing(meshwright, tmp_path) -> None:
     """First, last, between, of blanks or of empty cells; with columns and without."""
-    for text in (
-        "{0}512{0}1024{0}",
-        "{0}tokens,answer{0}512,10{0}1024,20{0}",
-        "{0}prompt,answer{0}500,12{0}1000,24{0}",
-    ):
-        said = []
+    file = tmp_path / "lengths.csv"
+    for text in ("512;1024", "tokens,answer;512,10;1024,20", "prompt,answer;500,12;1000,24"):
+        means = set()
         for blank in ("\n", "\n\n", "\n  \t\n", "\n,,\n"):
-            (tmp_path / "lengths.csv").write_text(
-                text.format(blank).removeprefix("\n" if blank == "\n" else "")
-            )
-            answer = meshwright.done(
-                "estimate", *UNDER_FSDP, *SHARDED, "--lengths", str(tmp_path / "lengths.csv"), "--json"
-            )
-            said.append(json.loads(answer.out)["question"]["lengths"]["mean_tokens"])
-        assert len(set(said)) == 1
+            file.write_text(f";{text};".replace(";", blank).removeprefix("\n" if blank == "\n" else ""))
+            asked = meshwright.json("estimate", *UNDER_FSDP, *SHARDED, "--lengths", str(file))
+            means.add(asked["question"]["lengths"]["mean_tokens"])
+        assert len(means) == 1
 
 
 def test_a_plan_file_keeps_them(meshwright, tmp_path) -> None:

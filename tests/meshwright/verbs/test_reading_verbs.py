@@ -79,6 +79,8 @@ def test_parts_of_a_row_and_of_a_pool_are_those_of_their_fullest_rank() -> None:
     assert answer.estimate.fullest_rank == 1
     parts = answer.estimate.rank_memory[1]
     assert {part: answer.rows[0][f"{part}_bytes"] for part in parts} == dict(parts)
+    record = answer.record()["estimate"]
+    assert 8 * record["tokens_per_second_per_gpu"] == pytest.approx(record["tokens_per_second"])
     pools = ("gpt2-small", "dgx-a100-80gb:8+dgx-h100:8", None, "pp4 dp4 mbs1 layers=1,5,1,5")
     mixed = mw.estimate(*pools, **job)
     memory = [rank.total for rank in mixed.estimate.rank_memory]
