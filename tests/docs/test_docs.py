@@ -10,8 +10,10 @@ import shlex
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import typer
@@ -54,13 +56,19 @@ def commands(page: Path) -> Iterator[str]:
     yield from _SPAN.findall(prose(page))
 
 
+@cache
+def verbs() -> Any:
+    """The command line, which takes longer to build than to read most commands."""
+    return typer.main.get_command(command_line())
+
+
 def parse(command: str) -> None:
     """Read a command line as the program would, without doing anything; raises where it would complain."""
     verb, *words = shlex.split(command.split(" | ")[0].split(" > ")[0], comments=True)[1:]
     if verb.startswith("-") or verb.isupper():
         return
-    group = typer.main.get_command(command_line())
-    group.commands[verb].make_context(verb, words)  # type: ignore[attr-defined]
+    group = verbs()
+    group.commands[verb].make_context(verb, words)
 
 
 def test_commands_parse() -> None:

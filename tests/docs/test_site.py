@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from effort import THOROUGH
 
 import meshwright
 from cost_models.files.catalog import KINDS
@@ -51,6 +52,7 @@ def test_every_public_name_is_told(reference) -> None:
     assert "object at 0x" not in page
 
 
+@pytest.mark.skipif(not THOROUGH, reason="builds for half a minute")
 @pytest.mark.skipif(
     find_spec("sphinx") is None or find_spec("myst_parser") is None, reason="Sphinx is not installed"
 )

@@ -38,10 +38,7 @@ SHAPES = [
     *(("dualpipev", pp, 2, m) for pp in (1, 2, 3, 4, 6) for m in (2, 4, 8, 12, 17)),
 ]
 LEGAL_SHAPES = [shape for shape in SHAPES if engine_refusal(*shape) is None]
-TORCH_NAMES = {
-    "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "zero-bubble": "InterleavedZeroBubble",
-    "zbv": "ZBVZeroBubble", "dualpipev": "DualPipeV",
-}  # fmt: skip
+TORCH_NAMES = {name: schedule.engine.removeprefix("Schedule") for name, schedule in REGISTRY.items()}
 MULTI = [shape for shape in LEGAL_SHAPES if shape[0] not in ("gpipe", "1f1b")]
 
 
@@ -198,7 +195,7 @@ def test_legal_agrees_with_torch() -> None:
     from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 
     for schedule, pp, microbatches in product(SCHEDULES, (2, 3, 4), range(1, 15)[:: number(2, 1)]):
-        vpp = {"gpipe": 1, "1f1b": 1}.get(schedule, 2)
+        vpp = 1 if REGISTRY[schedule].chunks == (1, 1) else 2
         try:
             get_schedule_ops(TORCH_NAMES[schedule], pp, microbatches, vpp)
             runs = True

@@ -1,4 +1,4 @@
-"""How many inputs the fuzzer draws: 2,000 in every test run, always the same; in `make test-all` 50,000 new ones.
+"""How many inputs the fuzzer draws: 300 in every test run, always the same; in `make test-all` 50,000 new ones.
 
 FUZZ_EXAMPLES=50000 python -m pytest tests/meshwright/fuzz                # says which seed it drew
 FUZZ_EXAMPLES=50000 FUZZ_SEED=17 python -m pytest tests/meshwright/fuzz   # draws the same again

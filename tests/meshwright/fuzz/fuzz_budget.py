@@ -12,7 +12,7 @@ import pytest
 from effort import THOROUGH
 from hypothesis import HealthCheck, Phase, settings
 
-USUAL, MANY = 500, 50_000
+USUAL, MANY = 300, 50_000
 ASKED = int(os.environ.get("FUZZ_EXAMPLES", MANY if THOROUGH else USUAL))
 _SAID = os.environ.get("FUZZ_SEED", "random")
 SEED = (

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from command_line import BIG, QUICK
+from command_line import BIG
 from run_reports import MIB, rank_report, run_report_of
 
 from cost_models.files.whole import write_whole
@@ -96,7 +96,9 @@ def test_run_sets_measured_beside_predicted(meshwright, plan_file, run_report, t
 
 def test_a_dry_run_needs_no_devices(meshwright, tmp_path) -> None:
     path = tmp_path / "large.yaml"
-    meshwright.done("plan", *BIG, *QUICK, "-o", str(path))
+    meshwright.done(
+        "estimate", *BIG, "--layout", "tp8 pp16 dp8 mbs1 zero1 sp recompute=full", "-o", str(path)
+    )
     answer = meshwright.done("run", str(path), "--dry-run", "--json")
     document = json.loads(answer.out)
     assert math.prod(document["mesh"].values()) == 1024
