@@ -24,7 +24,7 @@ __all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name from its home (PEP 562)."""
+    """Import a public name from the module that defines it, on first use (PEP 562)."""
     if name not in _HOME_OF:
         raise AttributeError(f"module `meshwright` has no attribute `{name}`")
     value = getattr(import_module(_HOME_OF[name]), name)

@@ -1,4 +1,4 @@
-"""`make demo`: the whole loop, shown as the commands a user would type.
+"""`make demo`: plan, run and compare, shown as the commands that a user would type.
 
 First a question about a cluster nobody here has; then this machine: measured, planned for, trained on, compared; and
 another layout, which has never run, predicted from what the first one taught.
@@ -41,7 +41,7 @@ _NEVER_RUN = (
 
 
 def main() -> None:
-    """Run every command; stops at the first that fails, with its exit code."""
+    """Run the demo's commands in order; exit at the first that fails, with its exit code."""
     OUT.mkdir(exist_ok=True)
     machine = local_cluster()
     on_cpu = machine.gpu.kind == "cpu"
@@ -66,12 +66,13 @@ def main() -> None:
 
 
 def another_layout(processes: int) -> str:
-    """Layout that is not the best plan of so small a model."""
+    """Layout for `processes` GPUs that differs from the plan which the demo ran, as text: two pipeline stages if they
+    are even in number."""
     return f"pp2 dp{processes // 2} mbs2" if processes % 2 == 0 else f"dp{processes} mbs2"
 
 
 def errors_of(report: Path) -> str:
-    """ "step -7.1 % (noise 4.0 %), thread cpu +2.0 % (noise 1.1 %)" """
+    """Errors of predictions in a run report, such as "step -7.1 % (noise 4.0 %), thread cpu +2.0 % (noise 1.1 %)"."""
     lines = [line for line in comparison(read_report(report)) if line.noise is not None]
     return ", ".join(
         f"{label} {error} (noise {noise})" for label, _, _, error, noise in comparison_rows(lines)

@@ -1,4 +1,4 @@
-"""The command line: commands made of the options of verbs, and what frames them."""
+"""The command line: builds typer commands from the options of verbs, and completes words for the shell."""
 
 from __future__ import annotations
 

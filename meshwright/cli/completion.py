@@ -1,4 +1,4 @@
-"""Completions of the shell for partly typed words: names of the catalogue and files, without any heavy import."""
+"""Shell completion: names from the catalogue and files that begin with the typed text, without heavy imports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from meshwright.verbs.plot import PLOTS
 
 _SPECS = (".yaml", ".yml", ".json")
 _PLAN = b"# A Meshwright plan"
-"""How every plan file begins."""
+"""First bytes of every plan file."""
 _ENTRIES = re.compile(r"^entries:\n(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
 _ENTRY = re.compile(r"^  ([^\s#:]+):", re.MULTILINE)
 _MOST_FILES = 1000
@@ -24,34 +24,35 @@ _SCHEMAS = (
 
 
 def names(kind: str) -> Iterator[str]:
-    """Every name of one kind in the catalogue, as the text of its files has them."""
+    """Every name in the catalogue of one kind (such as `models`), found by pattern in its files."""
     for file in data_files(kind):
         entries = _ENTRIES.search(file.read_text(encoding="utf-8"))
         yield from _ENTRY.findall(entries[1]) if entries else [file.name.removesuffix(".yaml")]
 
 
 def _spec(kind: str, incomplete: str) -> list[str]:
-    """Names of the catalogue, and files that may hold one of the kind."""
+    """Catalogue names of a kind and spec files that begin with the typed text."""
     return [*_beginning(names(kind), incomplete), *_files(incomplete, _SPECS)]
 
 
 def _beginning(words: Iterator[str], incomplete: str) -> list[str]:
+    """Words that begin with the typed text."""
     return [word for word in words if word.startswith(incomplete)]
 
 
 def models(incomplete: str) -> list[str]:
-    """Words for MODEL."""
+    """Complete the argument MODEL: names of transformers and recommenders, and files."""
     return [*_beginning(names("recommenders"), incomplete), *_spec("models", incomplete)]
 
 
 def clusters(incomplete: str) -> list[str]:
-    """Words for CLUSTER, the last of several between commas."""
+    """Complete the argument CLUSTER; of several clusters between commas, the last."""
     head = incomplete[: incomplete.rfind(",") + 1]
     return [head + word for word in _spec("clusters", incomplete.removeprefix(head))]
 
 
 def _spec_completion(kind: str) -> Callable[[str], list[str]]:
-    """Function that completes names of the catalogue of one kind, and files."""
+    """Make the function that completes catalogue names of one kind, and files."""
 
     def complete(incomplete: str) -> list[str]:
         return _spec(kind, incomplete)
@@ -64,29 +65,29 @@ stacks, operations, profiles = map(_spec_completion, ("stacks", "operations", "p
 
 
 def entries(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of the kind that `catalog` was asked for."""
+    """Complete the entry of `catalog`: names of the kind typed before it."""
     kind = str(getattr(ctx.params.get("kind"), "value", ctx.params.get("kind")))
     entry_names = iter(_SCHEMAS) if kind == "schema" else names(kind)
     return _beginning(entry_names, incomplete)
 
 
 def gpus(incomplete: str) -> list[str]:
-    """Names of GPUs."""
+    """Complete names of GPUs."""
     return _beginning(names("gpus"), incomplete)
 
 
 def plots(incomplete: str) -> list[str]:
-    """Kinds of plots."""
+    """Complete kinds of plots."""
     return _beginning(iter(PLOTS), incomplete)
 
 
 def plans(incomplete: str) -> list[str]:
-    """Plan files and folders."""
+    """Complete plan files, and folders that may hold them."""
     return [name for name in _files(incomplete, _SPECS[:2]) if name.endswith("/") or _is_plan(Path(name))]
 
 
 def _files(incomplete: str, suffixes: tuple[str, ...]) -> list[str]:
-    """Files of these suffixes whose path begins so, and folders."""
+    """Files with one of these suffixes whose path begins with the typed text, and folders."""
     head = incomplete[: incomplete.rfind("/") + 1]
     try:
         listed = [path for _, path in zip(range(_MOST_FILES), Path(head or ".").iterdir(), strict=False)]
@@ -103,6 +104,7 @@ def _files(incomplete: str, suffixes: tuple[str, ...]) -> list[str]:
 
 
 def _is_plan(path: Path) -> bool:
+    """Whether a file begins as plan files do; False for pipes and unreadable files."""
     try:
         if not path.is_file():
             return False  # to open a pipe may take for ever

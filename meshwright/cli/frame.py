@@ -1,4 +1,4 @@
-"""The command line: typer commands made of the options of verbs, and errors drawn for the person who meets them."""
+"""The command line: typer commands built from the options of verbs, and errors printed for the user."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from meshwright.verbs.contract import Command
 
 
 class InPanels(TyperCommand):
-    """A command whose help lists its flags under the headings of their panels."""
+    """Typer command whose help lists flags under the headings of their panels."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments, then a section for each heading."""
+        """Write the help of arguments and flags, a section for each heading."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             heading = getattr(parameter, "rich_help_panel", None) or "Output"
@@ -39,7 +39,8 @@ class InPanels(TyperCommand):
 
 
 def typer_function(command: Command[Any], words: Sequence[str] | None = None) -> Callable[..., None]:
-    """The function that typer reads: the options' flags, then those of `Output`, as its parameters.
+    """Make the function whose signature typer reads: its parameters are the flags of the verb's options, then those
+    of `Output`.
 
     Flags that mean something only with another are listed in the help where the `words` given have that one.
     """
@@ -57,12 +58,13 @@ def typer_function(command: Command[Any], words: Sequence[str] | None = None) ->
         nested = with_help(nested, record) if record is not None else nested
 
     def value(name: str, given: Any) -> Any:
-        """Value of an option: a list as a tuple, its default where it was not given."""
+        """Value of an option as given; a list becomes a tuple, or the default if it is empty."""
         if get_origin(verb_flags[name].kind) is not list:
             return given
         return tuple(given) if given else () if defaults[name] is MISSING else defaults[name]
 
     def call(**values: Any) -> None:
+        """Run the verb with the flags' values."""
         options = {name: value(name, values[name]) for name in verb_flags}
         if nested:
             options["config"] = {name: values[name] for name in nested}
@@ -94,7 +96,7 @@ def typer_function(command: Command[Any], words: Sequence[str] | None = None) ->
 
 
 def _parameter(name: str, default: Any, flag: Flag, *, heading: str, hidden: bool) -> inspect.Parameter:
-    """One parameter, as typer wants it annotated."""
+    """Build the parameter of typer, with its annotation, for one flag."""
     if flag.command_default is not AS_FIELD:
         default = flag.command_default
     if default is ...:
@@ -127,9 +129,9 @@ def _parameter(name: str, default: Any, flag: Flag, *, heading: str, hidden: boo
 
 
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
-"""Error of typer for unreadable flags and arguments, which has no public name."""
+"""Typer's exception class for unreadable flags and arguments, which has no public name."""
 _COMPLETING = "_MESHWRIGHT_COMPLETE"
-"""Set by a shell that wants words."""
+"""Environment variable that a shell sets when it asks for completions."""
 _OF_PLANS = ("plan", "estimate", "compare", "explain", "advise", "reshard", "verify", "forecast")
 _SHOWING = ("plot", "report", "explore")
 _RUNNING = ("cluster", "doctor", "run", "emulate", "measure", "serve", "export", "import", "tokens")
@@ -143,15 +145,15 @@ VERBS = _OF_PLANS + _SHOWING + _RUNNING + _KNOWING
 
 @cache
 def command_of(verb: str) -> Command[Any]:
-    """Command of a verb, whose module is imported when it is first asked for."""
+    """Command of a verb; its module is imported at the first call."""
     module = import_module(f"meshwright.{_ELSEWHERE.get(verb, f'verbs.{verb}')}")
     command: Command[Any] = getattr(module, f"{verb}_command")
     return command
 
 
 def command_line(words: Sequence[str] | None = None) -> typer.Typer:
-    """The verbs as typer has them: where `words` call a verb that one alone, else all; without the flags that no word
-    can set, which saves making them."""
+    """Build the typer application: with the one verb that `words` call, else with all verbs; flags that no word sets
+    are left out."""
     app = typer.Typer(
         name="meshwright",
         help="Plan the parallel training of large models with a proof, run the plan, and compare.",
@@ -169,10 +171,11 @@ def command_line(words: Sequence[str] | None = None) -> typer.Typer:
 
 
 def _no_flags() -> None:
-    """Stand for a verb that was not called."""
+    """Empty stand-in for a verb that is only listed, not called."""
 
 
 def _print_version(wanted: bool) -> None:
+    """Print Meshwright's version and exit, if `--version` was given."""
     if wanted:
         from importlib.metadata import version
 
@@ -190,7 +193,7 @@ def _frame(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The console command.
+    """Run the console command.
 
     Raises:
         SystemExit: 0 done; 1 the answer is no; 2 bad input; 130 interrupted.
@@ -212,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _call(words: list[str]) -> None:
-    """Run a verb; what typer says of a flag is worded as every other error."""
+    """Run a verb, and print typer's usage errors in the form of all other errors."""
     json = "--json" in words
     try:
         app = command_line(None if _COMPLETING in os.environ else words)
@@ -228,7 +231,7 @@ def _call(words: list[str]) -> None:
 
 
 def _word_usage_error(error: Any) -> tuple[str, InputError]:
-    """Line of usage (without a verb, the help), and the error in the words of the command line."""
+    """Turn typer's usage error into the line of usage (without a verb: the help) and an InputError."""
     if error.ctx is None:
         return "", InputError(_lowered(error.format_message()))
     if error.ctx.invoked_subcommand is None and error.ctx.parent is None and "\n" in error.format_message():
@@ -238,12 +241,13 @@ def _word_usage_error(error: Any) -> tuple[str, InputError]:
 
 
 def _lowered(text: str) -> str:
-    """ "Missing argument 'PLAN'." → "missing argument `PLAN`"."""
+    """Typer's message in our form: "Missing argument 'PLAN'." → "missing argument `PLAN`"."""
     return re.sub(r"'([^']*)'", r"`\1`", text[:1].lower() + text[1:].rstrip("."))
 
 
 def _refused_value(error: Any) -> str:
-    """ "--gpus: `1.5` is not a whole number", where typer had pydantic read a value; nothing where it had not."""
+    """Message for a flag's value that pydantic refused, such as "--gpus: `1.5` is not a whole number"; empty for
+    other errors."""
     from pydantic import BaseModel, ValidationError
 
     from cost_models.documents import spec_problems
@@ -257,7 +261,7 @@ def _refused_value(error: Any) -> str:
 
 
 def _worded(error: Exception) -> MeshwrightError | None:
-    """The error as a person should read it; None for a defect of ours, whose traceback is wanted."""
+    """The error as a message for the user; None for a defect of Meshwright itself, which keeps its traceback."""
     if isinstance(error, MeshwrightError):
         return error
     if isinstance(error, OSError):

@@ -1,1 +1,1 @@
-"""Reads a user's question, the objective of its answer, and the limits it must keep to."""
+"""Read the user's inputs: the question (model, cluster, job), the objective, and the restrictions of a plan."""

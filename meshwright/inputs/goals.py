@@ -1,4 +1,5 @@
-"""Reads what the answer should be best at and must keep to: objective, amounts, operations, limits."""
+"""Read the objective of an answer, the amount to train on, the cluster's operations, and the restrictions of a
+plan."""
 
 from __future__ import annotations
 
@@ -26,18 +27,21 @@ Word = TypeVar("Word", bound=str)
 
 
 def proof_of(word: str | None) -> Proof:
-    """Read `--solver`; the search where it is not said. Raises InputError: it is no such word."""
+    """Read `--solver`: what proves the answer; the search if the flag is not given. Raises InputError for an unknown
+    word. Raises InputError: it is no such word."""
     return choice_of(PROOFS, word or "search", "--solver", "cannot tell what proves the answer")
 
 
 def choice_of(words: Sequence[Word], word: str, flag: str, headline: str) -> Word:
-    """Read a flag's word, which must be one of `words`. Raises InputError if it is not."""
+    """Check that a flag's value is one of `words` and return it. Raises InputError naming all choices if it is not.
+    Raises InputError if it is not."""
     *others, last = (f"`{known}`" for known in words)
     return known_word(words, word, flag, headline, f"is not {', '.join(others)} or {last}")
 
 
 def known_word(words: Sequence[Word], word: str, flag: str, headline: str, reason: str = "") -> Word:
-    """Read a flag's word, and say `reason` if it is not one of `words`. Raises InputError if it is not."""
+    """Check that a flag's value is one of `words` and return it. Raises InputError with `reason` if it is not. Raises
+    InputError if it is not."""
     if word in words:
         return cast(Word, word)
     reason = reason or f"is not one of {', '.join(f'`{known}`' for known in words)}"
@@ -45,7 +49,8 @@ def known_word(words: Sequence[Word], word: str, flag: str, headline: str, reaso
 
 
 def objective_of(goal: Goal) -> tuple[Objective, float | None]:
-    """Read the objective and the tokens to train on. Raises InputError: everything that cannot be read, at once."""
+    """Read the objective, and the number of tokens to train on (None if not given). Raises InputError listing every
+    flag that cannot be read. Raises InputError: everything that cannot be read, at once."""
     problems, unread = Problems(), "the objective cannot be read"
     price, tokens = _amounts(goal, problems, unread)
     word = goal.objective or ("cost" if goal.price is not None else "time")
@@ -59,7 +64,8 @@ def objective_of(goal: Goal) -> tuple[Objective, float | None]:
 
 
 def _amounts(amounts: Amount, problems: Problems, unread: str) -> tuple[float | None, float | None]:
-    """The price of one cluster's GPUs, and the tokens to train on."""
+    """Read the price of a GPU-hour on one cluster, and the number of tokens to train on; None for each that is not
+    given."""
 
     def single_price(price: str | float | Sequence[float]) -> float | None:
         prices = read_prices(price)
@@ -72,7 +78,8 @@ def _amounts(amounts: Amount, problems: Problems, unread: str) -> tuple[float | 
 
 
 def trained_at(amounts: Amount, question: Question) -> tuple[Question, Objective, tuple[str, ...]]:
-    """The question with the tokens to train on, what its GPUs cost, and what was assumed of samples.
+    """Question with its number of tokens, objective with the price of GPU-hours, and words on what was assumed of
+    samples.
 
     Raises:
         InputError: an amount cannot be read, or there is a price of nothing.
@@ -89,13 +96,14 @@ def trained_at(amounts: Amount, question: Question) -> tuple[Question, Objective
 
 
 def with_tokens(question: Question, tokens: float | None) -> Question:
-    """The question with the number of tokens to train on, if that is given."""
+    """Question with this number of tokens to train on; unchanged for None."""
     update = {} if tokens is None else {"tokens": tokens}
     return replace(question, training=question.training.model_copy(update=update))
 
 
 def tokens_of(goal: Amount, tokens: float | None, question: Question) -> tuple[float | None, tuple[str, ...]]:
-    """Tokens to train on, given as tokens or as samples (documents or sequences), and words on the samples.
+    """Number of tokens to train on, from tokens or from samples (documents or sequences), and words on how samples
+    were read.
 
     Raises:
         InputError: samples cannot be read, or contradict what else is said.
@@ -124,17 +132,17 @@ def tokens_of(goal: Amount, tokens: float | None, question: Question) -> tuple[f
 
 
 def read_prices(price: str | float | Sequence[float]) -> tuple[float, ...]:
-    """Read `2.5`, `$2.50` or `2.5,3.5,5` as numbers. Raises ValueError."""
+    """Parse prices of a GPU-hour: `2.5`, `$2.50` or `2.5,3.5,5`. Raises ValueError. Raises ValueError."""
     words = price.split(",") if isinstance(price, str) else price
     return tuple(map(read_price, [words] if isinstance(words, (int, float)) else words))
 
 
 DEFAULT_OPERATIONS = "llama3"
-"""Operations where nobody names any."""
+"""Name of the operations that are used if none are named."""
 
 
 def operations_of(options: Operations) -> OperationsSpec:
-    """Read the operations; flags override what the catalogue or a file has.
+    """Read the operations (failure rates and storage); flags override fields of the catalogue entry or file.
 
     Raises:
         InputError: everything that cannot be read, at once.
@@ -157,7 +165,7 @@ def operations_of(options: Operations) -> OperationsSpec:
 
 
 def _duration(text: str) -> float:
-    """Seconds from `50000h` or `50000 h`: hours in numbers as failures have them."""
+    """Parse a duration like `50000h`, or a spec's `50000 h`, into seconds."""
     try:
         return read_duration(text)
     except ValueError:
@@ -165,7 +173,8 @@ def _duration(text: str) -> float:
 
 
 def restrictions_of(limits: Limits, trainer: str | None = None) -> Restrictions:
-    """Read the limits, with the trainer whose rules the plan obeys.
+    """Read the restrictions of a plan (`--fix`, `--forbid`, `--allow`, `--max-memory`), with the trainer whose rules
+    it obeys.
 
     Raises:
         InputError: a word that cannot be read; all of them at once.
@@ -178,8 +187,8 @@ def restrictions_of(limits: Limits, trainer: str | None = None) -> Restrictions:
 
 
 def confident(restrictions: Restrictions, question: Question) -> Restrictions:
-    """The restrictions with the memory limit that predicted peaks may reach if what was asked for is to hold with the
-    question's confidence."""
+    """Restrictions whose memory limit is lowered so that real peaks keep to `--max-memory` with the question's
+    confidence; unchanged if no limit was given."""
     if restrictions.max_memory is None:
         return restrictions
     share = confident_share(question.confidence, question.memory_error)

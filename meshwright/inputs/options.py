@@ -1,4 +1,4 @@
-"""Options that several verbs share: what is planned for, what a plan must keep to, what it should be best at."""
+"""Options that several verbs share: the question, the restrictions of a plan, its objective, and the search."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ TUNING = (
     *("task", "rank", "targets", "base_precision", "reference", "freeze"),
     *("lengths", "packing", "answers", "decoder_sequence", "images"),
 )
-"""Options of a job on fine-tuning and on its sequences."""
+"""Names of the options on fine-tuning and on the sequences that are trained on."""
 AUTO = "auto"
-"""Value of `--every` for the best interval."""
+"""Value of `--every` that asks for the best checkpoint interval."""
 
 
 def tokens_flag(panel: Panel = "job", listed_after: str = "") -> Any:
-    """A field for the tokens of a job; None: those of its question."""
+    """Make the option for the number of tokens to train on; None means the number in the question."""
     return flag("N", "Tokens to train on, e.g. 1.4T.", panel=panel, listed_after=listed_after)
 
 
 class Nouns(Options):
-    """A model and a cluster, each by name, as a file or as a value."""
+    """Options that name the model and the cluster, each a catalogue name, a file or a spec."""
 
     model: ModelInput = field(metadata=argument("MODEL", completion="models"))
     """Catalogue name, Hugging Face config.json, or YAML file."""
@@ -64,7 +64,8 @@ words_flag = partial(search_flag, kind=list[str], default=())
 
 
 class Job(Options, kw_only=True):
-    """A training job and what runs it: a file or a spec, of which single amounts replace fields."""
+    """Options of a training job, its hardware and software: a file or a spec, and flags that override single
+    fields."""
 
     gpus: int | str | Sequence[int] | None = machine_flag("N", kind=int)
     """GPUs to use; the cluster is sized to them."""
@@ -114,7 +115,7 @@ class Job(Options, kw_only=True):
 
 
 class Fitting(Options, kw_only=True):
-    """Options on how surely a layout must fit, and on the trainer whose rules it obeys."""
+    """Options on the probability with which a layout must fit in memory, and on the trainer whose rules it obeys."""
 
     confidence: float | str | None = search_flag("SHARE")
     """Minimum probability of fitting in memory, e.g. 95%; default 54.8%."""
@@ -125,16 +126,17 @@ class Fitting(Options, kw_only=True):
 
 
 class Request(Fitting, Job, Nouns):
-    """A model, a cluster, a training job and how it must fit: the inputs of every price."""
+    """Options that make a question: model, cluster, training job, and how surely a layout must fit in memory."""
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Changes of the model and the job that `--allow` permits (`cost_models.specs.training`)."""
+        """Changes of the model and the job that `--allow` permits (`cost_models.specs.training`); none here, `Limits`
+        has some."""
         return ()
 
 
 class Limits(Options, kw_only=True):
-    """Restrictions of a plan, as the user wrote them."""
+    """Options that restrict the layouts of a plan, as the user wrote them."""
 
     fix: Sequence[str] = words_flag("AXIS=VALUE")
     """Restrict an axis, e.g. tp=8, tp=2,4, pp>=2."""
@@ -157,16 +159,17 @@ class Limits(Options, kw_only=True):
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Changes of the mathematics that `--allow` permits."""
+        """Words of `--allow` that permit a change of the training mathematics."""
         return self._allowed(are_changes=True)
 
     @property
     def opened(self) -> tuple[str, ...]:
-        """Axes of a layout that `--allow` opens."""
+        """Words of `--allow` that add an axis of layouts to the search."""
         return self._allowed(are_changes=False)
 
     def _allowed(self, *, are_changes: bool) -> tuple[str, ...]:
-        """Words of `--allow` that name changes of the mathematics, or axes."""
+        """Words of `--allow` that name a change of the training mathematics, or those that name an axis of
+        layouts."""
         from cost_models.specs.training import is_change
 
         words = [word for text in self.allow for word in text.split(",")]
@@ -174,7 +177,7 @@ class Limits(Options, kw_only=True):
 
 
 class Failures(Options, kw_only=True):
-    """Failures that the time of training counts."""
+    """Options that name a cluster's operations, whose failures lengthen the predicted training time."""
 
     operations: OperationsInput = goal_flag("NAME", completion="operations", listed_after="deadline")
     """Failure rates and storage: catalogue name or file.
@@ -184,7 +187,8 @@ class Failures(Options, kw_only=True):
 
 
 class Ending(Failures, kw_only=True):
-    """Options on the end of a training job: its start date, and the price of its GPUs."""
+    """Options for predicting when a training job ends and what it costs: operations, start date, price of its
+    GPUs."""
 
     price: str | float | None = goal_flag("MONEY")
     """Price of one GPU-hour, e.g. 2.50."""
@@ -193,7 +197,8 @@ class Ending(Failures, kw_only=True):
 
 
 class Operations(Failures, kw_only=True):
-    """The operations of a cluster, and flags that change them."""
+    """Options for a cluster's operations (failures, restarts, storage): a name or file, and flags that override
+    it."""
 
     mtbf: str | None = goal_flag("TIME")
     """GPU-hours between failures, e.g. 50000h."""
@@ -206,7 +211,7 @@ class Operations(Failures, kw_only=True):
 
 
 class Amount(Options, kw_only=True):
-    """How much is trained on, and what a GPU costs meanwhile."""
+    """Options for how much is trained on (tokens or samples), and for the price of a GPU-hour."""
 
     tokens: str | float | None = tokens_flag("objective", listed_after="objective")
     samples: str | int | None = goal_flag("N", listed_after="tokens")
@@ -233,7 +238,7 @@ class Goal(Amount, Failures, kw_only=True):
 
 
 class Searching(Options, kw_only=True):
-    """How long a search may take; a budget says that and more, for Python."""
+    """Options that limit the time of a search; in Python a `budget` replaces the time limit."""
 
     time_limit: float | None = search_flag(
         "SECONDS", minimum=0.001, command_default=TIME_LIMIT, is_part_of_question=False, listed_after="top"
@@ -243,14 +248,14 @@ class Searching(Options, kw_only=True):
 
     @property
     def spending(self) -> Budget:
-        """The budget, or one of `time_limit` seconds whose best is kept on Ctrl-C."""
+        """Limits of the search: `budget`, else `time_limit` seconds, with the best layout so far kept on Ctrl-C."""
         from planner.search.search import Budget
 
         return self.budget or Budget(time_limit=self.time_limit, keep_on_interrupt=True)
 
 
 class Proving(Searching, kw_only=True):
-    """How long a search may take, and what proves its answer."""
+    """Options that limit the time of a search and choose the solver that proves its answer."""
 
     solver: str | None = search_flag("HOW", is_part_of_question=False, listed_after="time_limit")
     """Solver: search (default), or ilp for one integer program."""

@@ -1,4 +1,4 @@
-"""Takes a plan as users have it: an answer, a plan, or the path of a plan file."""
+"""Read a plan given as an answer, a plan, or the path of a plan file."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from planner.plan import AnyPlan, Plan, load_any_plan
 
 
 class HasPlan(Protocol):
-    """An answer that can be written as a plan."""
+    """Protocol of an answer that has a plan."""
 
     @property
     def plan(self) -> AnyPlan:
-        """The answer as a plan."""
+        """Plan of the answer, as a plan file holds it."""
 
 
 def any_plan_of(plan: AnyPlan | HasPlan | str | Path) -> AnyPlan:
-    """The plan itself, of whichever family, read where it is a file. Raises InputError: not a plan file."""
+    """Plan of a transformer or recommender, from an answer, a plan, or a plan file. Raises InputError for a file that
+    is no plan. Raises InputError: not a plan file."""
     if isinstance(plan, (str, Path)):
         return load_any_plan(plan)
     return plan if isinstance(plan, AnyPlan) else plan.plan
 
 
 def plan_of(plan: AnyPlan | HasPlan | str | Path) -> Plan:
-    """The plan of a transformer itself, read where it is a file.
+    """Plan of a transformer, from an answer, a plan, or a plan file.
 
     Raises:
         InputError: not a plan file, or one of another family.
@@ -39,7 +40,8 @@ def plan_of(plan: AnyPlan | HasPlan | str | Path) -> Plan:
 
 
 def is_plan(choice: str | Path | AnyPlan) -> bool:
-    """Whether a choice means a plan or a plan file. A word that reads as a layout is one, whatever files are called."""
+    """Whether a choice is a plan or a plan file; text that parses as a layout is a layout, even if a file has that
+    name. A word that reads as a layout is one, whatever files are called."""
     text = str(choice)
     if isinstance(choice, AnyPlan) or text.endswith((".yaml", ".yml", ".json")):
         return True

@@ -1,4 +1,4 @@
-"""Collects problems of several inputs, so that one error tells them all."""
+"""Collect the problems of several inputs, so that one error lists them all."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def read_flag(flag: str, value: Any, parse: Callable[[Any], T], headline: str = 
 
 
 def not_one_of(word: object, choices: Sequence[str]) -> str:
-    """ "`x` is not one of a, b", with the nearest choice."""
+    """Message such as "`x` is not one of a, b", with the most similar choice."""
     text = str(word)
     return f"`{printable(text)}` is not one of {', '.join(choices)}{did_you_mean(text, choices)}"
 
 
 @dataclass(slots=True)
 class Problems:
-    """The errors met so far."""
+    """Input errors collected so far."""
 
     errors: list[InputError] = field(default_factory=list)
 
     def read(self, reader: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
-        """Value of `reader` for these arguments; where it raised InputError a None, which `require` lets nobody use."""
+        """Call `reader` and return its value; collect its InputError instead of raising it, and return None."""
         try:
             return reader(*arguments, **keywords)
         except InputError as error:
@@ -49,7 +49,8 @@ class Problems:
             return cast(T, None)
 
     def require(self, headline: str = "") -> None:
-        """Do nothing where nothing was wrong. Raises InputError: the one that was met, or all as one of a headline."""
+        """Raise the collected InputErrors, as one error under the headline; do nothing if there are none. Raises
+        InputError: the one that was met, or all as one of a headline."""
         if len(self.errors) == 1:
             raise self.errors[0]
         if self.errors:

@@ -1,4 +1,5 @@
-"""Builds the question from the request: model, cluster, and training job with its documents, parts and adapters."""
+"""Build the question from the request: model, cluster, and training job with its documents, frozen parts and
+adapters."""
 
 from __future__ import annotations
 
@@ -55,13 +56,13 @@ from planner.formats.trainers import require_own_stack, trainer_named
 
 T = TypeVar("T", bound=Spec)
 MOST_HOST_MEMORY = 1e15
-"""Bytes beyond which somebody mistook the unit."""
+"""Largest memory of a host in bytes; a larger input has the wrong unit."""
 _WORTH_SAYING = 0.001
-"""Share of documents that are cut from which an assumption says it."""
+"""Share of documents cut to the sequence length from which an assumption mentions them."""
 
 
 def question_of(request: Request, own_stack: StackSpec | None = None) -> tuple[Question, tuple[str, ...]]:
-    """Build the question, and say what had to be assumed for it; `own_stack` is a stack that has no name here.
+    """Build the question of a request, with the assumptions made; `own_stack` is a stack that has no catalogue name.
 
     Raises:
         InputError: an input is missing, or a file or a name is wrong; everything that is, at once.
@@ -102,7 +103,7 @@ def question_of(request: Request, own_stack: StackSpec | None = None) -> tuple[Q
 
 
 def questions_of(request: Request) -> tuple[tuple[Question, ...], tuple[str, ...]]:
-    """Build the question in every precision that the inputs name, and say what had to be assumed.
+    """Build one question for each precision that the request names, with the assumptions made.
 
     Raises:
         InputError: an input is missing, or a file or a name is wrong; everything that is, at once.
@@ -118,7 +119,7 @@ def questions_of(request: Request) -> tuple[tuple[Question, ...], tuple[str, ...
 
 
 def with_dropout_of(model: LoadedModel, training: TrainingSpec) -> tuple[TrainingSpec, tuple[str, ...]]:
-    """The training job with the dropout of the model's config where it says none itself, and that in words."""
+    """Training job with the dropout of the model's config, unless the job states a dropout; and a sentence on it."""
     if training.dropout is not None or model.dropout is None:
         return training, ()
     share, key = model.dropout
@@ -129,13 +130,14 @@ def with_dropout_of(model: LoadedModel, training: TrainingSpec) -> tuple[Trainin
 def cluster_of(
     cluster: str | ClusterSpec | MixedCluster | Sequence[str | ClusterSpec], gpus: int | None = None
 ) -> ClusterSpec | MixedCluster:
-    """Load a cluster from its name, its file or itself. A cluster that is a value has the GPUs that it states."""
+    """Load a cluster from its name or file, sized to `gpus`; a spec is returned as it is, with the GPUs it states. A
+    cluster that is a value has the GPUs that it states."""
     assert isinstance(cluster, (str, ClusterSpec, MixedCluster)), "of several each is read"
     return resolve_cluster(cluster, gpus) if isinstance(cluster, str) else cluster
 
 
 def single_count(gpus: int | str | Sequence[int] | None) -> int | None:
-    """Number of GPUs; None if there are several to choose from."""
+    """Number of GPUs from a number or its text; None if several counts, or none, are given."""
     if not isinstance(gpus, str):
         return gpus if isinstance(gpus, int) else None
     word = gpus.strip()
@@ -143,7 +145,8 @@ def single_count(gpus: int | str | Sequence[int] | None) -> int | None:
 
 
 def one_count(gpus: int | str | Sequence[int] | None, hint: str = "") -> int | None:
-    """The number of GPUs of a question that takes one. Raises InputError."""
+    """Number of GPUs of a question, from one number or its text; None if not given. Raises InputError for several.
+    Raises InputError."""
     count = single_count(gpus)
     if gpus is not None and count is None:
         raise InputError(f"--gpus: `{printable(str(gpus))}` is not one number of GPUs", hint=hint)
@@ -151,12 +154,12 @@ def one_count(gpus: int | str | Sequence[int] | None, hint: str = "") -> int | N
 
 
 def whole_cluster(request: Request) -> ClusterSpec | MixedCluster:
-    """The cluster that the inputs name, in whole nodes."""
+    """Cluster of the request with all its nodes, whatever `--gpus` says, and with `--host-memory`."""
     return with_host_memory(cluster_of(request.cluster), read_host_memory(request.host_memory))
 
 
 def with_host_memory(cluster: ClusterSpec | MixedCluster, size: float | None) -> ClusterSpec | MixedCluster:
-    """The cluster with as much memory in every host; as it is where none is given."""
+    """Cluster whose every host has `size` bytes of memory; unchanged for None."""
     update: dict[str, Any] = {} if size is None else {"host_memory": size}
     if isinstance(cluster, MixedCluster):
         update = {"pools": tuple(pool.model_copy(update=update) for pool in cluster.pools)}
@@ -164,7 +167,8 @@ def with_host_memory(cluster: ClusterSpec | MixedCluster, size: float | None) ->
 
 
 def read_host_memory(text: str | None) -> float | None:
-    """Read `128GiB`. Raises InputError."""
+    """Parse the size of each host's memory, such as `128GiB`, into bytes; None if not given. Raises InputError.
+    Raises InputError."""
     if text is None:
         return None
     hint = "write it like `128GiB` or `2TB`"
@@ -178,7 +182,7 @@ def read_host_memory(text: str | None) -> float | None:
 
 
 def read_precisions(text: str | None) -> tuple[Precision, ...]:
-    """Parse `bf16,fp8` into distinct precisions; empty for a single one, which the question reads itself.
+    """Parse several precisions, such as `bf16,fp8`; empty for a single precision, which the question parses itself.
 
     Raises:
         InputError: names that are no precision.
@@ -194,7 +198,8 @@ def read_precisions(text: str | None) -> tuple[Precision, ...]:
 
 
 def read_confidence(amount: float | str | None) -> float:
-    """Read `95%` or 0.95; unless it is said, predictions are taken as they are.
+    """Parse the minimum probability of fitting in memory, `95%` or 0.95; if not given, the probability at which a
+    predicted peak may just fill memory.
 
     Raises:
         InputError: it is no share, or outside what can be asked for.
@@ -215,20 +220,20 @@ def read_confidence(amount: float | str | None) -> float:
 
 
 def require_profile(profile: str | HardwareProfile | None) -> None:
-    """Raises InputError where a profile is named that is not there."""
+    """Raise InputError if a hardware profile is named that does not exist."""
     if isinstance(profile, str):
         catalog.load_profile(profile)
 
 
 def in_words(values: str | float | Sequence[str] | Sequence[int] | None) -> str | None:
-    """Write one value or several as a flag has them: `64,128`."""
+    """Write a value, or several between commas, as a flag takes them: `64,128`; None stays None."""
     if values is None or isinstance(values, str):
         return values
     return str(values) if isinstance(values, (int, float)) else ",".join(map(str, values))
 
 
 def require_nouns(request: Request) -> None:
-    """Raises InputError where model or cluster are missing, or each in the place of the other."""
+    """Raise InputError if model or cluster is missing, or if the two are swapped."""
     nouns = {"MODEL": request.model, "CLUSTER": request.cluster}
     if missing := [Problem(noun, "missing") for noun, value in nouns.items() if not value]:
         hint = "meshwright plan gpt3-175b dgx-a100-80gb --gpus 1024 --global-batch 1536 --sequence 2048"
@@ -241,13 +246,14 @@ def require_nouns(request: Request) -> None:
 
 
 def loaded_model(model: str | TransformerSpec | RecommenderSpec | Document) -> LoadedModel:
-    """A transformer by its name, its file, what that holds, or itself."""
+    """Load a transformer from its name, its file, a document already read from a file, or its spec."""
     assert not isinstance(model, RecommenderSpec), "another family reads it"
     return resolve_model(model) if isinstance(model, (str, Document)) else LoadedModel(spec=model)
 
 
 def _training(request: Request, model: TransformerSpec | None) -> TrainingSpec:
-    """The job, with the amounts that were given beside it; a sequence of diffusion is an image."""
+    """Read the training job of a request, with its single flags; the sequence of a diffusion transformer is one
+    image."""
     image = model.diffusion.tokens if model and model.diffusion and request.training is None else None
     fields = ("global_batch", "images", "dropout", "optimizer", "state_dtype", "answers")
     amounts = {name: getattr(request, name) for name in fields} | {
@@ -263,7 +269,7 @@ def _training(request: Request, model: TransformerSpec | None) -> TrainingSpec:
 def job_of(
     job: object, kind: type[T], resolve: Callable[..., T], amounts: Mapping[str, object], noun: str
 ) -> T:
-    """Training job from a file, a spec of this kind, or amounts alone; amounts that were given replace its fields.
+    """Training job from a file, a spec of class `kind`, or amounts alone; amounts that were given replace its fields.
 
     Raises:
         InputError: a file or an amount that cannot be read, or a spec of another kind than that of the model (`noun`).
@@ -278,7 +284,7 @@ def job_of(
 
 
 def _read_as(request: Request, training: TrainingSpec) -> Iterator[str]:
-    """Say how amounts were read that are no plain numbers."""
+    """Sentences on how `--sequence` and `--global-batch` were read, if they are not plain numbers."""
     tokens = f"{grouped(training.sequence_length)} tokens"
     batch = f"{grouped(training.global_batch)} sequences of {tokens}"
     amounts = ("sequence", request.sequence, tokens), ("global-batch", request.global_batch, batch)
@@ -294,7 +300,8 @@ _LOGNORMAL = re.compile(r"\s*lognormal\s*\(\s*([^,()]+),([^,()]+)\)\s*")
 
 
 def with_lengths(training: TrainingSpec, options: Job) -> TrainingSpec:
-    """Add documents of the flags' lengths to the job; `--packing` alone changes the packing of its file's documents.
+    """Training job with the document lengths that `--lengths` gives; `--packing` alone changes the packing of the
+    job's documents.
 
     Raises:
         InputError: lengths that cannot be read, or are longer than a sequence.
@@ -316,12 +323,13 @@ def with_lengths(training: TrainingSpec, options: Job) -> TrainingSpec:
 
 
 def _too_long(document: int, sequence: int) -> str:
-    """Reason against a document of more tokens than a sequence."""
+    """Message that a document has more tokens than a sequence."""
     return f"a document of {grouped(document)} tokens is longer than a sequence of {grouped(sequence)}"
 
 
 def _read_lengths(source: str | LengthsSpec, sequence: int) -> tuple[LengthsSpec, float | None]:
-    """Lengths, and the share of their tokens that are answers, where a file says it."""
+    """Read document lengths in tokens, and the share of these tokens that are answers (None if the source does not
+    say)."""
     if isinstance(source, LengthsSpec):
         return source, None
     if match := _LOGNORMAL.fullmatch(source):
@@ -338,7 +346,8 @@ def _read_lengths(source: str | LengthsSpec, sequence: int) -> tuple[LengthsSpec
 
 
 def _of_lines(path: str, lines: list[str], sequence: int) -> tuple[list[int], float | None]:
-    """Tokens of each document, and the share of all that are answers, where a column is headed `answer`.
+    """Parse lines of a file into tokens of each document, and the share of all tokens in the column `answer` (None
+    without it).
 
     The first column has tokens of documents, or headed `prompt` of what is before their answers.
     """
@@ -380,7 +389,8 @@ _OF_TOWERS = ("tower", "projector", "language")
 def with_parts(
     model: TransformerSpec, training: TrainingSpec, *, mixed: bool
 ) -> tuple[TrainingSpec, tuple[str, ...]]:
-    """The job with tokens of a decoder behind an encoder, or images of a tower before one, and what was assumed.
+    """Training job with the sequence length of a decoder behind an encoder, or the images of a vision tower; and what
+    was assumed.
 
     Raises:
         InputError: the model has no such part, or the job is none of such a model.
@@ -420,7 +430,7 @@ def with_parts(
 
 
 def images_of(model: TransformerSpec, training: TrainingSpec) -> TransformerSpec:
-    """Model whose images have as many patches as the job's sequence has tokens, if it is a diffusion transformer.
+    """Diffusion transformer with images of as many patches as the job's sequence has tokens; other models unchanged.
 
     Raises:
         InputError: they are no square.
@@ -464,13 +474,13 @@ _REFERENCES = get_args(Reference)
 _BASES = ("bf16", *get_args(Base))
 _TARGETS = (*get_args(Group), *get_args(Matrix))
 _OF_PEFT = "_proj"
-"""Suffix of peft's names of matrices: `q_proj` is `q`."""
+"""Suffix of matrix names in the library peft: its `q_proj` is `q` here."""
 _USUAL_STACK = "fsdp"
-"""Hugging Face's trainers over `fully_shard`, with which most adapters are trained."""
+"""Default stack for adapters: Hugging Face's trainers over `fully_shard`."""
 
 
 def with_tuning(training: TrainingSpec, options: Job, model: TransformerSpec | None) -> TrainingSpec:
-    """The job with the adapters that the flags ask for; where its file has some, flags replace single fields.
+    """Training job with the adapters that the flags describe; flags override single fields of the job's own adapters.
 
     Raises:
         InputError: words that are none, flags that contradict one another, targets that name no matrix of the model;
@@ -528,14 +538,15 @@ def with_tuning(training: TrainingSpec, options: Job, model: TransformerSpec | N
 
 
 def _matrices(model: TransformerSpec) -> str:
-    """Names of the model's matrices, as text."""
+    """Names of the model's matrices that can have adapters, as text."""
     return ", ".join(f"`{name}`" for name in matrix_names(model))
 
 
 def fine_tuned(
     model: TransformerSpec, training: TrainingSpec, options: Job, *, has_stack: bool
 ) -> tuple[TransformerSpec, str | None, tuple[str, ...]]:
-    """The model without what fine-tuning leaves out, the usual stack unless another is `named`, and what was assumed.
+    """Model without parts that fine-tuning drops, its default stack (None if `has_stack` or without adapters), and
+    what was assumed.
 
     Raises:
         InputError: an encoder is asked for preferences or answers.

@@ -1,4 +1,4 @@
-"""Answers as plain data: objects of `--json`, rows of `--csv`, and the data frames that plots read."""
+"""Records that answers are written as: objects of `--json`, rows of `--csv`, and the data frames that plots read."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ JSON_SCHEMA = 1
 
 
 def fields_of(source: object, *names: str) -> dict[str, Any]:
-    """Fields and properties of these names, in this order."""
+    """Values of an object's fields and properties named in `names`, by name, in that order."""
     return {name: getattr(source, name) for name in names}
 
 
 def present(**fields: Any) -> dict[str, Any]:
-    """The fields that have a value: not None, false or empty. A number is a value."""
+    """Drop from a record the fields whose value is None, False or empty; a float stays, even 0.0. A number is a
+    value."""
     return {name: value for name, value in fields.items() if value or isinstance(value, float)}
 
 
 def frame_of(rows: Iterable[Any], columns: list[str] | None = None) -> pd.DataFrame:
-    """Rows as a data frame; pandas is imported when there is one to make."""
+    """Turn rows into a data frame; pandas is imported only here, when a frame is needed."""
     import pandas as pd
 
     return pd.DataFrame(rows, columns=columns)

@@ -1,4 +1,4 @@
-"""Answers as plain data: the objects of `--json` (schema 1) and the flat rows of `--csv` and data frames."""
+"""Records of predicted layouts: objects of `--json` (schema 1), and flat rows of `--csv` and data frames."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _TRUST = ("tier", "profile", "error", "runs", "elsewhere", "borrowed", "unseen_e
 
 
 def estimate_record(estimate: Estimate, question: Question | None = None) -> dict[str, Any]:
-    """One estimate; seconds, bytes and shares, `memory` by pipeline rank, `pools` where the question has several."""
+    """JSON object of a predicted layout: seconds, bytes, shares; memory by pipeline rank, and pools if there are
+    several."""
     pools = pool_records(question, estimate) if question is not None else []
     windows = None if question is None else host_windows(question, estimate)
     return {
@@ -46,14 +47,15 @@ def estimate_record(estimate: Estimate, question: Question | None = None) -> dic
 
 
 def _host(estimate: Estimate) -> dict[str, Any]:
-    """Bytes in the memory of each host and on its drive, with the limits; empty without offload."""
+    """Bytes used in each host's memory and on its drive, with their limits; empty without offload."""
     tiers = {"host": bool(estimate.host_bytes), "drive": bool(estimate.layout.offload.drive)}
     used = [f"{tier}_{field}" for tier, is_used in tiers.items() if is_used for field in ("bytes", "limit")]
     return fields_of(estimate, *used)
 
 
 def _crossing(question: Question | None, estimate: Estimate) -> dict[str, Any] | None:
-    """Axes that cross the farthest links, if a network has several levels."""
+    """Record of the parallel axes whose traffic crosses the slowest network level; None for a network of one
+    level."""
     traffic = None if question is None else crossing(question, estimate)
     if traffic is None:
         return None
@@ -63,7 +65,8 @@ def _crossing(question: Question | None, estimate: Estimate) -> dict[str, Any] |
 
 
 def estimate_row(estimate: Estimate) -> dict[str, Any]:
-    """Flat row of one estimate. Memory parts are the fullest rank's."""
+    """Flat CSV row of a predicted layout; memory parts are those of the fullest pipeline rank. Memory parts are the
+    fullest rank's."""
     return {
         "layout": str(estimate.layout),
         **layout_cells(estimate.layout),
@@ -75,12 +78,13 @@ def estimate_row(estimate: Estimate) -> dict[str, Any]:
 
 
 def layout_cells(layout: Layout) -> dict[str, int]:
-    """The numeric axes of a layout, for sorting and grouping."""
+    """Numeric axes of a layout (tp, pp, ...) and their values: columns to sort and group by."""
     return {name: int(layout.resolve(name)) for name, word in AXES.items() if isinstance(word, Number)}
 
 
 def question_record(question: Question) -> dict[str, Any]:
-    """Question, by name; `pools` if the cluster has several."""
+    """JSON object of a question: names of model, cluster and stack, and the training job; `pools` if there are
+    several."""
     mixed, training = question.has_pools, question.training
     tuning, lengths, documents = training.tuning, training.lengths, dict[str, Any]()
     if lengths is not None:
@@ -111,8 +115,8 @@ def question_record(question: Question) -> dict[str, Any]:
 
 
 def pool_records(question: Question, estimate: Estimate) -> list[dict[str, Any]]:
-    """Records of the GPU pools of one estimate, in the order of the pipeline, or of the cluster if each pool has whole
-    replicas; empty on a cluster of one kind of GPU.
+    """JSON objects of an estimate's GPU pools, in pipeline order, or in cluster order if each pool holds whole
+    replicas; empty on a cluster with one kind of GPU.
 
     Bytes are those of the pool's fullest rank.
     """
@@ -151,12 +155,13 @@ def pool_records(question: Question, estimate: Estimate) -> list[dict[str, Any]]
 
 
 def _pool(pool: Question) -> dict[str, Any]:
-    """GPUs and profile of a pool."""
+    """GPU name, GPU count and hardware profile of a pool."""
     return {"gpu": pool.cluster.gpu.name, "gpus": pool.cluster.num_gpus, "profile": pool.hardware.name}
 
 
 def completed_record(completed: CompletedLayout | None) -> dict[str, Any]:
-    """How the words of a layout were read: what was not said, and how far that is proved."""
+    """JSON fields on a layout given in part: the full layout, the axes filled in, and the proved gap of that choice;
+    empty for None."""
     certificate = None if completed is None else completed.certificate
     return {
         "read_as": None if completed is None else str(completed.estimate.layout),
@@ -166,6 +171,6 @@ def completed_record(completed: CompletedLayout | None) -> dict[str, Any]:
 
 
 def breakdown_rows(title: str, breakdown: Breakdown) -> list[dict[str, Any]]:
-    """A breakdown as rows of (what, part, value), its total last."""
+    """CSV rows of a breakdown: columns `what` (the title), `part` and `value`; the last row is the total."""
     values = {**breakdown, "total": breakdown.total}
     return [{"what": title, "part": part, "value": value} for part, value in values.items()]

@@ -34,11 +34,12 @@ _ACCURACY_HINT += "; run reports end in .json"
 _SHORTEST, _LONGEST, _LARGEST = 1e-9, 1e9, 1e24
 """Seconds of a step, and anything else: beyond them a cell is a mistake."""
 _MOST_PROBLEMS = 10
-"""Told of one table."""
+"""Largest number of problems listed for one CSV file."""
 
 
 def time_frame(estimates: Sequence[Estimate]) -> pd.DataFrame:
-    """A row per layout: `layout`, then seconds by part, and those of communication behind compute (`tp_hidden` ...)."""
+    """Frame with a row per layout: `layout`, seconds of each part of a step, and seconds of communication hidden
+    behind compute (`tp_hidden` ...)."""
     rows = []
     for estimate in estimates:
         hidden = {f"{part.removesuffix('_comm')}_hidden": s for part, s in estimate.hidden_comm.items()}
@@ -47,12 +48,13 @@ def time_frame(estimates: Sequence[Estimate]) -> pd.DataFrame:
 
 
 def memory_frame(estimate: Estimate) -> pd.DataFrame:
-    """A row per pipeline rank: bytes by part."""
+    """Frame with a row per pipeline rank: bytes of each part of memory."""
     return frame_of([dict(rank) for rank in estimate.rank_memory])
 
 
 def timeline_frame(question: Question, layout: Layout) -> pd.DataFrame:
-    """A row per action of a placed layout: `rank`, `kind`, `chunk`, `microbatch`, `start_seconds`, `end_seconds`.
+    """Frame with a row per action of a layout's predicted step: `rank`, `kind`, `chunk`, `microbatch`,
+    `start_seconds`, `end_seconds`.
 
     After the passes of a rank what it does once a step, which has no chunk (-1): sync, offload, optimizer, overhead.
     A layout with blocks in host memory has their moves after that, with `lane` and `block`; in other rows that is ""
@@ -89,7 +91,7 @@ def timeline_frame(question: Question, layout: Layout) -> pd.DataFrame:
 
 
 def accuracy_frame(paths: Sequence[Path]) -> pd.DataFrame:
-    """Run reports (JSON) and CSV files with the columns `label,quantity,predicted,measured` as one frame.
+    """Read run reports (JSON) and CSV files with the columns `label,quantity,predicted,measured` into one frame.
 
     Raises:
         InputError: a file that is neither, or holds no step time.
@@ -112,8 +114,8 @@ def accuracy_frame(paths: Sequence[Path]) -> pd.DataFrame:
 
 
 def ranks_frame(report: RunReport) -> pd.DataFrame:
-    """A row per rank and measured step: `rank`, `step`, `seconds` at work, and `excess` over the median of its peers,
-    NaN without any."""
+    """Frame with a row per rank and measured step: `rank`, `step`, `seconds` at work, and `excess` over the median of
+    the rank's peers (NaN without peers)."""
     total_TR = sum(report.work_seconds.values(), start=np.zeros((1, 1)))
     rows: list[tuple[float, ...]] = []
     for at, rank in enumerate(report.ranks):
@@ -127,8 +129,8 @@ def ranks_frame(report: RunReport) -> pd.DataFrame:
 
 
 def late_frame(report: RunReport) -> pd.DataFrame:
-    """How late ranks were, a row per rank and piece of a step: `rank`, `share` of the step when the piece begins,
-    `late_seconds` that others waited for the rank; no rows without traces."""
+    """Frame with a row per rank and piece of a step: `rank`, `share` of the step when the piece begins,
+    `late_seconds` that other ranks waited for this rank; no rows without traces."""
     rows = [
         (rank.rank, piece / len(rank.late_seconds), seconds)
         for rank in report.ranks
@@ -138,7 +140,8 @@ def late_frame(report: RunReport) -> pd.DataFrame:
 
 
 def passes_frame(report: RunReport) -> pd.DataFrame:
-    """A row per pass that ran, of one replica, in the columns of `timeline_frame`; none where they are not told."""
+    """Frame with a row per measured pass of one pipeline replica, in the columns of `timeline_frame`; empty if the
+    report holds no passes."""
     first: dict[int, RankReport] = {}
     for rank in report.ranks:
         if rank.passes:
@@ -154,7 +157,8 @@ def passes_frame(report: RunReport) -> pd.DataFrame:
 
 
 def _csv_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a table. Raises InputError with every cell that is not what it should be."""
+    """Read the rows of a CSV file of accuracy. Raises InputError listing the bad cells. Raises InputError with every
+    cell that is not what it should be."""
     place = printable(str(path))
     _, table = parse_table(read_table(path), place=place, needed=ACCURACY_COLUMNS, hint=_ACCURACY_HINT)
     problems, rows = [], []
@@ -177,7 +181,7 @@ def _csv_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _amount(text: str) -> float:
-    """A number from zero on, of sensible size; else NaN."""
+    """Parse a cell as a number from 0 to 1e24; NaN for anything else."""
     try:
         value = float(text.replace(",", "") if text.isascii() else "")
     except ValueError:

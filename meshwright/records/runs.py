@@ -1,4 +1,4 @@
-"""Compares a run's measured quantities with its plan's predictions."""
+"""Compare the measured quantities of a run with the predictions of its plan, and read run reports."""
 
 from __future__ import annotations
 
@@ -40,14 +40,16 @@ _PARTS = {
 """Part of a measured step (`executor.measure.parts`) → parts of a prediction that add up to it."""
 
 _LEAST_SHARE = 1e-6
-"""Share of the step. A smaller part is rounding."""
+"""Smallest share of a step that a part must have to be compared; smaller is rounding. A smaller part is rounding."""
 _LEAST_WAIT = 1e-3
-"""Share of the step. After a shorter wait, the batch counts as on time."""
+"""Smallest share of a step that waiting for data must take to count; a batch with a shorter wait was on time. After a
+shorter wait, the batch counts as on time."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedQuantity:
-    """One quantity in base units; its name says which: `..._seconds`, `..._bytes`, a share, or tokens per second."""
+    """One quantity, predicted and measured, in the unit that its name ends in: `..._seconds`, `..._bytes`, else a
+    share or tokens per second."""
 
     quantity: str
     predicted: float
@@ -57,12 +59,13 @@ class ComparedQuantity:
 
     @property
     def beyond_noise(self) -> bool:
-        """Whether the prediction is further off than the steps of one run are from one another."""
+        """Whether the prediction's relative error exceeds the spread among the run's own steps."""
         return self.noise is not None and abs(self.predicted / self.measured - 1) > self.noise
 
 
 def comparison(report: RunReport) -> tuple[ComparedQuantity, ...]:
-    """Compare speed and the parts of a step, then the peak of each pipeline rank's fullest process, and its parts."""
+    """Predicted beside measured: speed, parts of a step, peak memory by pipeline rank, memory parts of the fullest
+    rank, then allocator, host memory and drives."""
     predicted = report.predicted
     work = sum(seconds for part, seconds in predicted.time.items() if part in _WORK)
     on_cpu = report.environment.device == "cpu"
@@ -94,7 +97,8 @@ def comparison(report: RunReport) -> tuple[ComparedQuantity, ...]:
 
 
 def emulated(report: EmulationReport) -> tuple[ComparedQuantity, ...]:
-    """The peak of one rank and its parts, then its compute and the step that follows; without a device no times.
+    """Predicted beside measured for one emulated rank: peak memory, its parts, compute seconds and the step; no times
+    without a device.
 
     Memory is set against the model's price of what ran, which need not be the plan's stack or its GPU. Compute on
     another kind of device than the plan's says nothing of it.
@@ -113,18 +117,19 @@ def emulated(report: EmulationReport) -> tuple[ComparedQuantity, ...]:
 
 
 def _part(part: str, predicted: float, measured: float) -> ComparedQuantity:
-    """Bytes of a part of memory."""
+    """Predicted beside measured bytes of one part of memory."""
     return ComparedQuantity(f"{part}_bytes", predicted, float(measured))
 
 
 def planned_memory(report: EmulationReport) -> dict[str, float]:
-    """Quantity → bytes of the same rank under the plan's stack on its GPU."""
+    """Predicted bytes of the emulated rank, by quantity, under the plan's own stack and GPU."""
     parts = {f"{part}_bytes": size for part, size in report.predicted_memory.items()}
     return {"peak_bytes": sum(parts.values()), **parts}
 
 
 def time_parts(report: RunReport) -> tuple[ComparedQuantity, ...]:
-    """Compare one step of the rank that computes most, part by part; parts that neither side has are left out.
+    """Predicted beside measured seconds of each part of a step, on the rank that computes longest; parts absent on
+    both sides are left out.
 
     Either side adds up to its step. Parts are told apart in a few steps that are watched, and slower for it: what was
     measured is their shares of a typical one of these, of the median step. A run that watched none has no parts.
@@ -147,7 +152,8 @@ def time_parts(report: RunReport) -> tuple[ComparedQuantity, ...]:
 
 
 def _of_the_allocator(report: RunReport) -> list[ComparedQuantity]:
-    """Allocated and reserved memory of the rank whose allocator reserved most; nothing without a GPU."""
+    """Predicted beside measured memory that the GPU's allocator allocated and reserved, on the rank that reserved
+    most; empty without a GPU."""
     seen = [(rank, rank.allocator_peak) for rank in report.ranks if rank.allocator_peak is not None]
     if not seen:
         return []
@@ -161,7 +167,8 @@ def _of_the_allocator(report: RunReport) -> list[ComparedQuantity]:
 
 
 def _of_host_memory(ranks: Sequence[HostReport | None]) -> list[ComparedQuantity]:
-    """Host memory of the fullest rank, and a step's copies and updates there; empty without offload."""
+    """Predicted beside measured host memory of the fullest rank, and seconds of its copies and updates per step;
+    empty without offload."""
     seen = [host for host in ranks if host is not None]
     if not seen:
         return []
@@ -176,7 +183,8 @@ def _of_host_memory(ranks: Sequence[HostReport | None]) -> list[ComparedQuantity
 
 
 def _of_drives(ranks: Sequence[DriveReport | None]) -> list[ComparedQuantity]:
-    """Bytes of the fullest rank on a drive, and a step's reads and writes there; empty without a drive."""
+    """Predicted beside measured bytes that the fullest rank keeps on a drive, reads and writes per step; empty
+    without a drive."""
     seen = [drive for drive in ranks if drive is not None]
     if not seen:
         return []
@@ -194,6 +202,7 @@ def _of_drives(ranks: Sequence[DriveReport | None]) -> list[ComparedQuantity]:
 
 
 def _peaks(report: RunReport) -> list[ComparedQuantity]:
+    """Predicted beside measured peak memory of the fullest process of each pipeline rank."""
     by_stage: dict[int, RankReport] = {}
     for rank in report.ranks:
         if not rank.memory:  # the step that tells it did not come to its end
@@ -209,13 +218,13 @@ def _peaks(report: RunReport) -> list[ComparedQuantity]:
 
 
 MAX_REPORT_BYTES = int(1000 * MB)
-"""Largest report read: a number for each step of each rank."""
+"""Size in bytes of the largest run report that is read; a report holds a number for each step of each rank."""
 _MOST_PROBLEMS = 5
 _HINT = "meshwright run writes run-report.json"
 
 
 def read_any_report(path: Path) -> AnyReport:
-    """Load a run report of any family from its file.
+    """Read the run report of a transformer or a recommender from its file.
 
     Raises:
         InputError: missing, too large, or no run report.
@@ -236,7 +245,7 @@ def read_any_report(path: Path) -> AnyReport:
 
 
 def read_report(path: Path) -> RunReport:
-    """The report of a transformer's run from its file.
+    """Read the run report of a transformer from its file.
 
     Raises:
         InputError: missing, no run report, or one of another family.

@@ -1,4 +1,5 @@
-"""Shardings as the data frames that plots read: stages and memory of every GPU, shards of every table."""
+"""Recommender shardings as data frames that plots read: steps' stages by GPU, memory of GPUs and hosts, shards of
+tables."""
 
 from __future__ import annotations
 
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
 
 
 def stages_frame(priced: RecommenderEstimate) -> pd.DataFrame:
-    """A row for each stage and GPU: `stage`, `gpu`, `start_seconds` of the stage, its `stage_seconds`, what the GPU is
-    busy with (`busy_seconds`), and whether the stage `waits` for this GPU."""
+    """Frame with a row for each stage of a recommender's step (such as the index exchange) and GPU: `stage`, `gpu`,
+    `start_seconds` and `stage_seconds` of the stage, `busy_seconds` of the GPU, and `waits`: whether the stage waits
+    for this GPU."""
     rows, start = [], 0.0
     for at, (stage, seconds) in enumerate(priced.stages.items()):
         load = priced.loads[:, at]
@@ -39,8 +41,8 @@ def stages_frame(priced: RecommenderEstimate) -> pd.DataFrame:
 
 
 def tiers_frame(priced: RecommenderEstimate) -> pd.DataFrame:
-    """A row for each GPU and each host that tables fill: `tier`, `place`, bytes of each part at the `moment` of a step
-    when it is fullest, and `limit_bytes`."""
+    """Frame with a row for each GPU, and each host if tables lie in host memory: `tier`, `place` (its number),
+    `moment` of the step when it is fullest, bytes of each part then, and `limit_bytes`."""
     tiers = [("device", priced.device_parts, priced.device_memory)]
     tiers += [("host", priced.host_parts, priced.host_memory)] * bool(priced.host_bytes.max() > 0)
     rows = [
@@ -54,9 +56,8 @@ def tiers_frame(priced: RecommenderEstimate) -> pd.DataFrame:
 
 
 def shards_frame(question: RecommenderQuestion, sharding: Sharding) -> pd.DataFrame:
-    """Frame with a row for each table and GPU that holds a part: `table`, `name`, `bytes` of the table, `held_as`,
-    `form`, `tier`, `hot`, `cached`, `gpu`, and `placed`: whether the table has a shard there, or lies on all GPUs
-    alike."""
+    """Frame with a row for each embedding table and GPU that holds part of it: `table`, `name`, `bytes` of the table,
+    `held_as`, `form`, `tier`, `hot`, `cached`, `gpu`, and `placed`: False if every GPU holds the table alike."""
     model, cluster = question.model, question.cluster
     rows = []
     for number, (name, table) in enumerate(zip(model.table_names, sharding.tables, strict=True)):
@@ -91,5 +92,6 @@ _WORDS = {
 
 
 def while_(moment: str) -> str:
-    """ " while gradients travel": nothing where a step is one moment."""
+    """Words for the moment of a recommender's step when memory peaks, such as " while gradients travel"; empty if the
+    moment has none."""
     return f" {_WORDS[moment]}" if moment in _WORDS else ""
