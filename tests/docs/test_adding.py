@@ -52,13 +52,12 @@ def add_exporter(tree: Path) -> None:
     added(formats / "trainers.py", '\nTRAINERS["ours"] = DEEPSPEED', '"axolotl": AXOLOTL}')
     added(formats / "registry.py", '\n_TARGETS["ours"] = "ours:TARGET"', '"axolotl": "fsdp2:AXOLOTL"}')
     exports = tree / "tests/planner/formats/test_transformer_exports.py"
-    of_deepspeed = '[("ours", *case) for trainer, *case in REFUSED_TRAINERS if trainer == "deepspeed"]'
-    broken = f"REFUSED_TRAINERS += {of_deepspeed}\n\n\n"
-    added(
-        exports,
-        broken,
-        above='@pytest.mark.parametrize(("trainer", "text", "what", "model"), REFUSED_TRAINERS)',
+    shown = re.search(
+        r"\n@pytest.+, (\w+)\)\ndef test_a_rule_refuses_in_its_words", exports.read_text("utf-8")
     )
+    assert shown is not None
+    broken = f'\n{shown[1]} += [("ours", *case) for name, *case in {shown[1]} if name == "deepspeed"]\n\n'
+    added(exports, broken, above=shown[0])
     target = "from planner.formats import ours\nTARGETS['ours'] = replace(TARGETS['deepspeed'], target=ours.TARGET)\n"
     with (tree / "benchmarks/exporters/targets.py").open("a", encoding="utf-8") as file:
         file.write(f"from dataclasses import replace\n{target}")
@@ -70,6 +69,7 @@ def add_exporter(tree: Path) -> None:
     )
     usual = '    "ours": "tp2 pp2 dp2 mbs1 zero1 layers=16*2",\n'
     added(exports, usual, below="\nUSUAL = {\n")
+    added(exports, '"ours", ', below="\nMODEL_ELSEWHERE = (")
 
 
 def add_family(tree: Path) -> None:
