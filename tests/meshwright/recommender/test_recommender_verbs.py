@@ -36,7 +36,7 @@ def plan(meshwright, model, tmp_path) -> str:
 
 def test_a_plan_file_is_explained_verified_and_asked_again(meshwright, plan, tmp_path) -> None:
     explained = meshwright("explain", plan)
-    assert "Bottleneck: " in explained.out
+    assert "Costliest table: " in explained.out
     assert "step then" in explained.out
     assert meshwright.json("explain", plan)["certificate"]["gap"] == 0
     verified = meshwright.done("verify", plan)
