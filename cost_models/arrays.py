@@ -38,7 +38,7 @@ def least_allowed(values: Array, allowed: Bools) -> Array:
     return np.asarray(np.moveaxis(values, -1, 0)[allowed].min(axis=0, initial=np.inf))
 
 
-def multiplied(*columns: Ints) -> Array:
+def product_of(*columns: Ints) -> Array:
     """Elementwise product (N,) of integer columns (N,), as floats, so that absurdly large parallel degrees do
     not overflow."""
     return np.asarray(np.prod(np.stack(columns).astype(np.float64), axis=0))
@@ -46,4 +46,4 @@ def multiplied(*columns: Ints) -> Array:
 
 def indivisible(total: float | Array, *degrees: Ints) -> Bools:
     """Whether `total` is not a multiple of the product of the parallel degrees `degrees`, (N,)."""
-    return np.asarray(np.fmod(total, multiplied(*degrees)) != 0)
+    return np.asarray(np.fmod(total, product_of(*degrees)) != 0)

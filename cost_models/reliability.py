@@ -240,10 +240,10 @@ def waiting(spares: int | None, repair: float, mtbf: float) -> Waiting:
     `spares` is None. Some node fails every `mtbf` seconds of running."""
     if spares is None:
         return Waiting(chance=0.0, seconds=0.0)
-    return Waiting(chance=blocked(spares, repair / mtbf), seconds=repair / (spares + 1))
+    return Waiting(chance=blocking_probability(spares, repair / mtbf), seconds=repair / (spares + 1))
 
 
-def blocked(servers: int, load: float) -> float:
+def blocking_probability(servers: int, load: float) -> float:
     """Probability that all servers are busy at an offered load, by Erlang's B formula."""
     blocking = 1.0
     for busy in range(1, servers + 1):

@@ -26,7 +26,7 @@ from cost_models.files.reading import read_document
 from cost_models.memory.device import usable_host_memory
 from cost_models.recommender.accesses import Accesses, CachedTables, cached_tables
 from cost_models.recommender.question import USUAL_STACK
-from cost_models.recommender.serving import Served, ServingQuestion, served
+from cost_models.recommender.serving import Served, ServingQuestion, batch_latencies
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.recommender.training import ELEMENT_BYTES
 from cost_models.units import format_bytes
@@ -218,7 +218,7 @@ def rows_on_host(question: ServingQuestion) -> Array:
 
 def latencies(question: ServingQuestion, filling: Filling | ServingPlan) -> Served:
     """Latency of every batch size of the question if the rows in `filling` are cached."""
-    return served(question, np.asarray(filling.rows), rows_on_host(question))
+    return batch_latencies(question, np.asarray(filling.rows), rows_on_host(question))
 
 
 def save_serving_plan(plan: ServingPlan, path: str | Path) -> None:

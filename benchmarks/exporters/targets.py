@@ -12,7 +12,7 @@ from benchmarks.exporters.draw import DENSE, MIXTURES
 from cost_models.question import Question
 from planner.formats import deepspeed, fsdp2, megatron, nemo, torchtitan
 from planner.formats.exporter import Job, Target, Written
-from planner.formats.megatron_arguments import written
+from planner.formats.megatron_arguments import argument_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Read:
 
 def _megatron(asked: Job, settings: Written) -> dict[str, Any]:
     return {
-        "arguments": [*chain(*written(settings)), "--lr", "1e-4", "--mock-data"],
+        "arguments": [*chain(*argument_words(settings)), "--lr", "1e-4", "--mock-data"],
         "world": asked.layout.num_gpus,
         "environment": megatron.environment(asked, settings),
     }

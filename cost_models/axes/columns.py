@@ -175,14 +175,14 @@ def codes_of(columns: Sequence[Ints]) -> Ints:
         if span == 1:
             continue
         if size * span > table_size:
-            code, size = _numbered(code)
+            code, size = _value_indices(code)
         if size * span > table_size:
-            values, span = _numbered(values)
+            values, span = _value_indices(values)
         code, size = code * span + values if size > 1 else values, size * span
     return code
 
 
-def _numbered(column: Ints) -> tuple[Ints, int]:
+def _value_indices(column: Ints) -> tuple[Ints, int]:
     """Index of each value of a column among its sorted distinct values, (N,), and the number of distinct
     values."""
     if not len(column):
@@ -201,7 +201,7 @@ def _numbered(column: Ints) -> tuple[Ints, int]:
 def first_of_each(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
     """First row of each distinct combination of values in several columns, and index of each row's
     combination, (N,)."""
-    kind, count = _numbered(codes_of(columns))
+    kind, count = _value_indices(codes_of(columns))
     first = np.empty(count if len(kind) else 0, dtype=np.int64)
     first[kind[::-1]] = np.arange(len(kind))[::-1]
     return first, kind

@@ -59,7 +59,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from cost_models.arrays import Array, Bools, Ints, multiplied
+from cost_models.arrays import Array, Bools, Ints, product_of
 from cost_models.axes.columns import LayoutColumns, exchanges_by
 from cost_models.communication.collectives import (
     all_gather_seconds,
@@ -244,7 +244,7 @@ def _state_heads_seconds(question: Question, columns: LayoutColumns, group: Grou
     share = model.mixer_share("recurrence", "both")
     if mixer is None or not share:
         return np.zeros(len(columns))
-    keys = mixer.state_dim * np.maximum(mixer.groups, multiplied(columns.tp, columns.cp)) - mixer.key_size
+    keys = mixer.state_dim * np.maximum(mixer.groups, product_of(columns.tp, columns.cp)) - mixer.key_size
     feature = columns.cp * tokens_on_rank(question, columns, "split") * question.training.element_bytes
     traded = mixer.input_size + (0 if mixer.step_rank else 2 * keys) + mixer.decay_size
     forth = all_to_all_seconds(feature * traded, group, question.hardware)

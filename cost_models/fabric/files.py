@@ -66,7 +66,7 @@ class UserStatement(NamedTuple):
     """Number of GPUs of each node, if the file shows adapters; None: as many as adapters."""
 
 
-def unreadable(source: str, problems: Sequence[Problem], hint: str) -> InputError:
+def unreadable_error(source: str, problems: Sequence[Problem], hint: str) -> InputError:
     """Create the error that lists the problems in a file of links."""
     headline = f"{counted(len(problems), 'problem')} in {source}"
     return InputError(headline, problems=first_few(problems), hint=hint)
@@ -100,7 +100,7 @@ def from_topo(text: str, source: str, statement: UserStatement) -> LinkFile:
         else:
             problems.append(Problem(source, f"no bandwidth of `{cell}` is said"))
     if problems:
-        raise unreadable(source, list(dict.fromkeys(problems)), f"a line like `{_EXAMPLE}`")
+        raise unreadable_error(source, list(dict.fromkeys(problems)), f"a line like `{_EXAMPLE}`")
     unused = {cell: rate for cell, rate in rates.items() if cell not in {wire[-1] for wire in wires}}
     file.notes += [f"`{cell} {rate}` is not used: nothing here is linked so" for cell, rate in unused.items()]
     if count > 1:
@@ -176,11 +176,11 @@ def from_ibnetdiscover(text: str, source: str, statement: UserStatement) -> Link
         problems.append(Problem(source, "a network does not show the links between GPUs of a node"))
     if problems or statement.intra_node is None:
         hint = "--link intra_node=nvswitch,450GB/s says what joins the GPUs of a node"
-        raise unreadable(source, problems, hint)
+        raise unreadable_error(source, problems, hint)
     other_hosts = _other_hosts(sorted(hosts, key=natural), statement.hosts)
     if len(other_hosts) == len(hosts):
         message = f"no host is called `{statement.hosts}`, they are {', '.join(other_hosts[:5])}"
-        raise unreadable(source, [Problem("--hosts", message)], "a pattern like 'gpu*'")
+        raise unreadable_error(source, [Problem("--hosts", message)], "a pattern like 'gpu*'")
     if other_hosts:
         hosts_by_shape = group_by(other_hosts, lambda host: re.sub(r"\d+", "#", host))
         words = ", ".join(fold(some) or shape for shape, some in hosts_by_shape.items())
@@ -210,7 +210,7 @@ def from_ibnetdiscover(text: str, source: str, statement: UserStatement) -> Link
         gpus = f"{host}.gpu[0-{count - 1}]" if count > 1 else f"{host}.gpu0"
         file.links += read_link(link | {"from": gpus, "to": f"{host}.{switch}"}, "--link", problems)
     if problems:
-        raise unreadable(source, problems, "names of hosts and switches come from their descriptions")
+        raise unreadable_error(source, problems, "names of hosts and switches come from their descriptions")
     return file
 
 
@@ -311,11 +311,11 @@ def _listed_links(text: str, name: str) -> LinkFile:
         else:
             file.links += read_link(row, place, problems)
         if len(file.links) > MOST_LINKS:
-            raise unreadable(name, [Problem(place, f"these are more than {MOST_LINKS:,} links")], _HINT)
+            raise unreadable_error(name, [Problem(place, f"these are more than {MOST_LINKS:,} links")], _HINT)
     if not file.links and not problems:
         problems = [Problem(name, "it lists no link")]
     if problems:
-        raise unreadable(name, problems, f"a link has {_HINT}")
+        raise unreadable_error(name, problems, f"a link has {_HINT}")
     return file
 
 
@@ -391,7 +391,7 @@ class Linked(ClusterDraft):
     flag: str = "--from-links"
 
 
-def linked(file: LinkFile, source: str, gpu: str, name: str) -> Linked:
+def draft_of_links(file: LinkFile, source: str, gpu: str, name: str) -> Linked:
     """Create the draft of a cluster from the links of a file. Raises InputError where its links are no
     cluster."""
     fabric = fabric_of_links(file.links, source)

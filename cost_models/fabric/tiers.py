@@ -166,7 +166,7 @@ class _Climb:
         import networkx
         from networkx.utils import UnionFind
 
-        quotient = _contracted(self.graph, self.domain)
+        quotient = _contract(self.graph, self.domain)
         union = UnionFind([*self.inner, *quotient])
         for part in map(quotient.subgraph, networkx.connected_components(quotient)):
             is_small = len(part) <= _MOST_CUTS
@@ -193,12 +193,12 @@ class _Climb:
 
         outside: dict[str, Any] = dict.fromkeys(self.graph, "beyond")
         outside |= {switch: ("switches", target) for switch, target in joint.absorbed.items()}
-        contracted = _contracted(self.graph, outside | self.domain)
+        contracted = _contract(self.graph, outside | self.domain)
         contracted.add_nodes_from(joint.joined)
         capacities = {one: sum(edge["capacity"] for edge in contracted[one].values()) for one in joint.joined}
         kinds = {domain: (target, capacities[domain]) for domain, target in joint.joined.items()}
         kind_of_vertex = {vertex: kinds[domain] for vertex, domain in self.domain.items()}
-        classes = _contracted(self.graph, outside | kind_of_vertex)
+        classes = _contract(self.graph, outside | kind_of_vertex)
         if joint.direct or len(classes) > _MOST_CUTS:
             return capacities
         for kind, domains in group_by(kinds, kinds.__getitem__).items():
@@ -260,7 +260,7 @@ class _Climb:
         return Bundle(capacity, latency, tuple(cables), frozenset(neighbour for _, neighbour in cables))
 
 
-def _contracted(graph: Links, into: Mapping[str, Any]) -> networkx.Graph[Any]:
+def _contract(graph: Links, into: Mapping[str, Any]) -> networkx.Graph[Any]:
     """Graph with vertices merged as `into` maps them; the capacities of parallel edges are added up."""
     import networkx
 
@@ -306,7 +306,7 @@ EndsInUse = tuple[list[str], dict[str, float], dict[str, str]]
 where a GPU has several adapters."""
 
 
-def nearest(inside: Links, gpus: Sequence[str], ends: Mapping[str, Sequence[str]]) -> EndsInUse:
+def assign_adapters(inside: Links, gpus: Sequence[str], ends: Mapping[str, Sequence[str]]) -> EndsInUse:
     """Assign each GPU the network adapter that is the fewest links away; of several the adapter with the
     fewest GPUs.
 
@@ -320,7 +320,7 @@ def nearest(inside: Links, gpus: Sequence[str], ends: Mapping[str, Sequence[str]
         node_ends = ends[node_of(gpu)]
         first, last = (turn * len(node_ends) // per_node for turn in (at % per_node, at % per_node + 1))
         dealt = node_ends[first : max(last, first + 1)]
-        nearest[gpu] = _reached(inside, gpu, set(node_ends)) or dict.fromkeys(dealt, inf)
+        nearest[gpu] = _bandwidth_to_ends(inside, gpu, set(node_ends)) or dict.fromkeys(dealt, inf)
         end = min(nearest[gpu], key=lambda candidate: (gpus_of_end[candidate], natural(candidate)))
         gpus_of_end[end] += 1
         width[end] = width.get(end, 0.0) + nearest[gpu][end]
@@ -339,7 +339,7 @@ def nearest(inside: Links, gpus: Sequence[str], ends: Mapping[str, Sequence[str]
     return end_of_gpu, width, replacement
 
 
-def _reached(graph: Links, gpu: str, ends: set[str]) -> dict[str, float]:
+def _bandwidth_to_ends(graph: Links, gpu: str, ends: set[str]) -> dict[str, float]:
     """Bandwidth in bytes/s of the widest shortest path from a GPU to each of its nearest ends (adapters), by
     end."""
     border, seen = {gpu: inf}, {gpu}
@@ -480,7 +480,7 @@ class _Cluster:
         hint = "link its adapters: `node0.nic0 -- leaf0 400 Gb/s`"
         self.refuse_nodes(lonely, "has no cable to a switch or another node", hint)
         inside = graph_of(filter(within_node, self.links))
-        end_of_gpu, arriving, replacement = nearest(inside, self.gpus, by_node)
+        end_of_gpu, arriving, replacement = assign_adapters(inside, self.gpus, by_node)
         end_beside = dict(zip(devices, devices, strict=True)) | replacement
         cables = [link._replace(one=end_beside[link.one], other=end_beside[link.other]) for link in cables]
         number = {name: at for at, name in enumerate(arriving)}

@@ -427,15 +427,15 @@ def config_of(model: TransformerSpec, dtype: str, wanted: TypeFilter | None = No
     None if no family can."""
     for model_type, family in families().items():
         if wanted is None or wanted(model_type):
-            config = {"model_type": model_type, "torch_dtype": dtype} | _written(model, family)
+            config = {"model_type": model_type, "torch_dtype": dtype} | _config_keys(model, family)
             with suppress(ValueError, TypeError):
                 fields, _ = read_config(Document(source="config.json", value=config))
-                if stated(TransformerSpec.model_validate(fields.value)) == stated(model):
+                if stated_fields(TransformerSpec.model_validate(fields.value)) == stated_fields(model):
                     return config
     return None
 
 
-def stated(model: TransformerSpec) -> dict[str, Any]:
+def stated_fields(model: TransformerSpec) -> dict[str, Any]:
     """Fields of a transformer that affect the weights, with values as a Hugging Face config can state them."""
     fields = {name: getattr(model, name) for name in TransformerSpec.model_fields if name not in _FREE}
     fields["rotary"] = model.rotary or Rotary()
@@ -447,7 +447,7 @@ def stated(model: TransformerSpec) -> dict[str, Any]:
     return fields
 
 
-def _written(model: TransformerSpec, family: Family) -> dict[str, Any]:
+def _config_keys(model: TransformerSpec, family: Family) -> dict[str, Any]:
     """Config keys of a model according to a family's table, with the usual keys from which the family's
     functions derive fields."""
     keys = dict(family.sizes) | {name: key for name, (key, _) in family.optional.items()}

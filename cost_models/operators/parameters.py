@@ -148,7 +148,7 @@ def job_operators(model: TransformerSpec, tuning: TuningSpec | None) -> tuple[Op
         for number, name in enumerate(gemm.names if gemm else ()):
             if name in targets:
                 shares = has_input and tuning.dropout == 0
-                operators += _adapter(tuning, base, number, shares_input=shares)
+                operators += _adapter_operators(tuning, base, number, shares_input=shares)
                 has_input = True
                 kept_inputs.add(source)
     return tuple(operators)
@@ -176,7 +176,9 @@ def matrix_names(model: TransformerSpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for _, gemm in products for name in gemm.names))
 
 
-def _adapter(tuning: TuningSpec, base: Operator, number: int, *, shares_input: bool) -> Iterator[Operator]:
+def _adapter_operators(
+    tuning: TuningSpec, base: Operator, number: int, *, shares_input: bool
+) -> Iterator[Operator]:
     """Yield the operators of one matrix's adapter: products with A and B, and additions to the matrix's
     output and input gradient."""
     matrix = base.gemm
@@ -273,11 +275,11 @@ def _tuning_sizes(model: TransformerSpec, tuning: TuningSpec, element: float) ->
     Each maps a sharing among ranks to an amount."""
     operators = job_operators(model, tuning)
     trained = sum_amounts((one.share, one.weights) for one in operators if one.trained)
-    frozen = sum_amounts((one.share, _frozen(one, element)) for one in operators if not one.trained)
+    frozen = sum_amounts((one.share, _frozen_bytes(one, element)) for one in operators if not one.trained)
     return trained, frozen
 
 
-def _frozen(op: Operator, element: float) -> Weights:
+def _frozen_bytes(op: Operator, element: float) -> Weights:
     """Bytes of an operator's frozen parameters, by their sharing among ranks. A matrix may be stored in fewer
     bits, a bias is not."""
     gemm = op.gemm

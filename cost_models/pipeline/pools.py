@@ -293,7 +293,7 @@ def replica_terms(question: Question, columns: LayoutColumns) -> list[Terms]:
         InputError: a GPU has no rate for the training precision.
     """
     terms_by_pool = [stage_terms(among_replicas(pool, question), columns) for pool in question.pools]
-    once = {name: _longest([terms[name] for terms in terms_by_pool]) for name in ONCE_A_STEP}
+    once = {name: _longest_terms([terms[name] for terms in terms_by_pool]) for name in ONCE_A_STEP}
     return [terms | once for terms in terms_by_pool]
 
 
@@ -345,7 +345,7 @@ def among_replicas(pool: Question, question: Question) -> Question:
     inter_node, links, update = cluster.links.inter_node, enlarged.cluster.links, dict[str, object]()
     if inter_node is not None and isinstance(links, LinkLevels):  # one level more that joins it with others
         *inner, last = links.root
-        farther = _slower(pool_link, last)
+        farther = _slower_link(pool_link, last)
         level = LevelSpec.model_construct(**dict(farther), name="between")
         own_level = last.model_copy(update={"nodes": cluster.nodes})
         update["links"] = LinkLevels.model_construct((*inner, own_level, level))
@@ -353,7 +353,7 @@ def among_replicas(pool: Question, question: Question) -> Question:
         buildings = enlarged.cluster.buildings
         inside = buildings.link if buildings else inter_node.faster(1 / enlarged.cluster.oversubscription)
         nodes = buildings.nodes if buildings else cluster.nodes
-        update["buildings"] = BuildingsSpec(nodes=nodes, link=_slower(pool_link, inside))
+        update["buildings"] = BuildingsSpec(nodes=nodes, link=_slower_link(pool_link, inside))
         if cluster.nodes <= (cluster.nodes_per_leaf or 0):
             update["nodes_per_leaf"] = None  # of the one leaf that holds the pool
     return enlarged.updated("cluster", **update).updated("hardware", collectives=curves)
@@ -372,12 +372,12 @@ def replica_memory(question: Question, pool: int, layout: Layout, microbatches: 
     return memory_terms(with_microbatches(inside, layout, microbatches), LayoutColumns.of([layout]))
 
 
-def _slower(pool_link: LinkSpec, pool_network: LinkSpec) -> LinkSpec:
+def _slower_link(pool_link: LinkSpec, pool_network: LinkSpec) -> LinkSpec:
     """Copy of the link between pools, `pool_link`, with no more bandwidth than a pool's own network has."""
     return pool_link.model_copy(update={"bandwidth": min(pool_link.bandwidth, pool_network.bandwidth)})
 
 
-def _longest(terms: Sequence[Term]) -> Term:
+def _longest_terms(terms: Sequence[Term]) -> Term:
     """For each of N layouts, the longest of the cost terms of K pools."""
     which_N = np.stack([sum_of_parts(term) for term in terms]).argmax(axis=0)
     return join_terms(terms, lambda values: np.choose(which_N, values))
@@ -393,10 +393,14 @@ def shares(question: Question, layout: Layout, pipelines: Sequence[Pipeline], bl
 
     total_microbatches = question.training.global_batch // layout.mbs
     ends = [partial(finish, one) for one in pipelines]
-    return shared(ends, replicas_by_pool(question, layout), total_microbatches, fewest_microbatches(layout))
+    return divide_microbatches(
+        ends, replicas_by_pool(question, layout), total_microbatches, fewest_microbatches(layout)
+    )
 
 
-def shared(finish: Sequence[Finish], replicas: Sequence[int], microbatches: int, minimum: int = 1) -> Shares:
+def divide_microbatches(
+    finish: Sequence[Finish], replicas: Sequence[int], microbatches: int, minimum: int = 1
+) -> Shares:
     """Divide `microbatches` among the replicas of each pool, at least `minimum` each, so that the slowest
     replica ends as early as possible.
 

@@ -76,7 +76,7 @@ Filled = tuple[Array, Array, Array]
 """Bytes (O,) that sharding options fill with ids, vectors and rows in update at one moment of a step."""
 
 
-def filled(question: RecommenderQuestion, x: OptionColumns) -> dict[str, tuple[Filled, Filled]]:
+def filled_bytes(question: RecommenderQuestion, x: OptionColumns) -> dict[str, tuple[Filled, Filled]]:
     """Bytes of ids, vectors and rows in update at each moment of a step: on GPUs that hold (part of) a shard,
     and on every GPU."""
     facts, gpus, element_bytes = question.facts, question.cluster.num_gpus, question.training.exchange_bytes
@@ -177,7 +177,7 @@ def option_bytes(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array
     copied = table_parts(x.hot_rows, x.whole_width, element_bytes, x.hot_rows)
     on_hosts = table_parts(away, x.width, training.table_bytes, np.where(facts.keys_on_device, 0.0, away))
 
-    moments, nothing = filled(question, x).values(), (zero, zero, zero)
+    moments, nothing = filled_bytes(question, x).values(), (zero, zero, zero)
     holders = [*((*on_holders, *held) for held, _ in moments), (*on_hosts, *nothing)]
     every_gpu = [*((*copied, *held) for _, held in moments), (*nothing, *nothing)]
     shard, everywhere = (np.stack([np.stack(parts, axis=1) for parts in of]) for of in (holders, every_gpu))

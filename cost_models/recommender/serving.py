@@ -113,7 +113,7 @@ class Served(NamedTuple):
         return self.gpus * self.batch / self.seconds
 
 
-def served(question: ServingQuestion, cached: Array, on_host: Array) -> Served:
+def batch_latencies(question: ServingQuestion, cached: Array, on_host: Array) -> Served:
     """Predict the latencies of the question's N batches, with `cached` rows (C,) of each table on the GPU and
     `on_host` rows (C,) in host memory."""
     batch, cluster, tables = np.asarray(question.batches, np.float64), question.cluster, question.tables
@@ -123,7 +123,9 @@ def served(question: ServingQuestion, cached: Array, on_host: Array) -> Served:
     blocks = (cold_rows * np.maximum(tables.vector_bytes, DRIVE_BLOCK)).sum(-1)
     read_seconds = blocks * cluster.gpus_per_node / (question.drive_rate or np.inf) + DRIVE_SECONDS
     drive_seconds = np.where((blocks > 0) & (question.drive_rate is not None), read_seconds, 0.0)
-    launch, cache, host = (_measured if question.measured else _priced)(question, tables, ids, brought)
+    launch, cache, host = (_measured_seconds if question.measured else _priced_seconds)(
+        question, tables, ids, brought
+    )
     id_hits = tables.table_hits(cached) if tables.policy == "hottest" else 1.0 - brought / ids
     hits, host_rows = np.broadcast_to(id_hits, ids.shape), brought @ tables.counts
     drive_rows = cold_rows.sum(-1)
@@ -134,7 +136,7 @@ _Seconds = tuple[Array, Array, Array]
 """Seconds of launches, of cache reads, and of rows from the host, (N,) each."""
 
 
-def _priced(question: ServingQuestion, tables: CachedTables, ids: Array, brought: Array) -> _Seconds:
+def _priced_seconds(question: ServingQuestion, tables: CachedTables, ids: Array, brought: Array) -> _Seconds:
     """Seconds of launches, of cache reads, and of rows from the host, (N,) each, by the embedding constants.
     A row from the host is read from the cache like any other."""
     cluster, constants = question.cluster, question.embedding
@@ -150,7 +152,9 @@ def _priced(question: ServingQuestion, tables: CachedTables, ids: Array, brought
     return launch, bytes_moved.sum(-1) / rate + at_once, np.where(over_link > 0, host, 0.0)
 
 
-def _measured(question: ServingQuestion, tables: CachedTables, ids: Array, brought: Array) -> _Seconds:
+def _measured_seconds(
+    question: ServingQuestion, tables: CachedTables, ids: Array, brought: Array
+) -> _Seconds:
     """Seconds of launches, of cache reads, and of rows from the host, (N,) each, by measured lookups. A cache
     of rows used last looks up each distinct row of a batch once."""
     looked_up = ids if tables.policy == "hottest" else tables.distinct_cold_rows(ids, np.zeros(ids.shape[1]))

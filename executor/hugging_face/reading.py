@@ -20,7 +20,7 @@ from cost_models.documents import printable
 from cost_models.errors import MOST_PROBLEMS, InputError, Problem
 from cost_models.files.loading import resolve_model
 from cost_models.files.reading import read_document
-from cost_models.hugging_face.config import stated
+from cost_models.hugging_face.config import stated_fields
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import MB, grouped
 from executor.boxes import Box
@@ -226,7 +226,7 @@ def _model_type(path: Path, model: TransformerSpec) -> str:
         raise InputError(
             f"{path} has no {CONFIG}", hint="--weights takes a folder as Hugging Face's hub has it"
         )
-    our_fields, their_fields = stated(model), stated(resolve_model(str(path)).spec)
+    our_fields, their_fields = stated_fields(model), stated_fields(resolve_model(str(path)).spec)
     values = {name: (our_fields.get(name), their_fields.get(name)) for name in our_fields | their_fields}
     differences = {name: pair for name, pair in values.items() if pair[0] != pair[1]}
     text = f"the plan has {{}}, {CONFIG} {{}}"

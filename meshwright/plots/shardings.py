@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from cost_models.recommender.serving import served
+from cost_models.recommender.serving import batch_latencies
 from cost_models.units import counted, format_bytes, grouped
 from meshwright.plots import style
 from meshwright.plots.parts import draw_memory_bars, part_legend, stack_bars, visible_parts
@@ -263,7 +263,7 @@ def cache_frame(plan: ServingPlan) -> pd.DataFrame:
         cached_rows = plan.rows if is_plan else order.fill(size).rows
         row = {"cache_bytes": size, "hits": tables.hits(cached_rows)}
         row |= {"one_share_hits": one_share_hits(tables, size)}
-        latencies = served(question, cached_rows, host)
+        latencies = batch_latencies(question, cached_rows, host)
         for batch, seconds in zip(latencies.batch, latencies.seconds, strict=True):
             point = {"batch": int(batch), "latency_seconds": float(seconds), "chosen": is_plan}
             rows.append(row | point | {"fits": size <= question.most_bytes})

@@ -164,7 +164,7 @@ def may_hold_blocks(space: Space, cores: Ints, by_kind: list[Values], limit: Arr
 def ideal_seconds(space: Space, allowed: Bools) -> Array:
     """Lower bound of the step of every core (layout before ZeRO stage and schedule are chosen) from compute and
     tensor-parallel communication alone, seconds (N,). The bound is remembered in the space."""
-    bounds = _remembered(space, "ideal", allowed)
+    bounds = _cached_values(space, "ideal", allowed)
     if np.isnan(bounds).any():
         bounds[:] = _weighed_bounds(space, partial(_ideal_bounds, allowed=allowed))
     return bounds
@@ -173,13 +173,13 @@ def ideal_seconds(space: Space, allowed: Bools) -> Array:
 def best_known_bounds(space: Space, allowed: Bools) -> Array:
     """Highest lower bound of the step computed so far for every core (layout before ZeRO stage and schedule
     are chosen), seconds (N,), without regard to memory."""
-    return np.fmax(ideal_seconds(space, allowed), _remembered(space, "relaxed", allowed))
+    return np.fmax(ideal_seconds(space, allowed), _cached_values(space, "relaxed", allowed))
 
 
 def known_infeasible(space: Space, allowed: Bools, max_memory: float | None) -> Bools:
     """Whether an earlier check proved that no layout of each core (layout before ZeRO stage and schedule are
     chosen) fits within `max_memory`, (N,)."""
-    return np.asarray(_remembered(space, _fits_within(space, max_memory), allowed) == 0)
+    return np.asarray(_cached_values(space, _fits_within(space, max_memory), allowed) == 0)
 
 
 def _fits_within(space: Space, max_memory: float | None) -> tuple[object, ...]:
@@ -187,7 +187,7 @@ def _fits_within(space: Space, max_memory: float | None) -> tuple[object, ...]:
     return "fits", space.question.confidence, max_memory
 
 
-def _remembered(space: Space, name: object, allowed: Bools) -> Array:
+def _cached_values(space: Space, name: object, allowed: Bools) -> Array:
     """Cached array `name` with a value for every core, (N,), NaN where not computed yet; each set of allowed
     recompute policies has its own array."""
     key = name, allowed.tobytes()
@@ -273,7 +273,7 @@ def _per_policy_choice(space: Space, name: object, cores: Ints, allowed: Bools, 
     Missing values are computed at once for `allowed` and for each single policy, as searches of one answer
     need all of these, and most of the work is shared."""
     choices = [allowed, *(one for one in np.eye(len(allowed), dtype=np.bool_) if (one != allowed).any())]
-    tables = [_remembered(space, name, choice) for choice in choices]
+    tables = [_cached_values(space, name, choice) for choice in choices]
     if len(new := cores[np.isnan(tables[0][cores])]):
         for table, values in zip(tables, compute(new, choices), strict=True):
             table[new] = values

@@ -254,7 +254,7 @@ class LabelPass:
         cuts = np.zeros((1, len(self.cuts.fixed)))
         labels = Labels(blocks, zero, zero, optimizer, zero - NO_LIMIT, limit, cuts, sizes)
         for rank in range(leaf.pp):
-            labels = self._trimmed(self._extended(labels, rank), rank)
+            labels = self._trim(self._extend(labels, rank), rank)
             size = labels.sizes[:, -1]
             steps.append(np.unique(np.stack([labels.blocks - size, size], axis=1), axis=0))
             if len(labels) > 1:
@@ -265,7 +265,7 @@ class LabelPass:
                 return None
         return labels, self._on_a_way(steps)
 
-    def _extended(self, labels: Labels, rank: int) -> Labels:
+    def _extend(self, labels: Labels, rank: int) -> Labels:
         """Extend each label (partial placement) by each block count of the next rank, except where critical
         paths would exceed the target."""
         choices, leaf = self.choices, self.choices.leaf
@@ -311,7 +311,7 @@ class LabelPass:
         limit_KQ = np.where(rounds_Q > 0, round_KQ, no_round_KQ)
         np.minimum(labels.limit[:, rank + 1 :], limit_KQ, out=labels.limit[:, rank + 1 :])
 
-    def _trimmed(self, labels: Labels, rank: int) -> Labels:
+    def _trim(self, labels: Labels, rank: int) -> Labels:
         """Drop labels (partial placements) that leave later ranks too little time, and limits and cuts that
         no longer matter."""
         choices, block, later = self.choices, self._least_block, slice(rank + 1, None)

@@ -49,7 +49,7 @@ from cost_models.errors import RunError
 from cost_models.schedules.timeline import CriticalPath
 from planner.bounds.steps import rank_bounds
 from planner.exact.labels import Choices, choices_in_time, choices_of, place_by_labels
-from planner.exact.solvers import Solved, SolverName, available_solver, solve, weighted
+from planner.exact.solvers import Solved, SolverName, available_solver, solve, weighted_sum
 from planner.objectives import ClosingProgram
 from planner.placement.leaf import TOLERANCE, Leaf, Placement, Solution, Status, Task, final_status
 from planner.placement.mixes import good_placement, priced_mixes
@@ -116,7 +116,7 @@ class Choice:
 
     def sum(self, of_columns: Array, of_layout: float = 0.0) -> pulp.LpAffineExpression:
         """Linear expression Σ coefficient · x over the columns of the layout, plus `of_layout` · y."""
-        return weighted(zip([*self.x, self.y], [*of_columns.tolist(), of_layout], strict=True))
+        return weighted_sum(zip([*self.x, self.y], [*of_columns.tolist(), of_layout], strict=True))
 
     def placement(self) -> Placement:
         """Placement of the layout in the solver's solution, which must choose the layout."""

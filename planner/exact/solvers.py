@@ -34,7 +34,7 @@ def available_solver() -> SolverName:
     return "highs" if pulp.HiGHS(msg=False).available() else "cbc"
 
 
-def weighted(terms: Iterable[tuple[pulp.LpVariable, float]]) -> pulp.LpAffineExpression:
+def weighted_sum(terms: Iterable[tuple[pulp.LpVariable, float]]) -> pulp.LpAffineExpression:
     """Linear expression Σ coefficient · variable, over different variables."""
     return pulp.LpAffineExpression({variable: value for variable, value in terms if value})
 

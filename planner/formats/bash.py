@@ -77,7 +77,7 @@ class Word:
         return self.start if len(self.pieces) == 1 else ""
 
 
-def _missing(closing: str) -> InputError:
+def _unclosed_error(closing: str) -> InputError:
     """Error for a bracket or quote that is never closed."""
     return InputError(f"a `{closing}` is missing", hint="paste the whole command")
 
@@ -107,7 +107,7 @@ class _Reader:
             if not depth:
                 self.at = bracket.end()
                 return self.text[start : self.at]
-        raise _missing(missing)
+        raise _unclosed_error(missing)
 
     def lines(self, *, array: bool = False) -> list[Line]:
         """All commands from the current position to the end of the text or, with `array`, to the bracket that
@@ -144,7 +144,7 @@ class _Reader:
                 words += [] if dropped else [word]
                 dropped = False
         if array:
-            raise _missing(")")
+            raise _unclosed_error(")")
         return [*lines, Line(words, "")]
 
     def _document(self, end: re.Pattern[str]) -> str:
@@ -189,7 +189,7 @@ class _Reader:
     def _piece(self, pattern: re.Pattern[str], *, quoted: bool) -> list[Piece]:
         """Read the piece at the current position, as a list that is empty for an escaped line end."""
         if (match := self.match(pattern)) is None:
-            raise _missing(self.peek() or '"')
+            raise _unclosed_error(self.peek() or '"')
         kind, text = match.lastgroup, match[match.lastgroup or 0]
         if kind == "expansion":
             pair = _PAIRS.get(self.peek()) if text == "$" else None

@@ -36,10 +36,10 @@ from planner.formats.megatron_arguments import (
     OFFLOADED_OF_EXPERTS,
     TABLE,
     Arguments,
+    argument_words,
     read_arguments,
     unpriced_values,
     uses_fsdp,
-    written,
 )
 from planner.formats.settings import Reading, unpriced
 from planner.formats.torchrun import script, several_nodes, torchrun_words
@@ -706,7 +706,7 @@ def _file(job: Job, settings: Written, name: str) -> tuple[str, ...]:
     lines = [
         *(f"export {key}={shlex.quote(value)}" for key, value in environment(job, settings).items()),
         "ARGUMENTS=(",
-        *(f"  {shlex.join(words)}" for words in written(settings)),
+        *(f"  {shlex.join(words)}" for words in argument_words(settings)),
         ")",
         *torchrun_words(job),
         'exec torchrun "${LAUNCH[@]}" "${MEGATRON:-.}/pretrain_gpt.py" "${ARGUMENTS[@]}" "$@"',
@@ -732,7 +732,7 @@ def environment(job: Job, settings: Written) -> dict[str, str]:
 
 def _words(settings: Written) -> str:
     """Settings as one line of Megatron-LM arguments."""
-    return " ".join(map(shlex.join, written(settings)))
+    return " ".join(map(shlex.join, argument_words(settings)))
 
 
 _FACTS = f"{FACTS} launches_block"  # the last in the environment

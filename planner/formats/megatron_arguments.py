@@ -262,7 +262,7 @@ def flag_of(name: str, value: Any) -> str:
     return row.spellings.get("flag", ("--no-" if value is False else "--") + name.replace("_", "-"))
 
 
-def written(settings: Written) -> list[list[str]]:
+def argument_words(settings: Written) -> list[list[str]]:
     """Arguments of `pretrain_gpt.py` for the settings, one list of words (flag and values) for each."""
     return [[flag_of(name, value), *_words(name, value)] for name, value in settings.items()]
 
@@ -305,7 +305,7 @@ def printed_arguments(text: str) -> tuple[dict[str, Any], list[str], list[str]]:
         if name in _DERIVED.split():
             continue
         if row is not None:
-            words += chain(*written({name: value}))
+            words += chain(*argument_words({name: value}))
         elif TABLE.fate(name) is not None and value is not False:
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
         elif value is not False and could_decide(name):

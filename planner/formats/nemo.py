@@ -143,7 +143,7 @@ def read_nemo(document: Mapping[str, Any], options: ReadOptions) -> Reading:
         InputError: it lacks what a price needs, or contradicts itself.
     """
     values = dict(by_path(document)) | options.also
-    file = FileArguments(settings=Settings({path: _resolved(path, values) for path in values}, TABLE))
+    file = FileArguments(settings=Settings({path: _resolve(path, values) for path in values}, TABLE))
     for path, name in TABLE.spelled("nemo").items():
         file.take(f"model.{path}", name)
     for (path, default), choices in _CHOICES.items():
@@ -172,7 +172,7 @@ def read_nemo(document: Mapping[str, Any], options: ReadOptions) -> Reading:
     return reading_of(file, _world(file.settings, options.gpus), load_stack(options.stack or STACK))
 
 
-def _resolved(path: str, values: Mapping[str, Any]) -> Any:
+def _resolve(path: str, values: Mapping[str, Any]) -> Any:
     """Value at a path; a reference such as `${model.encoder_seq_length}` or `${.encoder_seq_length}` is
     replaced by its value, once."""
     reference = re.fullmatch(r"\$\{(\.*)([\w.]+)\}", str(values[path]), re.ASCII)

@@ -204,7 +204,7 @@ class Leaf(Pipeline):
         return float(self.step_seconds(placement.table))
 
 
-def priced(costs: StageCosts, kinds: Kinds) -> dict[str, Any]:
+def leaf_arguments(costs: StageCosts, kinds: Kinds) -> dict[str, Any]:
     """Keyword arguments `costs`, `mean_costs` and `kinds` of `Leaf`, from stage costs."""
     return {"costs": costs.in_sorts, "mean_costs": costs if costs.kinds else None, "kinds": kinds}
 

@@ -25,7 +25,7 @@ from cost_models.question import Question
 from cost_models.schedules.registry import SPLIT_BACKWARD, V_SHAPED, schedule_named
 from cost_models.specs.choices import SCHEDULES, Schedule
 from cost_models.specs.kinds import Kinds
-from planner.placement.leaf import TOLERANCE, Leaf, priced, stage_sizes
+from planner.placement.leaf import TOLERANCE, Leaf, leaf_arguments, stage_sizes
 
 Column = TypeVar("Column", Array, Bools)
 _OF_LEAF = ("pp", "vpp", "schedule", "kinds", "allowed", "uses_full_counts")
@@ -85,7 +85,7 @@ class RankCosts:
     def leaf(self) -> Leaf:
         """Placement problem with the costs of a single layout."""
         shared = {name: getattr(self, name) for name in _OF_LEAF}
-        return Leaf(microbatches=int(self.microbatches[0]), **shared | priced(self.costs, self.kinds))
+        return Leaf(microbatches=int(self.microbatches[0]), **shared | leaf_arguments(self.costs, self.kinds))
 
     @property
     def num_layers(self) -> int:

@@ -30,7 +30,7 @@ from cost_models.specs.cluster import FULL
 from cost_models.specs.recommender.sharding import Option, Sharding, TablePlacement, TableWord, parse_words
 from planner.explain.advice import LEAST_GAIN, MAX_CHANGES, OtherQuestion
 from planner.recommender.local_search import State
-from planner.recommender.problem import Placement, every_option, limited
+from planner.recommender.problem import Placement, every_option, with_memory_limit
 from planner.recommender.restrictions import ShardingRestrictions, covered_options
 from planner.recommender.search import ShardingAnswer, best_sharding, rows_of
 from planner.search.search import Budget
@@ -163,7 +163,7 @@ def alternative(
         if reason := refusal(question, table, option):
             return Alternative(words=words, sharding=None, refused=reason)
     wider = replace(restrictions, fixed=(*restrictions.fixed, *words))
-    priced = limited(covered_options(question, wider, sharding), restrictions)
+    priced = with_memory_limit(covered_options(question, wider, sharding), restrictions)
     class_of_table, row_of = question.model.class_of_table, priced.row_of
     state, _ = _state(priced, sharding)
     for table in changes:
@@ -272,16 +272,18 @@ def advise_sharding(
         if placement != target:
             key = question.model.class_of_table[table], str(placement.option), str(target.option)
             groups.setdefault(key, {})[table] = target
-    separate = {key: estimate(question, _with(today, moved)) for key, moved in groups.items()}
+    separate = {key: estimate(question, _with_placements(today, moved)) for key, moved in groups.items()}
     sharding, reached, changes = today, running, list[ShardingChange]()
     prices = {key: priced for key, priced in separate.items() if _gains(priced, running)}
     while len(changes) < MAX_CHANGES:
         if not (better := [key for key, priced in prices.items() if _gains(priced, reached)]):
             break
         key = min(better, key=lambda group: (not prices[group].fits, prices[group].step_seconds))
-        sharding, reached = _with(sharding, groups[key]), prices.pop(key)
+        sharding, reached = _with_placements(sharding, groups[key]), prices.pop(key)
         changes.append(ShardingChange(tuple(groups[key]), *key[1:], separate[key], reached, sharding))
-        prices = {variant: estimate(question, _with(sharding, groups[variant])) for variant in prices}
+        prices = {
+            variant: estimate(question, _with_placements(sharding, groups[variant])) for variant in prices
+        }
     goal, best = answer.sharding, estimate(question, answer.sharding)
     if reached.fits and reached.step_seconds <= best.step_seconds:
         goal, best = sharding, reached
@@ -303,7 +305,7 @@ def _excess_bytes(priced: RecommenderEstimate) -> float:
     return float(devices + (priced.host_bytes - priced.host_memory).clip(min=0).sum())
 
 
-def _with(sharding: Sharding, placements: Mapping[int, TablePlacement]) -> Sharding:
+def _with_placements(sharding: Sharding, placements: Mapping[int, TablePlacement]) -> Sharding:
     """Copy of the sharding with other placements of some tables, by table number."""
     return Sharding(tuple(placements.get(table, placed) for table, placed in enumerate(sharding.tables)))
 

@@ -173,7 +173,7 @@ def improve(state: State, *, patience: int, seed: int, target: float, stop: Call
             break
         if nth:
             _kick(state, random)
-        while not stop() and any(_relieve_gpu(state, gpu, random) for gpu in _busiest(state)):
+        while not stop() and any(_relieve_gpu(state, gpu, random) for gpu in _busiest_gpus(state)):
             pass
         if (score := state.score) < best_score * (1 - BETTER):
             idle = 0 if best_score - score > PROGRESS * (best_score - target) else idle + 1
@@ -185,7 +185,7 @@ def improve(state: State, *, patience: int, seed: int, target: float, stop: Call
     return best
 
 
-def _busiest(state: State) -> list[int]:
+def _busiest_gpus(state: State) -> list[int]:
     """GPUs that determine the length of a stage, longest stage first; an overfull GPU comes before these."""
     longest = state.use[:, state.loads].argmax(axis=0)
     by_length = np.argsort(-state.problem.stage_seconds(state.use), kind="stable").tolist()
@@ -220,7 +220,7 @@ def _kick(state: State, random: np.random.Generator) -> None:
     """Remove some random units, including one from a GPU that determines a stage's length, and reinsert them,
     the largest first."""
     number = min(int(random.integers(2, KICKED + 1)), len(state.row))
-    busy = _busiest(state)
+    busy = _busiest_gpus(state)
     units_on_busy = _units_on_gpu(state, int(random.choice(busy))) if busy else []
     units = set(random.choice(len(state.row), size=number, replace=False).tolist())
     if units_on_busy:

@@ -297,8 +297,8 @@ def build_problem(priced: PricedOptions, objective: Objective, restrictions: Sha
         InputError: restrictions that contradict the prices or one another.
         DoesNotFitError: a table that no option holds.
     """
-    priced = limited(priced, restrictions)
-    all_options, fixed = every_option(priced, objective), _fixed(priced, restrictions)
+    priced = with_memory_limit(priced, restrictions)
+    all_options, fixed = every_option(priced, objective), _fixed_rows(priced, restrictions)
     rows = all_options.rows
     preplaced = {table: row_and_places for table, row_and_places in fixed.items() if row_and_places[1]}
     problem = replace(all_options, preplaced=preplaced)
@@ -318,7 +318,7 @@ def build_problem(priced: PricedOptions, objective: Objective, restrictions: Sha
         class_rows = class_rows[allowed[class_rows]] if fixed_row < 0 else np.array([fixed_row])
         if not len(class_rows):
             raise no_option_left_error(priced, units[0][0])
-        fitting = _fitting(problem, rows.select(class_rows))
+        fitting = _fitting_rows(problem, rows.select(class_rows))
         if not len(fitting.picks):
             raise does_not_fit_error(priced, class_rows, units[0][0])
         built.append((units, fitting.undominated))
@@ -330,7 +330,7 @@ def build_problem(priced: PricedOptions, objective: Objective, restrictions: Sha
     return replace(problem, members=members, rows=Rows(tuple(chain(*picks)), *map(np.concatenate, columns)))
 
 
-def limited(priced: PricedOptions, restrictions: ShardingRestrictions) -> PricedOptions:
+def with_memory_limit(priced: PricedOptions, restrictions: ShardingRestrictions) -> PricedOptions:
     """Copy of the prices with the memory limit of the restrictions."""
     return replace(priced, device_memory=min(restrictions.max_memory, priced.device_memory))
 
@@ -369,7 +369,7 @@ def _share(filled: Array, limit: float) -> Array:
     return filled / limit if limit > 0 else np.where(filled > 0, np.inf, 0.0)
 
 
-def _fitting(problem: Problem, rows: Rows) -> Rows:
+def _fitting_rows(problem: Problem, rows: Rows) -> Rows:
     """Select the option rows that fit in memory next to the tables already placed, and that have no more
     shards than places."""
     filled = problem.base[:, problem.memories].min(axis=0)
@@ -380,7 +380,7 @@ def _fitting(problem: Problem, rows: Rows) -> Rows:
     return rows.select(np.flatnonzero(fits & (rows.shards <= replace(problem, rows=rows).places)))
 
 
-def _fixed(priced: PricedOptions, restrictions: ShardingRestrictions) -> dict[int, tuple[int, Places]]:
+def _fixed_rows(priced: PricedOptions, restrictions: ShardingRestrictions) -> dict[int, tuple[int, Places]]:
     """Row of the priced sharding option and places of the shards of each table that restrictions fix, by
     table; the places are () if only the option is fixed."""
     fixed: dict[int, tuple[int, Places]] = {}
@@ -423,7 +423,7 @@ def _group_rows(problem: Problem, group: Unit, whole_rows: Bools) -> Rows:
         picks = tuple(joined.picks[i] + part.picks[j] for i, j in pairs)
         shard, everywhere = joined.shard[a] + part.shard[b], joined.everywhere[a] + part.everywhere[b]
         pair_rows = joined.select(a)._replace(picks=picks, shard=shard, everywhere=everywhere)
-        joined = _fitting(problem, pair_rows).undominated
+        joined = _fitting_rows(problem, pair_rows).undominated
         if not len(joined.picks):
             raise InputError(f"{', '.join(map(priced.name_of, group))} do not fit on one GPU together")
     return joined

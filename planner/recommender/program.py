@@ -21,7 +21,7 @@ import numpy as np
 import pulp
 
 from cost_models.arrays import Array, Ints
-from planner.exact.solvers import weighted
+from planner.exact.solvers import weighted_sum
 from planner.recommender.problem import Placement, Places, Problem
 
 SMALL = 0.2
@@ -60,7 +60,7 @@ class OptionsProgram:
 
     def sum(self, coefficients: Array) -> pulp.LpAffineExpression:
         """Linear expression Σ coefficient · x over option rows."""
-        return weighted(zip(self.x, coefficients.tolist(), strict=True))
+        return weighted_sum(zip(self.x, coefficients.tolist(), strict=True))
 
     def every_unit_is_placed(self) -> None:
         """Constrain each class so that Σ_r x[r] equals its number of units."""
@@ -118,7 +118,7 @@ class OptionsProgram:
             for number, group in enumerate(groups):
                 for k in np.flatnonzero(large[[row for row, _, _ in group]].any(axis=0)).tolist():
                     terms = ((most_x, times * float(self.shard[row, k])) for row, most_x, times in group)
-                    excess = weighted(terms) + self.E[k] - self.T[k]
+                    excess = weighted_sum(terms) + self.E[k] - self.T[k]
                     self.problem += excess <= -float(base_load[k]), f"shard_{class_index}_{number}_{k}"
 
     def _most_on_a_gpu(self, row: int, count: int) -> pulp.LpVariable:
@@ -181,7 +181,10 @@ class PlacesProgram(OptionsProgram):
             node = [first // per_node]
             at = [(row, y[p]) for row, y in self.y.items() for p in (node if on_nodes[row] else members)]
             for column in columns:
-                use = weighted((y, float(self.rows.shard[row, column])) for row, y in at) + everywhere[column]
+                use = (
+                    weighted_sum((y, float(self.rows.shard[row, column])) for row, y in at)
+                    + everywhere[column]
+                )
                 limit = self.T[column] if column < stages else 1
                 self.problem += use - limit <= -float(self.of.base[first, column]), f"{name}_{column}"
 
@@ -192,7 +195,7 @@ class PlacesProgram(OptionsProgram):
         for first, second in pairwise(range(self.of.priced.gpus)):
             signed_rows = ((first, 1), (second, -1))
             terms = [(self.y[row][gpu], sign * float(work[row])) for row in rows for gpu, sign in signed_rows]
-            self.problem += weighted(terms) >= 0, f"order_{first}"
+            self.problem += weighted_sum(terms) >= 0, f"order_{first}"
 
     def placement(self) -> Placement:
         """Placement in the solver's solution; shards of an option row are dealt to its units in turn."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from cost_models.arrays import Bools, Ints, indivisible, multiplied
+from cost_models.arrays import Bools, Ints, indivisible, product_of
 from cost_models.axes.columns import LayoutColumns, exchanges_by, is_scheduled
 from cost_models.axes.layout import USUAL_RING, Layout
 from cost_models.axes.offload.residency import drive_bytes, host_bytes, offloads
@@ -247,7 +247,7 @@ def _capacity_words(text: str, cluster: ClusterSpec, size: float, usable: str) -
 
 
 _RULES: dict[str, Row] = {
-    "uses every GPU": (lambda q, x: multiplied(x.tp, x.cp, x.pp, x.dp) != q.cluster.num_gpus, _gpus_words),
+    "uses every GPU": (lambda q, x: product_of(x.tp, x.cp, x.pp, x.dp) != q.cluster.num_gpus, _gpus_words),
     **_divides("attention heads", lambda m: m.num_heads * (m.attention_share > 0)),
     **_divides("key/value heads", lambda m: m.num_kv_heads * (m.attention_share > 0)),
     **_divides("columns of the MLP", lambda m: m.ffn_hidden_size * (m.dense_share > 0)),
@@ -259,11 +259,11 @@ _RULES: dict[str, Row] = {
     ),
     "ep divides the experts": (lambda q, x: q.model.num_experts % x.ep != 0, _experts_words),
     "expert groups divide the ranks of a stage": (
-        lambda q, x: q.model.has_experts & indivisible(multiplied(x.tp, x.cp, x.dp), x.ep, x.etp),
+        lambda q, x: q.model.has_experts & indivisible(product_of(x.tp, x.cp, x.dp), x.ep, x.etp),
         _expert_group_words,
     ),
     "stages between the ends have blocks": (
-        lambda q, x: multiplied(x.pp, x.vpp) > q.model.num_layers + ENDS,
+        lambda q, x: product_of(x.pp, x.vpp) > q.model.num_layers + ENDS,
         _empty_stage_words,
     ),
     "the batch divides": (lambda q, x: indivisible(q.training.global_batch, x.dp, x.mbs), _batch_words),
@@ -278,7 +278,7 @@ _RULES: dict[str, Row] = {
         "write zero1",
     ),
     "shard groups divide the replicas": (
-        lambda q, x: indivisible(multiplied(x.dp, x.cp), x.shard),
+        lambda q, x: indivisible(product_of(x.dp, x.cp), x.shard),
         "`shard{layout.shard}` does not divide the {layout.data_ranks:,} ranks of dp x cp",
     ),
     "sequence parallelism needs tensor parallelism": (

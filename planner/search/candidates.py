@@ -226,9 +226,9 @@ class UniformCandidates:
             costs_of.append(costs.rows(rows))
             unopened.append(priced.rows(np.flatnonzero(~is_row)))
             bounds.append(bound[rows])
-        self._columns = joined(columns_of)
-        self._costs = joined([costs for costs in costs_of if len(costs)] or costs_of[:1])
-        self.unopened = joined(unopened)
+        self._columns = join_rows(columns_of)
+        self._costs = join_rows([costs for costs in costs_of if len(costs)] or costs_of[:1])
+        self.unopened = join_rows(unopened)
         return np.concatenate(bounds)
 
     def open_all(self) -> None:
@@ -293,7 +293,7 @@ def lowest(bound: Array, rows: Ints, max_count: int) -> Ints:
     return rows if len(rows) <= max_count else rows[np.argpartition(bound[rows], max_count)[:max_count]]
 
 
-def joined(tables: Sequence[Table]) -> Table:
+def join_rows(tables: Sequence[Table]) -> Table:
     """Concatenate the rows of several tables."""
     first, columns = tables[0], dict[str, Any]()
     for field in fields(first):

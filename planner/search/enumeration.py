@@ -24,7 +24,7 @@ from cost_models.schedules.registry import PLAIN, schedule_named
 from cost_models.specs.choices import CONTEXTS, ORDERS, OVERLAPS, SCHEDULES
 from planner.formats.trainers import trainer_named
 from planner.rules.legality import check, legal_rows
-from planner.search.candidates import joined
+from planner.search.candidates import join_rows
 from planner.space.limits import beyond_limits
 from planner.space.restrictions import Restrictions, allowed_rows
 
@@ -59,11 +59,11 @@ def enumerate_names(question: Question, limits: Restrictions) -> set[str] | None
         return None
     if question.has_pools:
         return {str(layout) for layout in covered_in_pools(question, limits)[0]}
-    columns = covered(question, limits)
+    columns = covered_layouts(question, limits)
     return {str(columns.layout(row)) for row in range(len(columns))}
 
 
-def covered(question: Question, limits: Restrictions) -> LayoutColumns:
+def covered_layouts(question: Question, limits: Restrictions) -> LayoutColumns:
     """List every layout that a search covers on one kind of GPU, or in stages that fill several pools."""
     rows = listed_layouts(question, limits)
     runs: Bools = np.asarray(policies_by_schedule(policies_of(question, limits)).any(axis=1))
@@ -74,7 +74,7 @@ def covered(question: Question, limits: Restrictions) -> LayoutColumns:
 def covered_in_pools(question: Question, limits: Restrictions) -> tuple[list[Layout], list[Layout]]:
     """List the layouts that a search covers on several pools of GPUs: pipelines through all pools, in every
     order of the pools, and replicas that each lie in one pool."""
-    columns, stages = covered(question, limits), list[Layout]()
+    columns, stages = covered_layouts(question, limits), list[Layout]()
     for layout in map(columns.layout, range(len(columns))):
         size = layout.tp * layout.data_ranks
         counts = {pool.cluster.name: pool.cluster.num_gpus // size for pool in question.pools}
@@ -107,17 +107,17 @@ def listed_layouts(question: Question, limits: Restrictions) -> LayoutColumns:
         inside, shapes = _values(question, limits, mesh)
         degrees: Values = {_DEGREES: [mesh]}
         if not in_full:
-            columns = _combined(degrees | inside | {tuple(chain(*shapes)): [_UNSHAPED]})
+            columns = _combinations(degrees | inside | {tuple(chain(*shapes)): [_UNSHAPED]})
             legal = legal_rows(question, columns, shaped=False, hosts=False)
             columns = _within_limits(question, limits, columns.rows(np.flatnonzero(legal)))
             names = tuple(chain(*inside))
             table = np.stack([getattr(columns, name) for name in names], axis=1)
             inside = {names: [tuple(row) for row in table.tolist()]}
-        tables.append(_combined(degrees | inside | shapes))
-    return joined(tables)
+        tables.append(_combinations(degrees | inside | shapes))
+    return join_rows(tables)
 
 
-def _combined(values: Values) -> LayoutColumns:
+def _combinations(values: Values) -> LayoutColumns:
     """Layout columns with every combination of the given column values."""
     names = tuple(chain(*values))
     rows = [tuple(chain(*combination)) for combination in product(*values.values())]
@@ -137,7 +137,7 @@ def meshes(question: Question, limits: Restrictions) -> Rows:
     """Degrees (tp, pp, cp, dp) that the restrictions permit and whose product is the number of GPUs."""
     gpus, triples = question.cluster.num_gpus, product(_divisors(question.cluster.num_gpus), repeat=3)
     filling = [(*some, gpus // math.prod(some)) for some in triples if gpus % math.prod(some) == 0]
-    return _permitted(limits, _DEGREES, filling)
+    return _permitted_values(limits, _DEGREES, filling)
 
 
 def _divisors(number: int) -> list[int]:
@@ -175,11 +175,11 @@ def _values(question: Question, limits: Restrictions, mesh: tuple[int, ...]) -> 
     sizes: Rows = [(size,) for size in _divisors(question.training.global_batch)]
     shaped: Values = {("vpp", "schedule"): shapes, ("mbs",): sizes}
     for group in (inside, shaped):
-        group.update({names: _permitted(limits, names, values) for names, values in group.items()})
+        group.update({names: _permitted_values(limits, names, values) for names, values in group.items()})
     return inside, shaped
 
 
-def _permitted(limits: Restrictions, names: tuple[str, ...], values: Rows) -> Rows:
+def _permitted_values(limits: Restrictions, names: tuple[str, ...], values: Rows) -> Rows:
     """Select the values of some columns that the restrictions permit; values of `order` and `context`, which
     have synonyms, all stay."""
     if names in (("order",), ("context",)):

@@ -60,7 +60,7 @@ from planner.placement.leaf import Leaf
 from planner.placement.rank_costs import RankCosts, groups_of
 from planner.rules.legality import LATE_RULES
 from planner.rules.pools import HIGHEST_ZERO, fills_pools, holds_replicas
-from planner.search.candidates import joined
+from planner.search.candidates import join_rows
 from planner.space.limits import limits_in_words
 from planner.space.obstacles import fill_memory_evenly, least_share, nothing_legal
 from planner.space.restrictions import Restrictions
@@ -257,7 +257,7 @@ class ReplicaLeaf(Leaf):
         """Cache key of the placement problem, the layout's name as bytes."""
         return str(self.layout).encode()
 
-    def _with(self, pool: int, microbatches: int) -> Leaf:
+    def _with_microbatches(self, pool: int, microbatches: int) -> Leaf:
         """Placement problem of a replica in one pool that takes the given number of microbatches, with the
         memory that these need."""
         replica, key = self.pools[pool], (pool, microbatches)
@@ -272,7 +272,7 @@ class ReplicaLeaf(Leaf):
     def fits(self, blocks_SP: Ints) -> Bools:
         """Whether every rank stays within its memory limit in each placement, (...,), if every replica takes
         the minimum number of microbatches."""
-        leaves = [self._with(pool, self.microbatches) for pool in range(len(self.pools))]
+        leaves = [self._with_microbatches(pool, self.microbatches) for pool in range(len(self.pools))]
         return np.asarray(np.all([leaf.fits(blocks_SP) for leaf in leaves], axis=0))
 
     def busy_seconds(self, blocks_SP: Ints) -> Array:
@@ -298,7 +298,9 @@ class ReplicaLeaf(Leaf):
         """Step time of one placement with the best division of microbatches among replicas, seconds; infinite
         where memory overflows."""
         by_pool = shares(self.question, self.layout, self.pools, blocks_SP)
-        leaves = [self._with(pool, max(microbatches)) for pool, microbatches in enumerate(by_pool)]
+        leaves = [
+            self._with_microbatches(pool, max(microbatches)) for pool, microbatches in enumerate(by_pool)
+        ]
         if not all(leaf.fits(blocks_SP) for leaf in leaves):
             return math.inf
         return max(float(leaf.step_seconds(blocks_SP)) for leaf in leaves)
@@ -349,7 +351,7 @@ def replica_layouts(question: Question, limits: Restrictions) -> LayoutColumns:
         enough = batch // columns.mbs >= _min_microbatches(columns) * columns.dp
         runs = holds_replicas(question, columns) & (columns.pp <= question.model.num_layers) & enough
         tables.append(columns.rows(np.flatnonzero(runs & unbroken(LATE_RULES, question, columns))))
-    return joined(tables)
+    return join_rows(tables)
 
 
 def _plain_only(limits: Restrictions, **values: set[int]) -> dict[str, frozenset[int]]:

@@ -85,7 +85,7 @@ def relaxed_seconds(leaves: Sequence[Leaf], paths: Sequence[CriticalPath]) -> Ar
             remainder = blocks - low * first.num_stages
             fastest_N = low * least_NS.sum(axis=1) + remainder * least_NS.min(axis=1)
             more_NP = (block_NSP - least_NS[..., None]).min(axis=1)
-            length_N = length_N + _mixed(first, fastest_N[:, None] / blocks + more_NP, *memory)
+            length_N = length_N + _mixed_seconds(first, fastest_N[:, None] / blocks + more_NP, *memory)
         longest_N = np.maximum(longest_N, length_N)
     updated = np.atleast_3d(column("layer_optimizer")).min(axis=-1)  # the fullest rank's blocks, of any kind
     optimizer_N = (column("rank_optimizer") + -(-blocks // pp) * updated).min(axis=1)
@@ -94,7 +94,7 @@ def relaxed_seconds(leaves: Sequence[Leaf], paths: Sequence[CriticalPath]) -> Ar
     return step_N * (1 - TOLERANCE)
 
 
-def _mixed(leaf: Leaf, price_NP: Array, kept_NP: Array, room_N: Array) -> Array:
+def _mixed_seconds(leaf: Leaf, price_NP: Array, kept_NP: Array, room_N: Array) -> Array:
     """Minimum seconds of one microbatch in all blocks of each layout, (N,), if blocks are split among
     recompute policies in any fraction that all ranks together have memory for."""
     blocks, policies = leaf.num_layers, np.flatnonzero(leaf.allowed).tolist()

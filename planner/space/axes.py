@@ -50,7 +50,7 @@ def divisors(number: int) -> list[int]:
     return sorted({*small, *(number // d for d in small)})
 
 
-def countable(question: Question, pp: Ints) -> Ints:
+def max_counted_blocks(question: Question, pp: Ints) -> Ints:
     """Maximum number of blocks per rank that a layout may offload by explicit counts with pp stages, (N,). It
     is one less than the blocks of the smallest rank, as all blocks are written without a count."""
     return (question.model.num_layers - 1) // pp
@@ -88,7 +88,7 @@ def _offloads(question: Question, mesh: Mesh) -> Sequence[tuple[int, ...]]:
     """
     if question.cluster.gpu.kind == "cpu" or question.has_pools or is_offload_unpriced(question):
         return [NOWHERE]
-    has, room = question.stack.residencies, int(countable(question, np.array(mesh.pp)))
+    has, room = question.stack.residencies, int(max_counted_blocks(question, np.array(mesh.pp)))
     counts = [1, EVERY] if room else [EVERY]
     cases = [NOWHERE, *(NOWHERE._replace(**{part: n}) for part in RESIDENCIES if part in has for n in counts)]
     if room and {"states", "streamed"} <= set(has):
@@ -196,7 +196,7 @@ class Boxes:
     @classmethod
     def from_minimum(cls, question: Question, columns: LayoutColumns) -> Boxes:
         """Create boxes from the offload counts of the given layouts up to the largest possible counts."""
-        minimum, room = counts_of(columns), countable(question, columns.pp)
+        minimum, room = counts_of(columns), max_counted_blocks(question, columns.pp)
         explicit = minimum % EVERY
         remainder = explicit.sum(axis=1)[:, None] - explicit
         return cls(minimum, np.where(explicit > 0, room[:, None] - remainder, minimum), room)

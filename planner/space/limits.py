@@ -25,7 +25,7 @@ from cost_models.specs.choices import CONTEXTS, SCHEDULES
 from cost_models.specs.cluster import ClusterSpec
 from planner.placement.patterns import covers
 from planner.rules.legality import overflows_hosts
-from planner.space.axes import CLOSED, countable, divisors
+from planner.space.axes import CLOSED, divisors, max_counted_blocks
 from planner.space.restrictions import Restrictions
 
 NEARLY_AS_FAST = 0.5
@@ -75,7 +75,7 @@ def _untried(question: Question, x: LayoutColumns) -> Bools:
     with_states = (x.offload_states > 0) | (x.offload_streamed > 0)
     streams_all = (x.offload_streamed >= EVERY) & (x.offload_states > 0)
     own_host = offloads(x) & (question.cluster.gpu.kind == "cpu")
-    counts_all = named_blocks(x) > countable(question, x.pp)
+    counts_all = named_blocks(x) > max_counted_blocks(question, x.pp)
     return own_host | counts_all | streams_all | ((x.offload_parked > 0) & with_states)
 
 

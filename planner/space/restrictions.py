@@ -287,7 +287,7 @@ def parse_restrictions(
     shut = [name for name in CLOSED if name in forbid]
     words = [*_read("--fix", fix, problems)]
     words += _read("--forbid", [word for word in forbid if word not in shut], problems)
-    problems += _unusable(words, shut, allow, trainer)
+    problems += _unusable_words(words, shut, allow, trainer)
     names = ("only", "never", "minima", "maxima", "unused")
     sets = {name: dict[str, frozenset[int]]() for name in names}
     for word in words:
@@ -322,7 +322,7 @@ def parse_restrictions(
     return restrictions
 
 
-def _unusable(
+def _unusable_words(
     words: Sequence[_Word], shut: Sequence[str], allow: Sequence[str], trainer: str | None
 ) -> Iterator[Problem]:
     """Yield problems with axes that are both opened and closed, with words that lack a value, and with

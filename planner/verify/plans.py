@@ -169,7 +169,7 @@ def _repeat_search(plan: Plan, certificate: Certificate, priced: Estimate, budge
     else:
         recommended = recommend(plan.question, optimum.result, limits, budget)
         if recommended is None:
-            yield _undecided("optimum", budget)
+            yield _undecided_check("optimum", budget)
             return
         result = SearchResult(estimates=(recommended.estimate,), certificate=recommended.certificate)
         value = recommended.estimate.compared_seconds
@@ -180,7 +180,7 @@ def _repeat_search(plan: Plan, certificate: Certificate, priced: Estimate, budge
         right["restrictions"] = PlanRestrictions.of(recommended.within).model_dump()
         yield check_equal("recommendation", claimed, right)
     if optimum.gap > PROVEN and certificate.gap <= 0:
-        yield _undecided("proof", budget)
+        yield _undecided_check("proof", budget)
         return
     yield _check_proof(plan, certificate, optimum)
     settled = optimum.result.certificate.settled
@@ -192,7 +192,7 @@ def _repeat_search(plan: Plan, certificate: Certificate, priced: Estimate, budge
         yield Check("program", equal, words)
 
 
-def _undecided(name: str, budget: Budget) -> Check:
+def _undecided_check(name: str, budget: Budget) -> Check:
     """Create the check result `name` without a verdict, because time ran out."""
     words = f"not proven again within {format_seconds(budget.seconds_spent)}; allow more time"
     return Check(name, None, words)
@@ -257,6 +257,6 @@ def _check_other_clusters(plan: Plan, budget: Budget) -> Iterator[Check]:
     if measure.loss(optimum.value) < measure.loss(written.value) - PROVEN * abs(written.value):
         yield Check("clusters", False, f"{best}, better than {written.value:.6g}")
     elif ranking.gap > PROVEN:
-        yield _undecided("clusters", budget)
+        yield _undecided_check("clusters", budget)
     else:
         yield Check("clusters", True, f"of {len(written.offers)} none is better: {best}")

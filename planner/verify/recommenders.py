@@ -18,7 +18,7 @@ from cost_models.recommender.options import PricedOptions
 from cost_models.specs.recommender.sharding import Sharding
 from cost_models.units import format_bytes
 from planner.exact.solvers import SolverName, available_solver, solve
-from planner.recommender.problem import Problem, build_problem, limited
+from planner.recommender.problem import Problem, build_problem, with_memory_limit
 from planner.recommender.program import OptionsProgram, PlacesProgram
 from planner.recommender.restrictions import UNRESTRICTED, ShardingRestrictions
 from planner.recommender.search import FLAT_CLASSES, Search, ShardingCertificate, certificate_of, rows_of
@@ -49,7 +49,7 @@ def verify_sharding(
     Raises:
         InputError: the sharding has other tables than the prices, or options without a price.
     """
-    loads = _check_loads(limited(priced, restrictions), sharding, certificate)
+    loads = _check_loads(with_memory_limit(priced, restrictions), sharding, certificate)
     problem = build_problem(priced, certificate.objective, restrictions)
     begun = Search(problem=problem, solver=_SOLVER)
     begun.begin()

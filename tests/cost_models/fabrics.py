@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cost_models.communication.topology import group_of
-from cost_models.fabric.files import LinkFile, linked
+from cost_models.fabric.files import LinkFile, draft_of_links
 from cost_models.files.catalog import load_cluster
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.graph import read_lines
@@ -46,7 +46,7 @@ def cluster(lines: Sequence[str]) -> ClusterSpec:
     """The cluster that `--from-links` writes."""
     links, problems = read_lines(lines)
     assert not problems, problems
-    return linked(LinkFile(links=links), "test", "h100-sxm", "test").cluster
+    return draft_of_links(LinkFile(links=links), "test", "h100-sxm", "test").cluster
 
 
 def dgx(nodes: int, **fields: object) -> ClusterSpec:

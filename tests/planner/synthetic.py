@@ -12,7 +12,7 @@ from cost_models.pipeline.stage_costs import COLUMNS, OF_BLOCKS, StageCosts
 from cost_models.schedules.registry import PLAIN, SPLIT_BACKWARD, schedule_named
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.kinds import Kinds
-from planner.placement.leaf import Leaf, priced
+from planner.placement.leaf import Leaf, leaf_arguments
 
 POLICIES = len(RECOMPUTE_POLICIES)
 
@@ -99,7 +99,7 @@ def random_leaf(seed: int, *, plain: bool = False, several: bool = False, counte
         kinds = random_kinds(rng, layers)
         costs = costs_by_kind(costs, [random_costs(rng) for _ in kinds.counts], kinds)
     return Leaf(
-        **priced(costs, kinds),
+        **leaf_arguments(costs, kinds),
         pp=pp,
         vpp=vpp,
         schedule=schedule,

@@ -42,7 +42,7 @@ from planner.recommender.advice import (
     binding_stages,
 )
 from planner.recommender.plan import RecommenderPlan, ShardingPrediction, make_recommender_plan
-from planner.recommender.problem import limited
+from planner.recommender.problem import with_memory_limit
 from planner.recommender.restrictions import ShardingLimits, covered_options
 from planner.recommender.search import ShardingAnswer, best_sharding
 from planner.search.search import Budget
@@ -107,7 +107,7 @@ class ShardingExplained(Answer):
 def explain(plan: RecommenderPlan) -> ShardingExplained:
     """Explain which tables bind a plan, stage by stage."""
     limits = plan.restrictions.read(plan.model)
-    prices = limited(covered_options(plan.question, limits, plan.sharding), limits)
+    prices = with_memory_limit(covered_options(plan.question, limits, plan.sharding), limits)
     priced, stages = estimate(plan.question, plan.sharding), binding_stages(prices, plan.sharding)
     return ShardingExplained(plan=plan, estimate=priced, stages=stages)
 

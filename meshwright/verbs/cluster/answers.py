@@ -12,7 +12,7 @@ from cost_models.base import MAX_GPUS
 from cost_models.communication.topology import group_of
 from cost_models.discovery import EXAMPLE, ClusterDraft, Discovery, parse_links
 from cost_models.errors import InputError
-from cost_models.fabric.files import Linked, UserStatement, linked, read_links
+from cost_models.fabric.files import Linked, UserStatement, draft_of_links, read_links
 from cost_models.files import catalog
 from cost_models.files.local import Machine
 from cost_models.files.whole import write_whole
@@ -131,7 +131,7 @@ def cluster_from_links(options: LinksOptions) -> LinkedCluster:
     catalog.load_gpu(gpu)
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(file).stem).strip("-._")[:50]
     name = options.name or links.facts.get("name") or stem or "links"
-    answer = LinkedCluster(draft=linked(links, str(file), gpu, name))
+    answer = LinkedCluster(draft=draft_of_links(links, str(file), gpu, name))
     _ = answer.cluster  # what would be refused as a file is refused here
     return answer
 

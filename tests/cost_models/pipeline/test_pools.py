@@ -20,12 +20,12 @@ from cost_models.estimate import fullest_pool
 from cost_models.operators.flops import model_flops
 from cost_models.pipeline.pools import (
     Finish,
+    divide_microbatches,
     in_pools,
     pool_capacities,
     pool_terms,
     rank_terms,
     replica_terms,
-    shared,
 )
 from cost_models.pipeline.pricing import estimate, place_layout
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, costs_of, stage_costs
@@ -195,7 +195,7 @@ def test_no_way_to_share_microbatches_ends_sooner() -> None:
         counts = [rng.randint(1, 3) for _ in range(rng.choice([1, 2, 3]))]
         ends, least = ends_of(rng, len(counts)), rng.choice([1, 1, 2])
         microbatches = least * sum(counts) + rng.randint(0, 9)
-        found = shared(ends, counts, microbatches, least)
+        found = divide_microbatches(ends, counts, microbatches, least)
         assert [len(own) for own in found] == counts
         assert sum(map(sum, found)) == microbatches
         assert min(map(min, found)) >= least

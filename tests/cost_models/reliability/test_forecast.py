@@ -27,7 +27,7 @@ from cost_models.reliability import (
     Job,
     Segment,
     best_work,
-    blocked,
+    blocking_probability,
     changes_of,
     checkpoint_bytes,
     copies,
@@ -341,7 +341,7 @@ def test_spares_wait_as_erlang_says() -> None:
     """The chance that a failure finds no spare, from the states of the repair shop."""
     load, spares = 2.5, 4
     weights = [load**away / math.factorial(away) for away in range(spares + 1)]
-    assert blocked(spares, load) == pytest.approx(weights[-1] / sum(weights))
+    assert blocking_probability(spares, load) == pytest.approx(weights[-1] / sum(weights))
     assert waiting(None, 10.0, 1.0).mean_seconds == 0.0
     assert waiting(0, 10.0, 1e9).chance == 1.0
     chances = [waiting(count, 3600.0, 1000.0).mean_seconds for count in range(12)]

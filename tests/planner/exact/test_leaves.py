@@ -24,7 +24,7 @@ from planner.bounds.steps import PRECISION, capacity_bounds, quick_bounds, rank_
 from planner.exact import labels
 from planner.exact.labels import choices_in_time, place_by_labels
 from planner.exact.program import best_placement, good_of_numbers, paths_through, place_by_ilp, solve_record
-from planner.placement.leaf import TOLERANCE, Leaf, Solution, Task, priced
+from planner.placement.leaf import TOLERANCE, Leaf, Solution, Task, leaf_arguments
 from planner.placement.mixes import good_placement
 from planner.placement.patterns import best_pattern
 from planner.placement.rank_costs import RankCosts
@@ -295,7 +295,7 @@ def test_a_rank_between_the_ends_may_have_any_run_of_blocks() -> None:
     ]
     shape: dict[str, Any] = {"pp": 3, "vpp": 1, "schedule": "1f1b", "microbatches": 40}
     shape["allowed"] = np.array([True, False, False])
-    leaf = Leaf(**priced(costs_by_kind(roomy, each, kinds), kinds), **shape)
+    leaf = Leaf(**leaf_arguments(costs_by_kind(roomy, each, kinds), kinds), **shape)
     exact, bound = exhaustive_best(leaf), capacity_bounds(RankCosts.of(leaf))[0]
     assert exact == pytest.approx((40 + 2) * 6.0)
     assert 0.95 * exact < bound <= exact * (1 + TOLERANCE)

@@ -29,7 +29,7 @@ from planner.formats.fsdp2 import read_accelerate, read_axolotl
 from planner.formats.launches import launch_of
 from planner.formats.megatron import TARGET as MEGATRON
 from planner.formats.megatron import read_megatron
-from planner.formats.megatron_arguments import written
+from planner.formats.megatron_arguments import argument_words
 from planner.formats.nemo import read_bridge
 from planner.formats.settings import Argument, Reading, ReadOptions, also_settings, table_of
 from planner.formats.torchtitan import read_torchtitan
@@ -161,7 +161,7 @@ def acc_of(said: dict[str, Any]) -> str:
 
 def command_of(said: dict[str, Any]) -> str:
     """A command that starts Megatron-LM."""
-    words = " ".join(f"'{word}'" for word in chain(*written(BASE | said)))
+    words = " ".join(f"'{word}'" for word in chain(*argument_words(BASE | said)))
     return f"torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py {words}"
 
 

@@ -38,7 +38,7 @@ from planner.objectives import Objective
 from planner.placement.leaf import TOLERANCE, Placement
 from planner.placement.patterns import chunk_patterns
 from planner.rules.legality import check
-from planner.search.enumeration import covered, covered_in_pools, policies_of
+from planner.search.enumeration import covered_in_pools, covered_layouts, policies_of
 from planner.search.pools import ReplicaSpace, count_layouts, pool_candidates, replica_layouts
 from planner.search.search import Budget, search
 from planner.space.limits import tried_tensor_degrees
@@ -102,7 +102,7 @@ def ask(asked: Drawn) -> tuple[int, bool]:
     if asked.question.has_pools:
         return ask_pools(asked, asked.question)
     question, limits = asked.question, asked.limits
-    columns = covered(question, limits)
+    columns = covered_layouts(question, limits)
     names = names_of(columns)
     assert len(names) == len(set(names))
     assert set(names) == set(names_of(enumerate_layouts(question, limits)))
