@@ -1,4 +1,4 @@
-"""Boxes: axis-aligned parts of a tensor, and the contiguous memory that they consist of."""
+"""Boxes: axis-aligned parts of a tensor, and how a contiguous run of a tensor's elements divides into boxes."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from math import prod
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """`sizes` elements from `offsets` on, along every dim."""
+    """Axis-aligned part of a tensor: `sizes` elements from `offsets` on, along every dim."""
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
 
     @property
     def elements(self) -> int:
-        """How many elements the box holds; a scalar is one."""
+        """Number of elements of the box; 1 for a scalar."""
         return prod(self.sizes)
 
     def shifted(self, by: tuple[int, ...]) -> Box:
-        """This box in a tensor that contains the box's tensor at offset `by`."""
+        """This box as part of a larger tensor that contains the box's tensor at offset `by`."""
         offsets = tuple(offset + shift for offset, shift in zip(self.offsets, by, strict=True))
         return Box(offsets, self.sizes)
 
 
 def boxes_of_range(shape: tuple[int, ...], begin: int, end: int) -> list[Box]:
-    """Elements `begin` to `end` − 1 of a tensor of `shape`, row by row, as boxes in their order in memory."""
+    """Boxes, in memory order, that make up elements `begin` to `end` − 1 of a row-major tensor of `shape`."""
     if begin >= end:
         return []
     if not shape:
@@ -45,4 +45,5 @@ def boxes_of_range(shape: tuple[int, ...], begin: int, end: int) -> list[Box]:
 
 
 def _inside_row(shape: tuple[int, ...], row: int, begin: int, end: int) -> list[Box]:
+    """Boxes of elements `begin` to `end` − 1 of one row of a tensor of `shape`."""
     return [Box((row, *box.offsets), (1, *box.sizes)) for box in boxes_of_range(shape[1:], begin, end)]

@@ -1,4 +1,4 @@
-"""Dates of a run, and the seconds of its start by part.
+"""Dates of a run by a clock that never goes back, and the seconds of each part of its start.
 
 Dates lie as far apart as they should, whoever sets the host's clock meanwhile. The parts of a start, on rank 0:
 
@@ -21,11 +21,11 @@ from functools import cache
 from cost_models.base import Spec
 
 BOOT_DATE = "MESHWRIGHT_BOOT_DATE"
-"""Environment variable: when this host was booted, in seconds since 1970, as the launcher's first date had it."""
+"""Environment variable: when this host was booted, in seconds since 1970, as the launcher determined it."""
 
 
 def date() -> float:
-    """Seconds since 1970: the wall clock once, and from there on the clock that only goes on."""
+    """Now, in seconds since 1970: the wall clock read once, then advanced by the host's uptime."""
     return boot_date() + uptime()
 
 
@@ -46,7 +46,7 @@ _spent: ContextVar[list[float] | None] = ContextVar("seconds of groups", default
 
 
 class StartReport(Spec):
-    """Seconds of the last start of a run by part, on rank 0."""
+    """Seconds of each part of a run's last start, on rank 0."""
 
     processes: float
     groups: float
@@ -56,19 +56,19 @@ class StartReport(Spec):
 
     @property
     def parts(self) -> dict[str, float]:
-        """Seconds by part, those that took any."""
+        """Seconds of each part of the start that took any time."""
         return {part: seconds for part, seconds in self.model_dump().items() if seconds > 0}
 
 
 class StartClock:
-    """Ends one part of the start after the other; each is said once."""
+    """Stopwatch of the parts of a start, which follow one another; each is counted once."""
 
     def __init__(self, began: float) -> None:
         self._last = began
         self._seconds: dict[str, float] = {}
 
     def end(self, part: str, inside: float = 0.0) -> None:
-        """End a part; `inside` of its seconds were spent on groups."""
+        """End a part of the start; `inside` of its seconds are counted as `groups`."""
         now = date()
         if part not in self._seconds:
             self._seconds[part] = now - self._last - inside
@@ -77,19 +77,19 @@ class StartClock:
         self._last = now
 
     def report(self) -> StartReport | None:
-        """Seconds by part; None before the weights exist, and in a process that was not started for the run."""
+        """Seconds of each part; None before the weights exist, or in a process that was not started for the run."""
         is_complete = {"processes", "weights"} <= self._seconds.keys()
         return StartReport.model_validate(self._seconds) if is_complete else None
 
 
 def began(process_began: float, restarts: int) -> float:
-    """When a start began: the launcher's call, of ranks that start again their own."""
+    """Date at which a start began: of the launcher's call, or of the process itself if ranks were restarted."""
     return process_began if restarts or STARTED not in os.environ else float(os.environ[STARTED])
 
 
 @contextmanager
 def timing_groups() -> Iterator[list[float]]:
-    """Inside the block the seconds of every group that is made are added to the list."""
+    """Context manager that yields a list, to which the seconds of making each process group inside are added."""
     spent: list[float] = []
     token = _spent.set(spent)
     try:
@@ -100,7 +100,7 @@ def timing_groups() -> Iterator[list[float]]:
 
 @contextmanager
 def making_group() -> Iterator[None]:
-    """Around the making of a group."""
+    """Context manager around the making of a process group, which counts its seconds for `timing_groups`."""
     start = time.perf_counter()
     yield
     if (spent := _spent.get()) is not None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """A replica's part of the global batch."""
+    """The microbatches and sequences of the global batch on which one replica trains."""
 
     microbatches: int
     first: int
@@ -50,12 +50,12 @@ class Share:
 
     @property
     def sequences(self) -> int:
-        """Number of sequences."""
+        """Number of sequences of the global batch in this replica's share."""
         return self.last - self.first
 
 
 def share_of(plan: Plan, replica: int) -> Share:
-    """The share of one of the layout's dp replicas."""
+    """Share of the global batch of the data-parallel replica with index `replica`."""
     layout, batch = plan.layout, plan.training.global_batch
     counts = [layout.microbatches(batch)] * layout.dp
     if layout.replicas:
@@ -67,7 +67,7 @@ def share_of(plan: Plan, replica: int) -> Share:
 
 
 def share_of_targets(model: TransformerSpec, training: TrainingSpec) -> float:
-    """Share of a sequence's tokens that the loss counts: all, the masked ones, or the text behind images."""
+    """Share of a sequence's tokens that the loss counts: all tokens, the masked ones, or the text behind images."""
     length = training.sequence_length
     if model.tower is not None:
         return 1 - (training.images or 1) * model.tower.features / length
@@ -85,7 +85,9 @@ Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 class Rank:
-    """One rank of a plan; every rank of the job makes one."""
+    """State of this process as one rank of a plan: its meshes, its share of the batch, its axes, its slices of the
+    model.
+    """
 
     def __init__(self, plan: Plan, device: torch.device, options: EngineOptions) -> None:
         self.plan, self.device, self.options = plan, device, options
@@ -107,7 +109,9 @@ class Rank:
 
     @property
     def copies(self) -> dict[str, dict[int, nn.Parameter]]:
-        """This rank's copies of each parameter that several stages hold, by name and stage; empty without pipelines."""
+        """This rank's copies of each parameter that several pipeline stages hold: parameter name → virtual stage →
+        copy.
+        """
         staged_parts = list(zip(self.stages, self.parts, strict=False))
         return {
             name: {stage: part.shared(name) for stage, part in staged_parts if stage in stages}
@@ -115,27 +119,27 @@ class Rank:
         }
 
     def axis(self, kind: type[A]) -> A | None:
-        """The axis of this kind; None where the layout does not have it."""
+        """This rank's axis of class `kind`; None where the layout does not use that axis."""
         return next((one for one in self.axes if isinstance(one, kind)), None)
 
 
 class Updated(Protocol):
-    """Parameters that are updated together: flat buffers, or the shards of one block."""
+    """Interface of a group of parameters that are updated together: flat buffers, or the shards of one block."""
 
     optimizer: torch.optim.Optimizer
 
     def begin_update(self) -> None:
-        """Begin the part of the update that runs concurrently with others."""
+        """Start the part of this group's update that runs concurrently with updates of other groups."""
 
     def finish_update(self) -> None:
-        """Update, bring the weights to wherever they are used, forget the gradients."""
+        """Complete the update, copy the weights to all places where they are used, and clear the gradients."""
 
     def spread(self) -> None:
-        """Copy updated or loaded weights to all places where they are used."""
+        """Copy these parameters, after an update or a load, to all places where they are used."""
 
 
 class Shards(Updated, Protocol):
-    """The shards of one block under ZeRO-2 and 3 that an axis updates separately."""
+    """Interface of the shards of one block under ZeRO-2 and 3 that an axis, not the engine, updates."""
 
     parameters: list[nn.Parameter]
     updated: list[nn.Parameter]
@@ -143,93 +147,94 @@ class Shards(Updated, Protocol):
 
 
 class Axis:
-    """One axis of a layout on one rank."""
+    """Base class of the axes of parallelism of a layout, as one rank runs them."""
 
     def __init__(self, rank: Rank) -> None:
         self.rank = rank
 
     @classmethod
     def is_used(cls, layout: Layout) -> bool:
-        """Whether a layout has this axis."""
+        """Whether a layout uses this axis."""
         return True
 
     # the model, one slice after another
     def apply(self, part: Transformer, stage: int) -> None:
-        """Change the slice of a virtual stage in place, before its blocks are compiled."""
+        """Change, in place, the model slice of a virtual stage, before its blocks are compiled."""
 
     def compile_options(self) -> dict[str, Any]:
-        """Options of torch's compiler."""
+        """Options that this axis adds to those of torch's compiler."""
         return {}
 
     def on_host(self, part: Transformer) -> Collection[str]:
-        """Names of a slice's blocks whose parameters are in host memory between passes."""
+        """Names of the blocks of a model slice whose parameters are in host memory between passes."""
         return ()
 
     def shard(self, part: Transformer, on_host: Collection[str]) -> None:
-        """Wrap the parameters of a slice; `on_host` names its blocks that are in host memory."""
+        """Shard the parameters of a model slice; `on_host` names its blocks that are in host memory."""
 
     # the optimizer
     def parts_made(self) -> None:
-        """Called when all slices of this rank exist."""
+        """Called when all model slices of this rank exist."""
 
     def buckets(self) -> dict[int, Bucket]:
-        """id of each parameter with a bucket of its own → the bucket."""
+        """Buckets that this axis chooses: id of a parameter → the bucket that it is updated with."""
         return {}
 
     def buffer(
         self, bucket: Bucket, parameters: Sequence[nn.Parameter], copies: Copies, *, routed: bool, **how: Any
     ) -> FlatParameters | None:
-        """The flat buffers of a bucket under ZeRO-0 and 1; None: as without this axis.
+        """Flat buffers of a bucket under ZeRO-0 and 1; None has the engine make the usual ones. `routed`: the
+        parameters are of routed experts. `how` goes to `FlatParameters`.
 
         `routed`: the parameters are of routed experts. `how` goes to `FlatParameters`.
         """
 
     def shards(self, bucket: Bucket, parameters: Sequence[nn.Parameter], make: Make) -> Shards | None:
-        """The update of a bucket's shards of one kind under ZeRO-2 and 3; None: as without this axis."""
+        """Shards of a bucket under ZeRO-2 and 3 that this axis updates; None leaves them to the engine's optimizer."""
 
     def connect(self) -> None:
-        """Called when the optimizer exists."""
+        """Called when the optimizer exists, so that the axis can connect its buffers with the model."""
 
     # a step
     def take(self, tokens_BS: Tensor) -> Tensor:
-        """The tokens of whole sequences that this rank works on."""
+        """The part of whole sequences of tokens, (B, S), on which this rank works."""
         return tokens_BS
 
     def step(self) -> AbstractContextManager[None]:
-        """A context around the forward and backward passes of a step."""
+        """Context manager around the forward and backward passes of one training step."""
         return nullcontext()
 
     def join(self, gradient: Gradient) -> None:
-        """Add up gradients with other stages; they are complete among tensor ranks."""
+        """Add up gradients of parameters that several pipeline stages hold; tensor-parallel ranks have added theirs."""
 
     def before_reduce(self) -> None:
-        """Called when the passes are over, before gradients are reduced over replicas."""
+        """Called when all passes of a step are over, before gradients are reduced over replicas."""
 
     def reduced(self) -> None:
-        """Called when gradients are reduced over replicas."""
+        """Called when the gradients of a step are reduced over replicas."""
 
     # what is measured
     def host_tensors(self) -> Iterable[Tensor]:
-        """Tensors of this axis in host memory."""
+        """Tensors of this axis that are in host memory."""
         return ()
 
     def drive_tensors(self) -> Iterable[Tensor]:
-        """Tensors of this axis on the host's drive."""
+        """Tensors of this axis that are on the host's drive."""
         return ()
 
     def host_parameters(self) -> Collection[int]:
-        """ids of parameters whose gradients are in host memory, too."""
+        """ids of parameters that, like their gradients, are kept in host memory."""
         return ()
 
     def record(self, into: list[Carried] | None) -> None:
-        """Start recording copies and updates; None: stop."""
+        """Start appending host copies and CPU updates of this axis to the list `into`; None stops the recording."""
 
     def end_step(self) -> None:
-        """Keep the counts of a finished step for the report."""
+        """Keep this axis's counts of the step that has just ended, for the report."""
 
     def forget(self) -> None:
-        """Discard the counts of the start or the warm-up."""
+        """Discard this axis's counts so far, of start-up and warm-up steps."""
 
     def report(self, host_peak: int) -> dict[str, Any]:
-        """Field of a rank's report → what this axis measured; `host_peak` bytes were in host memory at most."""
+        """Fields that this axis adds to a rank's report; `host_peak` is the peak of host memory in bytes."""
         return {}

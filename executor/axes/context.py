@@ -47,12 +47,12 @@ Way = Callable[[Tensors, dist.ProcessGroup], Tensors]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    """Some of this rank's queries and some of the keys at hand."""
+    """Some of this rank's queries with some of the keys in memory: one call of the attention kernel."""
 
     rows: slice
-    """Queries, as this rank numbers its tokens."""
+    """Range of the queries in this rank's tensor of queries."""
     columns: slice
-    """Keys, as the tensor at hand numbers them."""
+    """Range of the keys in the tensor of keys in memory."""
     queries: Places
     keys: Places
 
@@ -74,6 +74,7 @@ class Tile:
         return kernel_for(inputs).backward(inputs, AttentionResult(out, lse.contiguous(), gradient))
 
     def _inputs(self, visible: Visibility, query: Tensor, pair: Tensors) -> AttentionInputs:
+        """Inputs of the attention kernel for this tile: sliced tensors, causal flag and mask bias."""
         query = query[:, :, self.rows]
         key, value = (one[:, :, self.columns] for one in pair)
         causal, bias = visible.is_causal(self.queries, self.keys), None
@@ -86,14 +87,16 @@ _ALL = slice(None)
 
 
 def zigzag_places(rank: int, ranks: int, count: int) -> Places:
-    """The positions of a rank's `count` tokens: the `rank`-th of 2·ranks pieces, and the `rank`-th from the end."""
+    """Positions in the sequence of a rank's `count` tokens: of 2·ranks pieces, the `rank`-th from either end."""
     size, last = count // 2, 2 * ranks - 1
     head, tail = (range(piece * size, (piece + 1) * size) for piece in (rank, last - rank))
     return head, tail
 
 
 def tile_of_ring(rank: int, source: int, ranks: int, count: int, both_ways: bool = False) -> Tile:
-    """The queries of a rank and the keys of `source` that the causal mask lets meet; all where they see `both_ways`.
+    """The tile of `rank`'s queries and the keys of rank `source` that the causal mask lets them see; all keys if
+    `both_ways`. Queries see the first piece of an earlier rank's keys and not the second; both pieces of a later rank's
+    keys are seen by the second piece of queries, and not by the first.
 
     Of an earlier rank everyone sees the first piece and nobody the second; a later rank's are both before this one's
     second piece, and after its first.
@@ -108,7 +111,7 @@ def tile_of_ring(rank: int, source: int, ranks: int, count: int, both_ways: bool
 
 
 def tiles_of_whole(places: Places, visible: Visibility, count: int) -> list[Tile]:
-    """A tile for each run of queries, with all of `count` keys that it may see; keys lie in order."""
+    """One tile for each run of this rank's queries, with those of the sequence's `count` keys that it may see."""
     tiles, row = [], 0
     for run in places:
         first, end = visible.first_seen(run.start), count if visible.both_ways else run.stop
@@ -119,7 +122,8 @@ def tiles_of_whole(places: Places, visible: Visibility, count: int) -> list[Tile
 
 
 class Merged:
-    """Outputs over parts of the keys, merged as they come: each weighs as much as its sum of exponentials.
+    """Attention outputs over parts of the keys, merged by log-sum-exp as they are added. Stored as (B, S, H, K), the
+    order in which the projection after attention reads them.
 
     They lie as (B, S, H, K), as the projection after attention reads them.
     """
@@ -131,7 +135,7 @@ class Merged:
         self.lse = like.new_full((batch, heads, tokens), -torch.inf)
 
     def add(self, tile: Tile, part: tuple[Tensor, Tensor] | None) -> None:
-        """Add the output of a tile to its rows."""
+        """Merge the output and log-sum-exp of a tile into the rows of its queries; None adds nothing."""
         if part is None:
             return
         out, lse = part
@@ -144,7 +148,7 @@ class Merged:
 
 @dataclass(slots=True)
 class Message:
-    """Tensors in one buffer: (elements,), or (c, elements) with a row for each rank."""
+    """Several tensors as views of one buffer: (elements,), or (c, elements) with a row for each of c ranks."""
 
     buffer: Tensor
     shapes: tuple[torch.Size, ...]
@@ -158,24 +162,24 @@ class Message:
 
     @staticmethod
     def for_ranks(ranks: int, shapes: tuple[torch.Size, ...], like: Tensor) -> Message:
-        """Room for tensors of these shapes for each rank, to be filled."""
+        """An uninitialised message with a row for each rank, each for tensors of these shapes."""
         return Message(like.new_empty(ranks, sum(shape.numel() for shape in shapes)), shapes)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Views of the buffer, one for each tensor."""
+        """Views of the buffer, one for each tensor of the message."""
         parts = torch.split(self.buffer, [shape.numel() for shape in self.shapes], dim=-1)
         return tuple(torch.unflatten(part, -1, shape) for part, shape in zip(parts, self.shapes, strict=True))
 
 
 @dataclass(slots=True)
 class Coming:
-    """A message that is being received."""
+    """A message that is being received from another rank."""
 
     message: Message
     work: dist.Work
     outgoing: Message
-    """The message sent meanwhile, which must live until it has gone."""
+    """The message that this rank sends meanwhile, referenced here so that it lives until it is sent."""
 
     def wait(self) -> Message:
         """Wait for the message and return it."""
@@ -184,7 +188,7 @@ class Coming:
 
 
 def pass_on(message: Message, group: dist.ProcessGroup) -> Coming:
-    """Begin to send a message to the next rank of the ring and to receive the previous rank's."""
+    """Start to send a message to the next rank of the ring and to receive the previous rank's message."""
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     come = torch.empty_like(message.buffer)
     send_sizes, receive_sizes = [0] * ranks, [0] * ranks
@@ -195,7 +199,7 @@ def pass_on(message: Message, group: dist.ProcessGroup) -> Coming:
 
 
 def gather(tensors: abc.Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Tensor, ...]:
-    """(…) of each rank → (c, …) of all."""
+    """All-gather tensors (…) of each rank; returns tensors (c, …) with a row for each of the c ranks."""
     message = Message.of(tensors)
     rows = message.buffer.new_empty(dist.get_world_size(group), message.buffer.numel())
     dist.all_gather_into_tensor(rows.view(-1), message.buffer, group=group)
@@ -203,21 +207,23 @@ def gather(tensors: abc.Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Ten
 
 
 def scatter(rows: Message, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
-    """A row for each rank → this rank's, added up over those who had one for it."""
+    """Reduce-scatter a message with a row for each rank; returns this rank's row, summed over all ranks."""
     message = rows.buffer.new_empty(rows.buffer.shape[1])
     dist.reduce_scatter_tensor(message, rows.buffer.view(-1), group=group)
     return Message(message, rows.shapes).tensors
 
 
 def to_heads(tensors: abc.Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Tensor, ...]:
-    """(B, H, S, K) → (B, H/c, c·S, K): every rank has its heads of all tokens."""
+    """Exchange tokens for heads: (B, H, S, K) → (B, H/c, c·S, K), this rank's share of the heads of all tokens."""
     ranks = dist.get_world_size(group)
     rows = [torch.unflatten(one, 1, (ranks, -1)).movedim(1, 0) for one in tensors]  # (c, B, H/c, S, K)
     return tuple(one.movedim(0, 2).flatten(2, 3) for one in _all_to_all(rows, group))
 
 
 def to_tokens(tensors: abc.Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Tensor, ...]:
-    """(B, H/c, c·S, K) → (B, H, S, K), which lies as (B, S, H, K): every rank has all heads of its tokens."""
+    """Exchange heads for tokens: (B, H/c, c·S, K) → (B, H, S, K), all heads of this rank's tokens, in (B, S, H, K)
+    order.
+    """
     ranks = dist.get_world_size(group)
     rows = [torch.unflatten(one, 2, (ranks, -1)).movedim(2, 0) for one in tensors]  # (c, B, H/c, S, K)
     by_token = (one.permute(1, 3, 0, 2, 4).flatten(2, 3) for one in _all_to_all(rows, group))
@@ -225,11 +231,13 @@ def to_tokens(tensors: abc.Sequence[Tensor], group: dist.ProcessGroup) -> tuple[
 
 
 def exchanged(group: dist.ProcessGroup, trade: Way, *tensors: Tensor) -> Tensors:
-    """Tensors through `to_heads` or `to_tokens`; their gradients come back through the other of the two."""
+    """Exchange tensors by `to_heads` or `to_tokens` (`trade`); gradients are exchanged by the inverse function."""
     return _Exchange.apply(group, trade, *tensors)  # type: ignore[no-untyped-call, no-any-return]
 
 
 class _Exchange(torch.autograd.Function):
+    """`to_heads` or `to_tokens` as an autograd function, whose backward is the inverse exchange."""
+
     @staticmethod
     def forward(ctx: Any, group: dist.ProcessGroup, trade: Way, *tensors: Tensor) -> Tensors:
         ctx.group, ctx.back = group, to_tokens if trade is to_heads else to_heads
@@ -242,7 +250,7 @@ class _Exchange(torch.autograd.Function):
 
 
 def _all_to_all(rows: abc.Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Tensor, ...]:
-    """Row i of each tensor to rank i; (c, …) by where they came from."""
+    """Send row i of each tensor to rank i; returns tensors (c, …) whose row i came from rank i."""
     message = Message.for_ranks(len(rows[0]), tuple(tensor.shape[1:] for tensor in rows), rows[0])
     for room, tensor in zip(message.tensors, rows, strict=True):
         room.copy_(tensor)
@@ -253,16 +261,16 @@ def _all_to_all(rows: abc.Sequence[Tensor], group: dist.ProcessGroup) -> tuple[T
 
 @dataclass(frozen=True, slots=True)
 class HeadsOfAll:
-    """Some heads of all tokens on each rank of a group, in the order of the sequence (`executor.models.recurrence`)."""
+    """Exchange before and after a recurrence's scan: a rank gets some heads of all tokens, in sequence order."""
 
     group: dist.ProcessGroup
     part: int
     parts: int
     in_pieces: bool
-    """Whether each rank has a piece from either end of the sequence."""
+    """Whether each rank has two pieces of the sequence, one from either end."""
 
     def to_heads(self, *tensors_BSUW: Tensor) -> tuple[Tensor, ...]:
-        """(B, S, U, W) each → (B, c·S, U / c, W)."""
+        """Exchange tokens for heads: each tensor (B, S, U, W) → (B, c·S, U / c, W), tokens in sequence order."""
         traded = exchanged(self.group, to_heads, *(one.transpose(1, 2) for one in tensors_BSUW))
         if self.in_pieces:
             order = self._positions(traded[0]).argsort()
@@ -270,7 +278,7 @@ class HeadsOfAll:
         return tuple(one.transpose(1, 2) for one in traded)
 
     def to_tokens(self, found_BSHP: Tensor) -> Tensor:
-        """(B, c·S, H / c, P) → (B, S, H, P)."""
+        """Exchange the scan's output back, (B, c·S, H / c, P) → (B, S, H, P): all heads of this rank's tokens."""
         mixed = found_BSHP.transpose(1, 2)
         if self.in_pieces:
             mixed = mixed.index_select(2, self._positions(mixed))
@@ -278,14 +286,14 @@ class HeadsOfAll:
         return tokens_BHSP.transpose(1, 2)
 
     def _positions(self, like: Tensor) -> Tensor:
-        """(c·S,) of the tokens of all ranks, one after the other."""
+        """Positions in the sequence, (c·S,), of the tokens of rank 0, then of rank 1 and so on."""
         count = like.shape[2] // self.parts
         runs = [run for rank in range(self.parts) for run in zigzag_places(rank, self.parts, count)]
         return torch.cat([torch.arange(run.start, run.stop, device=like.device) for run in runs])
 
 
 class ContextAxis(Axis):
-    """Gives every module the tokens of the sequences that this rank has."""
+    """Context parallelism on one rank: gives its modules the rank's part of every sequence."""
 
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank)
@@ -304,7 +312,7 @@ class ContextAxis(Axis):
 
 
 def share_sequence(model: Transformer, sequence: Sequence) -> None:
-    """Give every module that knows of positions the tokens of this rank; call it before anything wraps the blocks."""
+    """Tell every module that depends on positions which tokens this rank has; call before blocks are wrapped."""
     if model.embedding is not None and model.embedding.positions is not None:
         model.embedding.positions.sequence = sequence
     turns = Turns()
@@ -319,7 +327,7 @@ def share_sequence(model: Transformer, sequence: Sequence) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Ulysses:
-    """All-to-all: each rank has a run of the sequence, and in attention some heads of all of it."""
+    """All-to-all attention: each rank holds a run of the sequence and computes some heads over all of it."""
 
     group: dist.ProcessGroup
     rank: int
@@ -328,11 +336,11 @@ class _Ulysses:
     """Attention over all tokens for a share of the heads."""
 
     def places(self, count: int) -> Places:
-        """The `rank`-th run of the sequence."""
+        """Positions of this rank's `count` tokens: the `rank`-th run of the sequence."""
         return (range(self.rank * count, (self.rank + 1) * count),)
 
     def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visible: Visibility) -> Tensor:
-        """Attention over the whole sequence for a share of the heads."""
+        """Attention output, (B, H, S, K), of this rank's tokens, computed by head over the whole sequence."""
         heads = query_BHSK.shape[1] // self.ranks
         query, key, value = exchanged(self.group, to_heads, query_BHSK, key_BGSK, value_BGSK)
         head_visibility = replace(visible, first_head=visible.first_head + self.rank * heads)
@@ -343,34 +351,34 @@ class _Ulysses:
 
 @dataclass(frozen=True, slots=True)
 class _ZigZag:
-    """Ring and all-gather: each rank has two pieces of the sequence, one from either end."""
+    """Ring and all-gather attention: each rank holds two pieces of the sequence, one from either end."""
 
     group: dist.ProcessGroup
     rank: int
     ranks: int
 
     def places(self, count: int) -> Places:
-        """This rank's two pieces."""
+        """Positions of this rank's `count` tokens: two pieces of the sequence, one from either end."""
         return zigzag_places(self.rank, self.ranks, count)
 
     def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visible: Visibility) -> Tensor:
-        """(B, H, S, K) attention to the keys and values of all ranks."""
+        """Attention output, (B, H, S, K), of this rank's queries over the keys and values of all ranks."""
         out: Tensor = _Attend.apply(self, visible, query_BHSK, key_BGSK, value_BGSK)  # type: ignore[no-untyped-call]
         return out
 
     def tiles(self, visible: Visibility, count: int, pair: Tensors) -> Iterator[tuple[Tile, Tensors]]:
-        """Tiles of this rank's `count` queries, each with the keys and values that it indexes."""
+        """Yield tiles of this rank's `count` queries, each with the keys and values that its columns index."""
         raise NotImplementedError
 
     def gradients(
         self, visible: Visibility, query: Tensor, pair: Tensors, result: AttentionResult
     ) -> Gradients:
-        """Gradients of this rank's queries, keys and values, from those of its outputs."""
+        """Gradients of this rank's queries, keys and values, given the gradient of its attention output."""
         raise NotImplementedError
 
 
 class _Attend(torch.autograd.Function):
-    """Attention to keys and values of all ranks; both passes see them come."""
+    """Attention to the keys and values of all ranks as an autograd function, computed tile by tile."""
 
     @staticmethod
     def forward(ctx: Any, share: _ZigZag, visible: Visibility, query: Tensor, *pair: Tensor) -> Tensor:
@@ -391,15 +399,15 @@ class _Attend(torch.autograd.Function):
 
 
 class _Ring(_ZigZag):
-    """Keys and values travel to the next rank while this one attends to those it has."""
+    """Ring attention: keys and values travel to the next rank while this rank attends to those it has."""
 
     def tile(self, step: int, count: int, visible: Visibility) -> Tile:
-        """The queries and keys that meet after `step` steps of the ring."""
+        """Tile of this rank's queries and of the keys that are on this rank after `step` steps of the ring."""
         source = (self.rank - step) % self.ranks
         return tile_of_ring(self.rank, source, self.ranks, count, visible.both_ways)
 
     def rounds(self, pair: Tensors) -> Iterator[tuple[int, Message]]:
-        """Each step of the ring and the keys and values that are here in it; those of the next step come meanwhile."""
+        """Yield each step of the ring with its keys and values, while the next step's are being received."""
         message = Message.of(pair)
         for step in range(self.ranks):
             coming = pass_on(message, self.group) if step + 1 < self.ranks else None
@@ -437,7 +445,7 @@ class _Ring(_ZigZag):
 
 
 class _Gathered(_ZigZag):
-    """All keys and values, in sequence order, are gathered while a block attends to them."""
+    """All-gather attention: the keys and values of the whole sequence are gathered for each attention call."""
 
     def tiles(self, visible: Visibility, count: int, pair: Tensors) -> Iterator[tuple[Tile, Tensors]]:
         keys_values = _full_sequences(pair, self.group)
@@ -464,7 +472,7 @@ class _Gathered(_ZigZag):
 
 
 def _full_sequences(pair: Tensors, group: dist.ProcessGroup) -> Tensors:
-    """(B, G, c·S, K) of keys and of values, in the order of the sequence: first pieces go up, second ones come down."""
+    """Gather keys and values of all ranks into tensors (B, G, c·S, K) in sequence order."""
     sequences = []
     for rows in gather(pair, group):
         ranks, batch, heads, tokens, width = rows.shape
@@ -477,7 +485,9 @@ def _full_sequences(pair: Tensors, group: dist.ProcessGroup) -> Tensors:
 
 
 def _deal(room: Tensor, parts: list[tuple[Tile, Tensor]]) -> None:
-    """The inverse of `_full_sequences`, in place: gradients of all tiles, added up by column → (c, B, G, S, K)."""
+    """Sum the gradients of all tiles by column and write them to `room`, (c, B, G, S, K), by rank; undoes
+    `_full_sequences`.
+    """
     ranks, batch, heads, tokens, width = room.shape
     sequence = room.new_zeros(batch, heads, ranks * tokens, width)
     for tile, part in parts:

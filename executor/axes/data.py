@@ -45,27 +45,32 @@ _ALIGNMENT = 16
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Ranks that hold the same parameters: those that ZeRO shards over, and those that have the same shard."""
+    """Process groups of ranks that hold the same parameters: `shard` for ZeRO's shards, `groups` across copies of a
+    shard.
+    """
 
     shard: dist.ProcessGroup
     groups: dist.ProcessGroup | None
-    """Groups of ranks with the same parameters; None if there is one copy."""
+    """Ranks that hold the same shard in other groups of ranks; None if there is one group."""
 
     @staticmethod
     def of(shard: DeviceMesh, copy: DeviceMesh) -> Copies:
-        """The ranks along two dims of a mesh."""
+        """The process groups along two dims of a mesh: shards of one copy, and copies of one shard."""
         return Copies(shard.get_group(), copy.get_group() if copy.size() > 1 else None)
 
 
 class FlatParameters:
-    """Takes over `parameters`: they get their storage in the flat buffer, zeros at first; their `.grad` stays None.
+    """Parameters and fp32 gradients in flat buffers, updated by one optimizer (ZeRO-0 and 1). The buffers replace the
+    storage of `parameters`, zeros at first; their `.grad` stays None. Where `sharded`, ranks of `copies.shard` update a
+    share each. Gradients are added up over all ranks that hold the same parameters and divided by `mean_over`, the
+    number of these ranks by default.
 
     Ranks of `copies.shard` share them out where they are `sharded`. Gradients are added up over all ranks that hold the
     same parameters and divided by `mean_over`, their number by default.
     """
 
     resident = True
-    """Whether the device updates these parameters, with optimizer states in its memory."""
+    """Whether the device updates these parameters and keeps their optimizer states in its memory."""
 
     def __init__(
         self,
@@ -106,7 +111,7 @@ class FlatParameters:
         self._first = dist.get_rank(self.group) * share if sharded else 0
         self._own_range = slice(self._first, self._first + share)
         self.share_gradient = self.gradients[self._own_range]
-        """The averaged gradient of this rank's share, where it is reduced."""
+        """The averaged gradient of this rank's share, once it is reduced."""
         self.shard, gradient = self._share()
         self.reduced = [(p, gradient[at : at + end - begin]) for p, begin, end, at in self.owned()]
         """Parameters that reach into this rank's share, each with a flat view of its averaged gradient."""
@@ -114,7 +119,9 @@ class FlatParameters:
 
     @property
     def share_holders(self) -> dist.ProcessGroup | None:
-        """The ranks that update the same share; None: this one alone."""
+        """Process group of the ranks that update the same share as this one; None if no group or more than one has
+        them.
+        """
         if self.shards == 1 and dist.get_world_size(self.group) > 1:
             return self.group if self.copies is None else None  # no group is of both
         return self.copies
@@ -134,7 +141,7 @@ class FlatParameters:
                 self._accumulate(parameter)
 
     def settle(self) -> None:
-        """Add up over tensor-parallel ranks what each computed from its part of the sequence; once a step, together."""
+        """Sum gradients of replicated parameters over tensor-parallel ranks, which each saw a part of the sequence."""
         if not self._pending:
             return
         views = [self.gradient(parameter) for parameter in self.parameters if id(parameter) in self._pending]
@@ -142,7 +149,7 @@ class FlatParameters:
         self._pending.clear()
 
     def reduce(self) -> None:
-        """Average the gradients of this rank's share over the replicas."""
+        """Average the gradients of this rank's share over all ranks that hold the same parameters."""
         self.reduce_group()
         if self.copies is not None:
             dist.all_reduce(self.share_gradient, group=self.copies)
@@ -150,7 +157,7 @@ class FlatParameters:
             self.share_gradient.div_(self.mean_over)
 
     def reduce_group(self, *, async_op: bool = False) -> dist.Work | None:
-        """Add up gradients over the ranks that ZeRO shards over."""
+        """Sum gradients over the ranks that ZeRO shards over; returns the collective if `async_op`."""
         work: dist.Work | None = None
         how: dict[str, Any] = {"group": self.group, "async_op": async_op}
         if self.shards > 1:
@@ -160,31 +167,31 @@ class FlatParameters:
         return work
 
     def gather_group(self, *, async_op: bool = False) -> dist.Work | None:
-        """Gather the weights of all shares."""
+        """Gather the updated weights of all shares from the ranks that ZeRO shards over."""
         share, work = self.weights[self._own_range], None
         if self.shards > 1:
             work = dist.all_gather_into_tensor(self.weights, share, group=self.group, async_op=async_op)
         return work
 
     def norms(self) -> list[Tensor]:
-        """The norm of each of the gradients in `reduced`."""
+        """Norm of each of the averaged gradients in `reduced`."""
         return list(torch._foreach_norm([gradient for _, gradient in self.reduced], dtype=torch.float32))
 
     def begin_update(self) -> None:
-        """Begin the concurrent part of the update: nothing, where the device updates."""
+        """Do nothing: where the device updates, no part of an update runs concurrently."""
 
     def finish_update(self) -> None:
-        """Update the share, gather everyone's, forget the gradients."""
+        """Update this rank's share, gather the shares of all ranks, and clear the gradients."""
         self.optimizer.step()
         self.spread()
         self.gradients.zero_()
 
     def scale(self, factor: float) -> None:
-        """Multiply the averaged gradient of this rank's share."""
+        """Multiply the averaged gradient of this rank's share by `factor`."""
         self.share_gradient.mul_(factor)
 
     def owned(self) -> Iterator[tuple[nn.Parameter, int, int, int]]:
-        """(parameter, begin, end, start): elements of its local tensor that are in the share, and where there."""
+        """Yield (parameter, begin, end, start): its elements begin to end lie in this rank's share, from `start` on."""
         for parameter in self.parameters:
             start, share = self._starts[id(parameter)], self._own_range
             begin, end = max(start, share.start), min(start + local(parameter).numel(), share.stop)
@@ -192,24 +199,24 @@ class FlatParameters:
                 yield parameter, begin - start, end - start, begin - share.start
 
     def spread(self) -> None:
-        """Write the share into the weights and gather everyone's."""
+        """Write this rank's updated share into the weights and gather the shares of all ranks."""
         self.write_share()
         self.gather_group()
 
     def write_share(self) -> None:
-        """Write the updated share into the weights, where it is a copy of its own."""
+        """Copy this rank's updated fp32 share into the weights where these are of another type."""
         if self.weights.dtype != self.shard.dtype:
             self.weights[self._own_range].copy_(self.shard.detach())
 
     def _share(self) -> tuple[nn.Parameter, Tensor]:
-        """The parameter that the optimizer updates, and its averaged gradient."""
+        """The parameter that the optimizer updates, this rank's share in fp32, and its averaged gradient."""
         share_fp32 = self.weights[self._own_range].float()  # a view where the weights are fp32 already
         shard = nn.Parameter(share_fp32)
         shard.grad = self.share_gradient
         return shard, self.share_gradient
 
     def _move_in(self, parameter: nn.Parameter) -> None:
-        """Have a parameter lie in the flat buffer; its values are set there."""
+        """Make a parameter a view into the flat buffer of weights."""
         with torch.no_grad():
             view = part_of(self.weights, self._starts[id(parameter)], held(parameter))
             held(parameter).set_(view)  # type: ignore[call-overload]
@@ -217,7 +224,7 @@ class FlatParameters:
                 parameter.data = as_part(view, parameter)
 
     def _accumulate(self, parameter: nn.Parameter) -> None:
-        """Move what autograd just left in `.grad` into the buffer."""
+        """Add the gradient that autograd left in a parameter's `.grad` to the flat buffer, and clear `.grad`."""
         gradient = parameter.grad
         assert gradient is not None
         parameter.grad = None
@@ -239,16 +246,17 @@ def sum_together(views: Sequence[Tensor], group: dist.ProcessGroup, device: torc
 
 
 def part_of(buffer: Tensor, start: int, like: Tensor) -> Tensor:
-    """A view of a part of a flat buffer, in the shape of `like`."""
+    """View of a flat buffer from element `start` on, in the shape of `like`."""
     return buffer[start : start + like.numel()].view_as(like)
 
 
 def _round_up(size: int, multiple: int) -> int:
+    """The smallest multiple of `multiple` that is at least `size`."""
     return -(-size // multiple) * multiple
 
 
 class DataAxis(Axis):
-    """Shards every block and the slice itself over the replicas.
+    """ZeRO-2 and 3: shards every block, and the rest of each model slice, over the replicas.
 
     One dim of the mesh shards; of two the first holds copies of what the second shards (hybrid sharding).
     """
@@ -282,7 +290,7 @@ def how_sharded(rank: Rank, *, on_host: bool) -> dict[str, Any]:
 
 
 def synchronise_only_when(model: nn.Module, last_microbatch: bool) -> None:
-    """Synchronise gradients in the step's last microbatch only; before, they accumulate locally."""
+    """Have ZeRO-2 and 3 reduce gradients in the step's last microbatch only; before, they accumulate locally."""
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(last_microbatch)
         model.set_is_last_backward(last_microbatch)

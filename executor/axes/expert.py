@@ -27,7 +27,7 @@ from executor.models.transformer import Transformer
 
 
 def expert_place(model: TransformerSpec, experts: DeviceMesh) -> ExpertPlace:
-    """The experts of this rank: a run of them, each whole or a part of its inner width."""
+    """Place of this rank's experts: a run of all experts, each whole or one part of its inner width."""
     count = model.num_experts // experts["ep"].size()
     return ExpertPlace(
         first=experts["ep"].get_local_rank() * count,
@@ -38,10 +38,10 @@ def expert_place(model: TransformerSpec, experts: DeviceMesh) -> ExpertPlace:
 
 
 class ExpertAxis(Axis):
-    """Connects the MoE layers of a slice with ranks that hold other experts or the rest of the sequence."""
+    """Expert parallelism on one rank: connects MoE layers with the ranks that hold other experts."""
 
     def apply(self, part: Transformer, stage: int) -> None:
-        """Every microbatch's balance loss is its share of the mean over the step's sequences."""
+        """Give each router of a model slice the groups that it communicates in, and the weight of its balance loss."""
         rank, layout, experts = self.rank, self.rank.layout, self.rank.experts
         exchange = None
         if experts is not None and (layout.ep > 1 or layout.expert_tp > 1):
@@ -53,7 +53,8 @@ class ExpertAxis(Axis):
             routed.context_group = rank.context_group
 
     def shard(self, part: Transformer, on_host: Collection[str]) -> None:
-        """Shard routed experts (ZeRO-2 and 3) over the ranks that hold the same ones, before the rest is sharded.
+        """Under ZeRO-2 and 3, shard routed experts over the ranks that hold the same experts, before the rest is
+        sharded.
 
         A rank's gradients come from the tokens of all ranks that exchange copies with it, so the mean is over the ranks
         that hold the same of the rest of the model, as it is for that.
@@ -73,7 +74,7 @@ class ExpertAxis(Axis):
 
 
 class ExpertParameters:
-    """The parameters of the routed experts on this rank, and how they lie over the ranks of its stage."""
+    """Parameters of the routed experts on this rank, and the groups of ranks over which they are divided."""
 
     def __init__(self, parts: Sequence[Transformer], experts: DeviceMesh) -> None:
         modules = [routed.experts for part in parts for routed in routers(part)]
@@ -89,7 +90,7 @@ class ExpertParameters:
         return id(parameter) in self._parameter_ids
 
     def square_sum(self, gradients: Sequence[tuple[nn.Parameter, Tensor]], *, sharded: bool) -> Tensor:
-        """The sum of squares of the gradients of all experts of the stage, each element once, on all its ranks.
+        """Sum of squares of the gradients of all experts of this pipeline stage, (), each element counted once.
 
         Biases behind an expert's last matrix are whole on the ranks that share it; `sharded` says that this rank has
         only its ZeRO share.
@@ -107,16 +108,16 @@ class ExpertParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeSizes:
-    """Rows sent to and received from each rank in one exchange."""
+    """Rows that one exchange sends to and receives from each rank."""
 
     sent_rows: list[int]
-    """Copies to each of the e ranks."""
+    """Token copies sent to each of the e ranks."""
     received: list[int]
-    """Copies received from each of the e ranks."""
+    """Token copies received from each of the e ranks."""
     share_rows: list[int]
-    """Rows that each of the t ranks receives."""
+    """Rows that each of the t ranks which share an expert receives."""
     expert_rows: list[int]
-    """Copies for each expert of this rank."""
+    """Token copies for each expert of this rank."""
     order: Tensor
     """Permutation (R,) that sorts received rows by expert."""
     back: Tensor
@@ -124,7 +125,7 @@ class ExchangeSizes:
 
     @staticmethod
     def of(sent_rows: list[int], arriving_teL: Tensor, place: int, device: torch.device) -> ExchangeSizes:
-        """The sizes that follow from the rows that each of e ranks sends to each of the t, for each expert."""
+        """Exchange sizes, from the rows that arrive at each of the t ranks from each of the e ranks for each expert."""
         # from (t, e, L) order to the order of experts, and back
         experts = torch.arange(arriving_teL.shape[-1]).repeat(arriving_teL.shape[0] * arriving_teL.shape[1])
         order = experts.repeat_interleave(arriving_teL.flatten()).argsort(stable=True)
@@ -139,7 +140,7 @@ class ExchangeSizes:
 
 
 class Exchange:
-    """The all-to-all of expert parallelism: copies go to the ranks of their experts, and results come back."""
+    """All-to-all of expert parallelism: sends token copies to the ranks of their experts and results back."""
 
     def __init__(self, across: dist.ProcessGroup, inside: dist.ProcessGroup) -> None:
         self.across, self.inside = across, inside
@@ -147,7 +148,7 @@ class Exchange:
         self.place = dist.get_rank(inside)
 
     def __call__(self, rows_RD: Tensor, counts_E: Tensor, run: Run) -> Tensor:
-        """(R, D) copies in the order of all experts, (E,) how many for each → (R, D) results in the same order."""
+        """Run remote experts: token copies (R, D) ordered by expert, counts (E,) → results (R, D) in the same order."""
         sizes = self._exchange_sizes(rows_RD, counts_E)
         share_rows, own_rows = sizes.share_rows, sizes.share_rows[self.place]
         rows_RD = _all_to_all(rows_RD, sizes.received, sizes.sent_rows, self.across)
@@ -163,7 +164,7 @@ class Exchange:
         return _all_to_all(rows_RD, sizes.sent_rows, sizes.received, self.across)
 
     def _exchange_sizes(self, rows_RD: Tensor, counts_E: Tensor) -> ExchangeSizes:
-        """Exchange the sizes: each rank knows what it sends and receives what it gets.
+        """Exchange the numbers of rows that ranks will send, so that each rank knows what it receives.
 
         What comes to its experts is (t, e, L): to each of the t ranks that share them, from each of the e ranks, for
         each expert.

@@ -34,22 +34,22 @@ from executor.models.transformer import Transformer
 
 
 def inside_products(layout: Layout) -> bool:
-    """Whether collectives of tensor ranks run inside the products around them."""
+    """Whether collectives of tensor-parallel ranks run inside the matrix products around them (`overlap=tp`)."""
     return "tp" in (layout.overlap or ())
 
 
 def posts_ahead(layout: Layout) -> bool:
-    """Whether a pipeline posts sends and receives before the action that comes next."""
+    """Whether a pipeline posts sends and receives before the action that comes next (`overlap=pp`)."""
     return "pp" in (layout.overlap or ())
 
 
 class BlockBehindCompute(FlatParameters):
-    """A buffer whose collectives are started early and waited for late."""
+    """Flat buffers of a block whose collectives start early and run behind the passes of other blocks."""
 
     def __init__(self, *arguments: Any, microbatches: int, **options: Any) -> None:
         self._microbatches = microbatches
         self._missing: dict[int, int] = {}
-        """How many microbatches' gradients each parameter waits for."""
+        """id of each parameter → number of microbatches whose gradients it still waits for."""
         self._works: dict[str, dist.Work | None] = {}
         """Collectives in flight: `reduce`, `add` over groups of replicas, `gather`."""
         self.in_order: OrderedReductions | None = None
@@ -58,12 +58,13 @@ class BlockBehindCompute(FlatParameters):
 
     @property
     def is_complete(self) -> bool:
-        """Whether every microbatch has left its gradients."""
+        """Whether every microbatch of the step has left its gradients in the buffer."""
         return not self._missing
 
     @property
     def is_reduced(self) -> bool:
-        """Whether the reduction that was started is known to be done.
+        """Whether the reduction that was started is known to be done; always False on GPUs. There ranks would start the
+        next collective at different times, and NCCL wants one order over all groups; it follows when the pass is over.
 
         On GPUs this is not used: ranks would start what follows at different times, and NCCL wants one order over all
         groups; there it follows when the pass is over.
@@ -72,12 +73,12 @@ class BlockBehindCompute(FlatParameters):
         return not self.gradients.is_cuda and (work is None or work.is_completed())
 
     def start_reduce(self) -> None:
-        """Start reducing gradients over the ranks, asynchronously."""
+        """Start summing gradients over the ranks that ZeRO shards over, asynchronously."""
         assert "reduce" not in self._works
         self._works["reduce"] = self.reduce_group(async_op=True)
 
     def start_adding(self) -> None:
-        """Start adding up reduced gradients over groups of replicas, asynchronously."""
+        """Start summing reduced gradients over groups of replicas, asynchronously."""
         if self.copies is not None:
             self._wait("reduce")
             self._works["add"] = dist.all_reduce(self.share_gradient, group=self.copies, async_op=True)
@@ -86,14 +87,14 @@ class BlockBehindCompute(FlatParameters):
         """Do nothing: tensor ranks add up their shares after the reduction (`OverlapAxis.reduced`)."""
 
     def reduce(self) -> None:
-        """Wait for what was started."""
+        """Wait for the reductions that were started, and average the sum."""
         self._wait("reduce")
         self._wait("add")
         if self.mean_over > 1:
             self.share_gradient.div_(self.mean_over)
 
     def pending_shares(self) -> list[Tensor]:
-        """This rank's reduced gradients that tensor ranks must still add up; returned once."""
+        """This rank's reduced gradients that tensor-parallel ranks must still sum; each is returned once."""
         gradients = [gradient for parameter, gradient in self.reduced if id(parameter) in self._pending]
         self._pending.clear()
         return gradients
@@ -108,14 +109,16 @@ class BlockBehindCompute(FlatParameters):
         self._works["gather"] = self.gather_group(async_op=True)
 
     def arrive(self) -> None:
-        """Wait until all weights are there."""
+        """Wait until the weights of all shares are gathered."""
         self._wait("gather")
 
     def _wait(self, name: str) -> None:
+        """Wait for the collective in flight of this name, if there is one."""
         if (work := self._works.pop(name, None)) is not None:
             work.wait()
 
     def _expect(self) -> None:
+        """Expect gradients of every parameter from every microbatch of the next step."""
         self._missing = dict.fromkeys(map(id, self.parameters), self._microbatches)
 
     def _accumulate(self, parameter: nn.Parameter) -> None:
@@ -129,19 +132,19 @@ class BlockBehindCompute(FlatParameters):
 
 
 class OrderedReductions:
-    """Starts reductions in one order on all ranks: the usual order in which backward passes complete gradients."""
+    """Starts the buffers' reductions in one order on all ranks, the usual order in which backward passes end."""
 
     def __init__(self, flats: Sequence[BlockBehindCompute]) -> None:
         self.flats = list(flats)
         self.started = 0
         """Number of reductions started in this step."""
         self.added = 0
-        """How many of these groups of replicas have begun to add up, which takes what was reduced."""
+        """Number of reductions whose sum over groups of replicas has started in this step."""
         for flat in self.flats:
             flat.in_order = self
 
     def go_on(self) -> None:
-        """Start every reduction whose predecessors have started."""
+        """Start every reduction whose buffer is complete and whose predecessors have started."""
         while self.started < len(self.flats) and self.flats[self.started].is_complete:
             self.flats[self.started].start_reduce()
             self.started += 1
@@ -150,7 +153,7 @@ class OrderedReductions:
             self.added += 1
 
     def finish(self) -> None:
-        """Start the rest; some gradients may be missing, as of an expert that got no token."""
+        """Start the remaining reductions, also of buffers without all gradients, as of an expert that got no token."""
         for flat in self.flats[self.started :]:
             flat.start_reduce()
         for flat in self.flats[self.added :]:
@@ -159,7 +162,7 @@ class OrderedReductions:
 
 
 class OverlapAxis(Axis):
-    """The buffers of one rank whose collectives run behind compute, their order, and process groups of their own."""
+    """Overlap on one rank: the buffers whose collectives run behind compute, their order and their process groups."""
 
     @classmethod
     def is_used(cls, layout: Layout) -> bool:
@@ -191,7 +194,7 @@ class OverlapAxis(Axis):
     def buffer(
         self, bucket: Bucket, parameters: Sequence[nn.Parameter], copies: Copies, *, routed: bool, **how: Any
     ) -> FlatParameters | None:
-        """Gradients that other stages are to add to are reduced after the backward pass, as without overlap."""
+        """Buffer whose reduction overlaps; None for parameters to whose gradients other pipeline stages add."""
         if not self._of_data or self._late.intersection(map(id, parameters)):
             return None
         group = self._of_experts if routed else self._group
@@ -202,7 +205,7 @@ class OverlapAxis(Axis):
         return flat
 
     def connect(self) -> None:
-        """Order the buffers, and have every part of the model wait for its weights."""
+        """Fix the order of reductions, and have every part of the model wait for its weights."""
         self._order = OrderedReductions(self._flats[::-1])
         for part in self.rank.parts if self._of_data else ():
             needed: dict[str, dict[int, BlockBehindCompute]] = {}
@@ -219,7 +222,7 @@ class OverlapAxis(Axis):
 
     @property
     def reducing(self) -> int:
-        """How many buffers' reductions have been started this step."""
+        """Number of buffers whose reductions have been started in this step."""
         return self._order.started
 
     def before_reduce(self) -> None:
@@ -227,19 +230,20 @@ class OverlapAxis(Axis):
         self._order.finish()
 
     def reduced(self) -> None:
-        """Add up over tensor-parallel ranks what each computed from its part of the sequence, after the reduction over
-        replicas: a rank's peers have the same shares."""
+        """Sum gradients of replicated parameters over tensor-parallel ranks, which each saw a part of the sequence.
+        This follows the reduction over replicas, as a rank's peers have the same shares.
+        """
         if views := [view for flat in self._flats for view in flat.pending_shares()]:
             sum_together(views, self.rank.mesh["tp"].get_group(), views[0].device)
 
     def arrive(self) -> None:
-        """Wait for all weights, before anything but the model reads them."""
+        """Wait until all buffers' weights are gathered, before anything but the model reads them."""
         for flat in self._flats:
             flat.arrive()
 
 
 def _buckets(part: Transformer) -> Iterator[tuple[str, nn.Parameter]]:
-    """(block or end of the model, parameter that it needs) for each of a part."""
+    """Yield (block, embedding or head, parameter that it needs) for each parameter of a model slice."""
     for name, parameter in part.named_parameters(remove_duplicate=False):
         first, layer, *_ = name.split(".")
         end = "embedding" if first == "embedding" else "head"
@@ -247,7 +251,7 @@ def _buckets(part: Transformer) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def options_inside_products(group: dist.ProcessGroup, device: torch.device) -> dict[str, Any]:
-    """Options of inductor for graphs whose tensors are split over this group.
+    """Options of torch's inductor for graphs whose tensors are split over the ranks of `group`.
 
     Raises:
         HostError: the device has no symmetric memory.
@@ -262,7 +266,7 @@ def options_inside_products(group: dist.ProcessGroup, device: torch.device) -> d
 
 
 def share_memory(group: dist.ProcessGroup) -> None:
-    """Let the compiler use symmetric memory among these ranks.
+    """Let torch's compiler use symmetric memory among the ranks of `group`.
 
     It checks the permission of every group, though torch 2.13 calls that deprecated.
     """

@@ -40,8 +40,9 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class _Stage(PipelineStage):
-    """Pipeline stage that records what it runs and when, and notes when the weight half of a backward pass has run:
-    autograd calls no parameter hooks then."""
+    """Pipeline stage that records which passes it runs and when. It also collects gradients after the weight half of a
+    backward pass, in which autograd calls no parameter hooks.
+    """
 
     def __init__(self, rank: Rank, stage: int, take_gradients: Callable[[], None]) -> None:
         part, group = rank.parts[rank.stages.index(stage)], rank.mesh["pp"].get_group()
@@ -50,7 +51,9 @@ class _Stage(PipelineStage):
         self._passes = rank.passes
 
     def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
-        """First messages, to other ranks only: in a V neighbours may be one rank, and gloo cannot send to itself."""
+        """First messages to neighbour stages on other ranks only: in a V two stages may be on one rank, and gloo cannot
+        send to itself.
+        """
         return [one for one in super()._get_init_p2p_neighbors_ops() if one.group_peer != self.group_rank]
 
     def forward_one_chunk(self, fwd_chunk_id: int, *arguments: Any, **options: Any) -> Any:
@@ -74,17 +77,20 @@ class _Stage(PipelineStage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStep:
-    """One step of a schedule on this rank; hides which ends of the pipeline the rank holds."""
+    """One training step of a pipeline schedule on this rank, which may hold the first stage, the last, both or
+    neither.
+    """
 
     schedule: PipelineScheduleMulti | PipelineScheduleSingle
     first: bool
     last: bool
     loss_inside: bool
     joins: bool
-    """Whether a stage of this rank joins images and text."""
+    """Whether a pipeline stage of this rank joins images and text."""
 
     def step(self, inputs: Sequence[Tensor], targets_BS: Tensor, text_inputs: Mapping[str, Tensor]) -> float:
-        """Forward and backward of every microbatch; their losses added up on the last stage, else 0.
+        """Run forward and backward passes of every microbatch; returns their summed losses on the last stage, else 0.
+        `text_inputs` go, by name, to the stage that joins images and text.
 
         What is given by its name is for the stage that joins images and text.
         """
@@ -100,7 +106,8 @@ class PipelineStep:
 
 
 def make_pipeline(rank: Rank, loss: Loss, take: Callable[[], None], *, loss_inside: bool) -> PipelineStep:
-    """The plan's schedule over this rank's virtual stages.
+    """The plan's pipeline schedule over this rank's virtual stages. With `loss_inside` the last stage gets the targets
+    as well, and `loss` gets its output. `take` collects gradients out of `.grad`.
 
     With `loss_inside` the last stage is given the targets too, and its answer, made of them, is what `loss` is given.
     `take` collects gradients out of `.grad`.
@@ -125,7 +132,7 @@ def make_pipeline(rank: Rank, loss: Loss, take: Callable[[], None], *, loss_insi
 
 
 def _posting_ahead(stages: Sequence[_Stage], table: ActionTable, **how: Any) -> _PipelineScheduleRuntime:
-    """A schedule of one stage a rank whose sends and receives are posted before the action that comes next.
+    """A schedule with one stage for each rank, whose sends and receives are posted before the action that comes next.
 
     torch runs these by loops that wait for what they send and for what they are sent at once. All others it runs off
     tables, where only what an action needs is waited for; so does this.
@@ -142,17 +149,17 @@ def _posting_ahead(stages: Sequence[_Stage], table: ActionTable, **how: Any) -> 
 Stage = TypeVar("Stage", bound=PipelineStage)
 
 _SCALE = 0.02
-"""Standard deviation of the noise: finite and small, as what trains is."""
+"""Standard deviation of the noise: finite and small, like the activations of a model in training."""
 
 
 def emulated_stage(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[Stage]:
-    """A subclass of this kind of stage that runs without its neighbours."""
+    """Subclass of a stage class whose stages run without neighbours."""
 
     class EmulatedStage(stage):  # type: ignore[misc, valid-type]
         """A stage with shapes from the plan and noise in place of its neighbours' messages."""
 
         def _recv_meta(self, src_stage: int) -> Any:
-            """Shapes that a neighbour would send: of its outputs, or of the gradients of its inputs."""
+            """Shapes that a neighbour stage would send: of its outputs, or of gradients of its inputs."""
             boundary_tensors = handed_on(plan, max(src_stage, self.stage_index), dtype)
             if src_stage < self.stage_index:
                 activations = described.extract_tensor_metas(boundary_tensors)
@@ -165,7 +172,9 @@ def emulated_stage(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[S
             """Send nothing: there is no receiver."""
 
         def _shape_inference(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
-            """Infer both at once, as torch before 2.13 does; stages of this rank pass their outputs on in `args`."""
+            """Infer shapes of inputs and outputs at once, as torch before 2.13 does; stages of this rank pass outputs
+            on in `args`.
+            """
             inputs = args or handed_on(plan, self.stage_index, dtype)
             self.inputs_meta = tuple(one.detach().to("meta") for one in inputs)
             with torch.no_grad():
@@ -178,18 +187,19 @@ def emulated_stage(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[S
 
         @torch.no_grad()
         def _create_noise(self, received: dict[int, tuple[Any, ...]]) -> None:
+            """Fill receive buffers with noise."""
             for info in chain.from_iterable(received.values()):
                 if isinstance(buffer := getattr(info, "buffer", None), Tensor):
                     buffer.normal_(std=_SCALE)
 
         def _prepare_forward_infra(self, *arguments: Any, **options: Any) -> Any:
-            """Buffers for activations, filled once for all steps."""
+            """Allocate buffers for received activations, filled with noise once for all steps."""
             answer = super()._prepare_forward_infra(*arguments, **options)
             self._create_noise(self.args_recv_info)
             return answer
 
         def _prepare_backward_infra(self, *arguments: Any, **options: Any) -> Any:
-            """Buffers for gradients, likewise."""
+            """Allocate buffers for received gradients, filled with noise once for all steps."""
             answer = super()._prepare_backward_infra(*arguments, **options)
             self._create_noise(self.grad_recv_info)
             return answer
@@ -198,8 +208,10 @@ def emulated_stage(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[S
 
 
 def handed_on(plan: Plan, into: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Empty tensors of the shapes that a stage receives for one microbatch: (B, S, D) for each sequence of a sample,
-    this rank's tokens, or its part of them with `sp`. Tensors whose gradient is sent back require one."""
+    """Empty tensors of the shapes that pipeline stage `into` receives for one microbatch. (B, S, D) for each sequence
+    of a sample, with this rank's tokens, or with `sp` its part of them. Tensors whose gradient is sent back require
+    one.
+    """
     layout, training, model = plan.layout, plan.training, plan.model
     parts, first = layout.cp * (layout.tp if layout.sp else 1), sum(layout.layers[:into])
     needs_gradient = frozen_parts(model, training).trained_before(first)
@@ -211,7 +223,9 @@ def handed_on(plan: Plan, into: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
 
 
 class PipelineAxis(Axis):
-    """Sums the gradients of what several stages hold: two copies of a tied matrix, on the first and the last one."""
+    """Pipeline parallelism: sums gradients of parameters that several stages hold, as the first and last a tied
+    matrix.
+    """
 
     @classmethod
     def is_used(cls, layout: Layout) -> bool:
@@ -233,7 +247,9 @@ class PipelineAxis(Axis):
 
     @with_values
     def _meet(self, stages: Sequence[int]) -> dist.ProcessGroup | None:
-        """A group of each place on the pipeline ranks that hold these stages; None where that is one rank."""
+        """Process group of the ranks that hold these pipeline stages, for each place on a stage; None if it is one
+        rank.
+        """
         layout = self.rank.layout
         of_rank = schedule_named(layout.schedule).stages_of_rank(layout.pp, layout.vpp)
         holding = [rank for rank in range(layout.pp) if {*map(int, of_rank[rank])} & {*stages}]

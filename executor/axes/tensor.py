@@ -44,7 +44,8 @@ from executor.models.transformer import Block, Projector, Transformer
 
 
 class OnItsTokens(ParallelStyle):
-    """The style of a matrix that is whole on every rank and applied to its tokens; its gradient is summed over ranks.
+    """Parallel style of a replicated matrix that each tensor rank applies to its tokens; its gradient is summed over
+    ranks. The matrix is given rows: PyTorch 2.11 cannot flatten a tensor that is split along its second axis.
 
     It is given rows: PyTorch 2.11 cannot flatten a tensor that is split along its second axis.
     """
@@ -65,8 +66,10 @@ class OnItsTokens(ParallelStyle):
 
 
 class OfHeads(ParallelStyle):
-    """Parallel style of modules with numbers for each head, along `heads_dim` (first by default): each rank has those
-    of its heads. Parameters that all heads share are whole, and their gradients are summed over the ranks."""
+    """Parallel style of modules with parameters for each head: each tensor rank has the parameters of its heads. They
+    are split along dim `heads_dim` (first by default). Parameters that all heads share are whole, and their gradients
+    are summed over the ranks.
+    """
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         for name, parameter in list(module.named_parameters()):
@@ -82,7 +85,7 @@ Change = Callable[[Any, DeviceMesh], Tensor]
 
 @dataclass(eq=False)
 class Hooked(ParallelStyle):
-    """A parallel style with a change to the module's input before it and a change to its output after it."""
+    """Parallel style that changes a module's input before, and its output after, another style applies."""
 
     style: ParallelStyle | None = None
     input_change: Change | None = None
@@ -101,14 +104,14 @@ class Hooked(ParallelStyle):
 
 
 def _placed(tensor: Tensor, mesh: DeviceMesh, placement: Placement) -> DTensor:
-    """A local tensor as a distributed one with this placement; a distributed tensor itself."""
+    """DTensor with this placement of a local tensor; a DTensor is returned unchanged."""
     if isinstance(tensor, DTensor):
         return tensor
     return DTensor.from_local(tensor, mesh, [placement], run_check=False)
 
 
 def for_all_heads(boundary: Placement) -> ParallelStyle:
-    """Style of an input that every head reads: whole on each rank, its gradient summed over the ranks' heads."""
+    """Parallel style of a module's input that every head reads: whole on each rank, its gradient summed over ranks."""
 
     def gather(tokens: Tensor, mesh: DeviceMesh) -> Tensor:
         replica = _placed(tokens, mesh, boundary).redistribute(placements=[Replicate()])
@@ -118,7 +121,7 @@ def for_all_heads(boundary: Placement) -> ParallelStyle:
 
 
 def gather_rows(tokens: Tensor, mesh: DeviceMesh) -> Tensor:
-    """Tokens (1, s / tp, h) → rows (s, h) on every tensor rank, as `split_columns` reads them."""
+    """Gather tokens (1, s / tp, h) of all tensor ranks into rows (s, h), as `split_columns` reads them."""
     rows = _placed(local(tokens).flatten(0, 1), mesh, Shard(0))
     return rows.redistribute(placements=[Replicate()])
 
@@ -131,12 +134,12 @@ def scatter_rows(sums: Tensor, mesh: DeviceMesh) -> Tensor:
 
 
 def split_columns() -> ParallelStyle:
-    """Style of a matrix that is split by columns: rows (s, h) → (1, s, this rank's columns)."""
+    """Parallel style of a matrix that is split by columns: rows (s, h) → (1, s, this rank's columns)."""
     return Hooked(ColwiseParallel(), output_change=lambda output, _: torch.unflatten(output, 0, (1, -1)))
 
 
 class TensorAxis(Axis):
-    """Splits every matrix of a slice over the tensor ranks, and the loss over the vocabulary."""
+    """Tensor parallelism on one rank: splits every matrix of a model slice, and the loss over the vocabulary."""
 
     @classmethod
     def is_used(cls, layout: Layout) -> bool:
@@ -154,7 +157,9 @@ class TensorAxis(Axis):
 def split_tensors(
     model: Transformer, mesh: DeviceMesh, *, sequence_parallel: bool, as_rows: bool = False
 ) -> None:
-    """Split every matrix of the slice over the tensor axis, in place.
+    """Split every matrix of a model slice over the tensor ranks, in place. Between the parallel regions activations are
+    whole, or with sequence parallelism split along the sequence; blocks that take one sequence at a time can treat its
+    tokens as rows of a matrix (`as_rows`).
 
     Between the parallel regions activations are whole, or with sequence parallelism split along the sequence: of blocks
     that take one sequence at a time also `as_rows` of a matrix (`executor.axes.tensor`).
@@ -190,50 +195,51 @@ def split_tensors(
 
 
 def _parallelize(module: nn.Module, mesh: DeviceMesh, plan: Styles) -> None:
-    """Split a module without sending anything: every rank keeps its slice of values that all have."""
+    """Apply parallel styles to a module without communication: each rank keeps its slice of values that all have."""
     parallelize_module(module, mesh, plan, src_data_rank=None)
 
 
 def _output(current: Any, desired: Any) -> ParallelStyle:
-    """Style of a module whose output is redistributed from its current placement."""
+    """Parallel style of a module whose output is redistributed from its current placement."""
     return PrepareModuleOutput(output_layouts=current, desired_output_layouts=desired)
 
 
 Styles = dict[str, ParallelStyle]
-"""Module of a block or slice → the style by which tensor ranks share it."""
+"""Name of a module in a block or model slice → the parallel style by which tensor ranks share it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """Placement of activations between the parallel regions of a slice, and the styles that follow from it."""
+    """Placement of activations between the parallel regions of a model slice, and the styles that follow from it."""
 
     boundary: Replicate | Shard
-    """Sharded along the sequence with sequence parallelism, else replicated."""
+    """Placement between regions: sharded along the sequence with sequence parallelism, else replicated."""
     as_rows: bool = False
-    """Whether collectives move rows of one sequence's matrix."""
+    """Whether collectives move tokens of one sequence as rows of a matrix."""
 
     @property
     def sequence_parallel(self) -> bool:
-        """Whether tensor ranks share the sequence between regions."""
+        """Whether tensor ranks share the sequence between parallel regions."""
         return isinstance(self.boundary, Shard)
 
     def entering(self, inputs: int = 1) -> ParallelStyle:
-        """Style of a module at which a region begins: its `inputs` are gathered."""
+        """Parallel style of a module at which a region begins: its `inputs` are gathered."""
         if self.as_rows:
             return Hooked(input_change=gather_rows)
         replicas = (Replicate(),) * inputs
         return PrepareModuleInput(input_layouts=(self.boundary,) * inputs, desired_input_layouts=replicas)
 
     def leaving(self, *, joined: bool) -> ParallelStyle:
-        """Style of the matrix at which a region ends; where sums of another region are joined to its, they stay
-        partial."""
+        """Parallel style of the matrix at which a region ends: its outputs are summed over the tensor ranks. Where they
+        are `joined` to another region's outputs first, they stay partial sums.
+        """
         if self.as_rows and not joined:
             sums = RowwiseParallel(output_layouts=Partial(), use_local_output=False)
             return Hooked(sums, output_change=scatter_rows)
         return RowwiseParallel(output_layouts=Partial() if joined else self.boundary)
 
     def embedding_plan(self, embedding: Embedding) -> Styles:
-        """Styles of the embedding, which is split by vocabulary."""
+        """Parallel styles of the embedding, which is split by vocabulary."""
         plan: Styles = {"tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=self.boundary)}
         if self.sequence_parallel:
             added = {"positions": embedding.positions, "types": embedding.types}
@@ -243,7 +249,7 @@ class Regions:
         return plan
 
     def projector_plan(self, projector: Projector) -> Styles:
-        """Split as an MLP, of one matrix the rows; images' features go to the ranks that have their places."""
+        """Parallel styles of the image projector: an MLP's two matrices, or a single matrix split by rows."""
         columns, replicated = projector.up is not None, Replicate()
         plan: Styles = {"projector.up": ColwiseParallel()} if columns else {}
         read = Shard(-1) if columns else replicated
@@ -253,7 +259,7 @@ class Regions:
         return plan
 
     def block_plan(self, block: Block) -> Styles:
-        """Styles of a block: matrices of each half split by columns, then by rows."""
+        """Parallel styles of a block: matrices of attention and MLP are split by columns, then by rows."""
         column = split_columns if self.as_rows else ColwiseParallel
         forked, joined = block.fork is not None, block.join is not None
         enter, leave = self.entering(), self.leaving(joined=joined)
@@ -296,7 +302,7 @@ class Regions:
         return plan
 
     def routed_plan(self, mixture: MoE) -> Styles:
-        """Each rank routes its part of every sequence, with an unsplit router and summed gradients."""
+        """Parallel styles of a MoE layer: each rank routes its part of every sequence, by an unsplit router."""
         own_tokens = Shard(1)
         plan: Styles = {
             "mlp.routed": PrepareModuleInputOutput(
@@ -314,7 +320,9 @@ class Regions:
         return plan
 
     def latent_plan(self, attention: LatentAttention) -> Styles:
-        """Split the matrices that make and join heads; every rank makes the latents of its part of the sequence."""
+        """Parallel styles of latent attention: matrices of heads are split, each rank computes latents of its
+        tokens.
+        """
         plan: Styles = {
             "attention.query": ColwiseParallel(input_layouts=self.boundary),
             "attention.key_value": ColwiseParallel(input_layouts=self.boundary),

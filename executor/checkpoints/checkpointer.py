@@ -1,4 +1,4 @@
-"""Saves checkpoints while training goes on, and resumes from them, on this plan or on another.
+"""Saves checkpoints while training goes on, and resumes runs from them, under the same plan or another.
 
 A save copies the state to host memory, which is all that training waits for; a thread with a gloo group of its own
 writes it. The state a run needs to go on bit for bit: weights, optimizer, random generators, and the step, from which
@@ -54,16 +54,16 @@ _POLL_SECONDS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The step at which a run resumed, and notes on it."""
+    """Where a run resumed: the step, and notes for people."""
 
     step: int
-    """Optimizer steps that are done; 0: from the beginning."""
+    """Optimizer steps that are done; 0 if training starts from the beginning."""
     notes: tuple[str, ...]
-    """Notes for a person: which checkpoint was loaded, which were broken and why."""
+    """Notes for people: which checkpoint was loaded, which were broken and why."""
 
 
 class Checkpointer:
-    """The checkpoints of one run; every rank makes one, right after its engine and before the first step."""
+    """Saves and loads the checkpoints of one run; every rank makes one, after its engine and before the first step."""
 
     def __init__(self, state: Saved, saving: Saving, data: str) -> None:
         self.state, self.saving, self.data = state, saving, data
@@ -73,10 +73,10 @@ class Checkpointer:
         self.saved: int | None = None
         """Step of the newest checkpoint that is on the disk."""
         self._read = ReadingClock()
-        """Time spent on reading files for their digests."""
+        """Bytes and seconds of reading files for their digests."""
         self._running: tuple[int, Future[Any]] | None = None
         self._save_begun = threading.Event()
-        """Set once the running save was reported."""
+        """Set once the running save has ended and `written` was called for it."""
         for noisy in ("torch.distributed.checkpoint", "torch.distributed.checkpoint._dist_wrapper"):
             logging.getLogger(noisy).setLevel(logging.CRITICAL)  # failures are worded here
 
@@ -120,7 +120,9 @@ class Checkpointer:
         alive: Callable[[], None] = lambda: None,
         written: Callable[[int, float, int], None] = lambda step, seconds, size: None,
     ) -> None:
-        """Begin to save the state after `step` steps; waits for the save before it, and raises what that raises.
+        """Begin to save the state after `step` steps, once the save before has ended; raises that save's error. Rank 0
+        calls `written` from the thread that writes, once the checkpoint is on the disk: step, seconds since training
+        went on, bytes.
 
         Rank 0 calls `written` from the thread that writes, once the checkpoint is on the disk: step, seconds since
         training went on, bytes.
@@ -145,14 +147,16 @@ class Checkpointer:
         future.add_done_callback(tell)
 
     def failed(self) -> bool:
-        """Whether the save that was begun last is known to have failed; ranks learn it at different times."""
+        """Whether the save that was begun last is known on this rank to have failed; ranks learn it at
+        different times.
+        """
         if self._running is None:
             return False
         _, future = self._running
         return future.done() and future.exception() is not None
 
     def wait(self, alive: Callable[[], None] = lambda: None) -> None:
-        """Wait until the last save is on the disk, and call `alive` meanwhile.
+        """Wait until the last save is on the disk, and call `alive` repeatedly meanwhile.
 
         Raises:
             RunError: it could not be written, by which rank and why; older checkpoints are as they were.
@@ -182,7 +186,7 @@ class Checkpointer:
         return RunError(headline, problems=_of_ranks(error))
 
     def _random(self) -> Contents:
-        """The states of this rank's random generators."""
+        """States of this rank's random generators, as contents of a checkpoint."""
         rank = f"{dist.get_rank():05}"
         states = {f"random.cpu.{rank}": unsplit(torch.get_rng_state())}
         if self.state.device.type == "cuda":
@@ -190,7 +194,7 @@ class Checkpointer:
         return states
 
     def _examine(self, step: int) -> tuple[list[str], Manifest | None]:
-        """Problems of a checkpoint, and its manifest; ranks divide the tensors and files among them."""
+        """Problems of the checkpoint of a step, and its manifest; ranks divide its tensors and files among them."""
         manifest, problems = None, []
         path = self.folder.at(step)
         try:
@@ -206,11 +210,12 @@ class Checkpointer:
         return rank_problems, manifest
 
     def _of_all_ranks(self, problems: Iterable[str]) -> list[str]:
+        """Problems that any rank has found, sorted, each once; every rank calls it."""
         everyone = gather_json(list(problems), self.group)
         return sorted({problem for found in everyone for problem in found})
 
     def _lacking(self, step: int, manifest: Manifest) -> Iterator[str]:
-        """Problems: tensors that this rank needs and a checkpoint of this run lacks."""
+        """Problems of a checkpoint of this run that lacks tensors which this rank needs."""
         if any(differences(manifest.progress, self.state.progress(step, self.data))):
             return iter(())
         contents = self.state.contents()
@@ -218,7 +223,7 @@ class Checkpointer:
         return lacking(manifest, contents, self.state.substitutes(contents), rows)
 
     def _load(self, step: int, manifest: Manifest) -> None:
-        """Fill weights, optimizer and, on the same layout, generators."""
+        """Fill weights and optimizer from the checkpoint of a step, and random generators if the layout is the same."""
         progress = self.state.progress(step, self.data)
         if different := list(differences(manifest.progress, progress)):
             raise InputError(
@@ -248,7 +253,7 @@ class Checkpointer:
         self._restore_random(generators, step)
 
     def _restore_random(self, generators: Contents, step: int) -> None:
-        """Restore the generators; where none was saved for this rank, seed them from its own seed and the step."""
+        """Restore the random generators; if none were saved for this rank, seed them from its own seed and the step."""
         if not generators:
             torch.manual_seed((torch.initial_seed() + step) % 2**63)
         for name, generator in generators.items():
@@ -259,7 +264,7 @@ class Checkpointer:
                 torch.set_rng_state(state)
 
     def _notes(self, step: int, manifest: Manifest, broken: list[tuple[int, list[str]]]) -> tuple[str, ...]:
-        """Notes on a resume for people; broken checkpoints are set aside."""
+        """Notes for people on a resume; renames the broken checkpoints."""
         notes = []
         for bad, problems in broken:
             aside = self._from_first_rank(partial(self.folder.set_aside, bad))
@@ -271,16 +276,17 @@ class Checkpointer:
         return tuple(notes) + tuple(changes(manifest.progress, self.state.progress(step, self.data)))
 
     def _from_first_rank(self, compute: Callable[[], Any]) -> Any:
-        """Call a function on rank 0 only; every rank gets its answer."""
+        """Call a function on rank 0 only, and return its result on every rank."""
         return json_from_first(compute() if dist.get_rank() == 0 else None, self.group)
 
 
 def _of_ranks(error: CheckpointException) -> list[Problem]:
+    """One problem for each rank on which a save or load failed, with its cause."""
     return [Problem(f"rank {rank}", _worded(failure[0])) for rank, failure in error.failures.items()]
 
 
 def _worded(error: BaseException) -> str:
-    """`[Errno 28] No space left on device: 'x'` → "x: no space left on device"."""
+    """Text of an error for people: `[Errno 28] No space left on device: 'x'` → "x: no space left on device"."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror.lower()}" if error.filename else error.strerror.lower()
     return f"{type(error).__name__}: {error}"

@@ -74,23 +74,23 @@ _SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
 class _OneCheckpoint:
-    """Methods of torch's storage classes in which an object for a single checkpoint does nothing."""
+    """Methods of torch's storage classes that do nothing in an object that serves a single checkpoint."""
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Do nothing: no other checkpoint comes."""
+        """Do nothing: this object serves no other checkpoint."""
 
     def prepare_local_plan(self, plan: Any) -> Any:
-        """Return the plan unchanged: it does not depend on the place of files."""
+        """Return the plan unchanged: it does not depend on where files are."""
         return plan
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Torch never has to guess this storage from a path."""
+        """False: torch never has to guess this storage class from a path."""
         return False
 
 
 class PieceWriter(_OneCheckpoint, StorageWriter):
-    """Writes one checkpoint: files of the ranks, then the manifest, then the name that makes it count."""
+    """Writes one checkpoint: a file of each rank, then the manifest, then the rename that marks it complete."""
 
     def __init__(self, folder: Folder, progress: Progress | RecommenderProgress, keep: int) -> None:
         self.folder, self.progress, self.keep = folder, progress, keep
@@ -98,22 +98,22 @@ class PieceWriter(_OneCheckpoint, StorageWriter):
         """Total bytes of all files, on the coordinator once they are written."""
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """The coordinator makes the folder; the others write only after it has planned."""
+        """Make the folder, on the coordinator; other ranks write only after it has planned."""
         if is_coordinator:
             self.folder.begin(self.progress.step)
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """A file for each rank."""
+        """Give each rank's plan the number of its file."""
         return [replace(plan, storage_data=rank) for rank, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write this rank's file. Raises OSError, as on a full disk."""
+        """Write this rank's file of the checkpoint. Raises OSError, as on a full disk."""
         written: Future[list[WriteResult]] = Future()
         written.set_result(self._write(plan, planner) if plan.items else [])
         return written
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """On the coordinator, when every rank has written."""
+        """Write the manifest and rename the folder, on the coordinator, when every rank has written its file."""
         all_results = chain.from_iterable(results)
         written: dict[MetadataIndex, SavedFile] = {one.index: one.storage_data for one in all_results}
         files = sorted({file.name: file for file in written.values()}.values(), key=lambda file: file.name)
@@ -135,6 +135,7 @@ class PieceWriter(_OneCheckpoint, StorageWriter):
         self.folder.keep(self.keep)
 
     def _write(self, plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
+        """Write this rank's planned pieces into its file; returns a result for each with the file's size and digest."""
         from safetensors import SafetensorError
         from safetensors.torch import save_file
 
@@ -159,7 +160,7 @@ class PieceWriter(_OneCheckpoint, StorageWriter):
 
 
 class PieceReader(_OneCheckpoint, StorageReader):
-    """Reads one checkpoint whose files were found intact."""
+    """Reads one checkpoint whose files are known to be intact."""
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path, self.manifest = path, manifest
@@ -170,7 +171,7 @@ class PieceReader(_OneCheckpoint, StorageReader):
         }
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """Torch's view of the manifest."""
+        """The manifest as torch's metadata of a checkpoint."""
 
         def stored(tensor: SavedTensor) -> TensorStorageMetadata:
             chunks = [_chunk(Box(piece.offsets, piece.sizes)) for piece in tensor.pieces]
@@ -180,10 +181,10 @@ class PieceReader(_OneCheckpoint, StorageReader):
         return Metadata({name: stored(tensor) for name, tensor in self.manifest.tensors.items()})
 
     def set_up_storage_reader(self, *args: Any, **kwargs: Any) -> None:
-        """Everything is known from the manifest."""
+        """Do nothing: the manifest says all that is needed."""
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Ranks read for themselves."""
+        """Return the plans unchanged: each rank reads for itself."""
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
@@ -206,7 +207,7 @@ class PieceReader(_OneCheckpoint, StorageReader):
 
 
 def key_of(name: str, offsets: Iterable[int]) -> str:
-    """`weights.head.weight@0,64`: a piece's name in its file."""
+    """Name of a piece in its file: tensor name and offsets, as `weights.head.weight@0,64`."""
     return f"{name}@{','.join(map(str, offsets))}"
 
 
@@ -215,6 +216,7 @@ def _key(index: MetadataIndex) -> str:
 
 
 def _slices(item: ReadItem) -> tuple[slice, ...]:
+    """Index of the part of a saved piece that one read needs."""
     ranges = zip(item.storage_offsets, item.lengths, strict=True)
     return tuple(slice(offset, offset + length) for offset, length in ranges)
 
@@ -229,18 +231,18 @@ def _system_error(error: Exception, path: Path) -> Exception:
 
 
 _SENT_BYTES = 1 << 26
-"""Bytes of a tensor that are sent at a time: data from host memory has a copy on the device meanwhile."""
+"""Bytes of a tensor that are sent at a time, as data in host memory are copied to the device for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One box of a tensor and its values here: `tensor` has the box's sizes."""
+    """One box of a tensor with its values on this rank; `tensor` has the box's sizes."""
 
     box: Box
     tensor: Tensor
 
     def rows_from(self, size: Sequence[int]) -> Piece | None:
-        """Part of this piece behind the last row of a tensor of `size`; None if nothing is."""
+        """Part of this piece behind the last row of a tensor of `size`; None if the piece ends before."""
         if not size or (skipped := max(0, size[0] - self.box.offsets[0])) >= self.box.sizes[0]:
             return None
         offsets = (self.box.offsets[0] + skipped, *self.box.offsets[1:])
@@ -256,10 +258,10 @@ class RankTensor:
     dtype: torch.dtype
     pieces: list[Piece] = field(default_factory=list)
     holders: dist.ProcessGroup | None = None
-    """The ranks that hold the same pieces; None: this one alone."""
+    """Ranks that hold the same pieces as this one; None if no other does."""
 
     def staged(self) -> RankTensor:
-        """A copy in host memory, which training does not change."""
+        """Copy of these pieces in host memory, which training does not change."""
         pieces = [Piece(piece.box, piece.tensor.detach().to("cpu", copy=True)) for piece in self.pieces]
         return RankTensor(self.shape, self.dtype, pieces)
 
@@ -268,18 +270,18 @@ Contents = dict[str, RankTensor]
 
 
 def unsplit(tensor: Tensor, holders: dist.ProcessGroup | None = None) -> RankTensor:
-    """The entry of a tensor that is whole on this rank, and on those that hold the `same`."""
+    """Checkpoint entry of a tensor that is whole on this rank, and on all ranks of `holders`."""
     box = Box((0,) * tensor.dim(), tuple(tensor.shape))
     return RankTensor(tuple(tensor.shape), tensor.dtype, [Piece(box, tensor.detach())], holders)
 
 
 class HostCopy(AsyncStager):
-    """Copies the state to host memory, all that training waits for."""
+    """Copies the state to host memory at a save, which is all that training waits for."""
 
     _synchronize_after_execute = False
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """Views → copies in host memory."""
+        """The contents of a checkpoint with all pieces copied to host memory."""
         return {name: held.staged() for name, held in state_dict.items()}
 
     def synchronize_staging(self) -> None:
@@ -290,46 +292,46 @@ class HostCopy(AsyncStager):
 
 
 class Saved(Protocol):
-    """The training state of a run, as it is saved and loaded."""
+    """Interface of the training state of a run that a checkpoint saves and loads."""
 
     @property
     def device(self) -> torch.device:
-        """Device of the state."""
+        """Device on which the state is."""
 
     def contents(self) -> Contents:
-        """Tensors of this rank, to be saved or filled; every rank calls it."""
+        """Tensors of this rank that a checkpoint saves or fills; every rank calls it."""
 
     def substitutes(self, contents: Contents) -> dict[str, str]:
-        """Names of tensors → those to load where a checkpoint lacks them."""
+        """Names of tensors → names of tensors to load where a checkpoint lacks the former."""
 
     def make_anew(self, contents: Contents) -> None:
-        """Give initial values to what this layout holds and no other needs, so that no checkpoint has it."""
+        """Set initial values of rows that this layout has and the checkpoint had not, as padding of a vocabulary."""
 
     def spread(self) -> None:
-        """Copy loaded `contents` to all places that hold the same; every rank calls it."""
+        """Copy loaded `contents` to all places that hold the same values; every rank calls it."""
 
     def reads_once(self, rate: float) -> bool:
-        """Whether one of the ranks that hold the same is to read it and send it, where each reads `rate` bytes/s."""
+        """Whether one rank should read and send what several hold, given that each rank reads `rate` bytes/s."""
 
     def progress(self, step: int, data: str) -> Progress | RecommenderProgress:
-        """The progress of the run after `step` steps on this data, as checkpoints keep it."""
+        """Progress of the run after `step` steps on this data, as checkpoints record it."""
 
 
 class SavePieces(DefaultSavePlanner):
-    """Plans to write every piece of this rank as one item."""
+    """Save planner that writes every piece of this rank as one item."""
 
     def __init__(self) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
 
     def create_local_plan(self) -> SavePlan:
-        """Plan to write all pieces of this rank; torch later drops replicas."""
+        """Plan to write all pieces of this rank; torch later drops pieces that another rank writes as well."""
         entries = self.state_dict.items()
         items = [_write_item(name, entry, piece) for name, entry in entries for piece in entry.pieces]
         self.plan = SavePlan(items)
         return self.plan
 
     def resolve_data(self, write_item: WriteItem) -> Tensor:
-        """The values of one item."""
+        """Values of the piece that one item writes."""
         entry: RankTensor = self.state_dict[write_item.index.fqn]
         for piece in entry.pieces:
             if piece.box.offsets == tuple(write_item.index.offset or ()):
@@ -338,7 +340,11 @@ class SavePieces(DefaultSavePlanner):
 
 
 class LoadPieces(DefaultLoadPlanner):
-    """Reads the saved boxes that overlap with this rank's pieces.
+    """Load planner that reads the saved boxes that overlap with this rank's pieces. `substitutes` maps a name to the
+    one to read where the checkpoint lacks it. A tensor may have grown or shrunk along its first dim since it was saved
+    (a vocabulary padded for other tensor ranks): `padding_rows` has the rows that it has now and had not then. All else
+    must be there, as nothing else gives it values. With `once` each item that several ranks want is read by one of them
+    and sent by `send`; these ranks share the bytes equally.
 
     `substitutes` maps a name to the one to read where the checkpoint lacks it. A tensor may have grown or shrunk along
     its first dim since it was saved (a vocabulary padded for other tensor ranks): `beyond` has the rows that it has now
@@ -350,9 +356,9 @@ class LoadPieces(DefaultLoadPlanner):
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
         self.substitutes, self.once = substitutes, once
         self._broadcasts: list[tuple[ReadItem, dist.ProcessGroup, int]] = []
-        """Reads to broadcast: item, group that needs it, and the rank of the group that reads it."""
+        """Reads to broadcast: item, group of ranks that needs it, and the rank of the group that reads it."""
         self._dealt: dict[dist.ProcessGroup, list[int]] = {}
-        """Bytes that each rank of a group reads for all."""
+        """Bytes that each rank of a group reads for the whole group so far."""
         self.contents: Contents = {}
         self.padding_rows: Contents = {}
         self.metadata: Metadata | None = None
@@ -360,11 +366,11 @@ class LoadPieces(DefaultLoadPlanner):
     def set_up_planner(
         self, state_dict: dict[str, Any], metadata: Metadata | None = None, is_coordinator: bool = False
     ) -> None:
-        """Take the contents to fill and the metadata of the checkpoint, from torch."""
+        """Take from torch the contents to fill and the metadata of the checkpoint."""
         self.contents, self.metadata = state_dict, metadata
 
     def create_local_plan(self) -> LoadPlan:
-        """Plan what this rank reads of a checkpoint that has it (`executor.checkpoints.contents`)."""
+        """Plan which parts of the saved pieces this rank reads; the checkpoint has all tensors that it needs."""
         assert self.metadata is not None
         items: list[ReadItem] = []
         for name, entry in self.contents.items():
@@ -382,7 +388,9 @@ class LoadPieces(DefaultLoadPlanner):
         return LoadPlan(items)
 
     def send(self, device: torch.device) -> None:
-        """Send what one of several ranks has read to the others, by way of a device; they call it together."""
+        """Broadcast items that one rank has read to the ranks that hold the same, by way of a device; all call it
+        together.
+        """
         for item, group, reader in self._broadcasts:
             target = self.resolve_tensor(item)
             rows = max(1, _SENT_BYTES * len(target) // max(1, target.nbytes)) if target.dim() else 0
@@ -393,7 +401,7 @@ class LoadPieces(DefaultLoadPlanner):
                     part.copy_(message)
 
     def _reads(self, item: ReadItem, entry: RankTensor) -> bool:
-        """Whether this rank reads an item; all ranks that hold the same decide alike."""
+        """Whether this rank reads an item; all ranks that hold the same pieces agree which of them reads it."""
         if not self.once or entry.holders is None:
             return True
         dealt = self._dealt.setdefault(entry.holders, [0] * dist.get_world_size(entry.holders))
@@ -403,11 +411,11 @@ class LoadPieces(DefaultLoadPlanner):
         return reader == dist.get_rank(entry.holders)
 
     def load_bytes(self, read_item: ReadItem, value: Any) -> None:
-        """Checkpoints hold tensors only: bytes would have to be unpickled."""
+        """Raise AssertionError: checkpoints hold tensors only, as bytes would have to be unpickled."""
         raise AssertionError("a checkpoint holds tensors only")
 
     def resolve_tensor(self, read_item: ReadItem) -> Tensor:
-        """Part of a piece that one read fills."""
+        """Part of one of this rank's pieces that a read fills."""
         index = read_item.dest_index.index
         assert index is not None
         target = self.contents[read_item.dest_index.fqn].pieces[index].tensor
@@ -417,19 +425,21 @@ class LoadPieces(DefaultLoadPlanner):
 
 
 def _write_item(name: str, entry: RankTensor, piece: Piece) -> WriteItem:
+    """Torch's write item for one piece of a named tensor."""
     properties = TensorProperties(dtype=entry.dtype)
     data = TensorWriteData(_chunk(piece.box), properties, torch.Size(entry.shape))
     return WriteItem(MetadataIndex(name, piece.box.offsets), WriteItemType.SHARD, tensor_data=data)
 
 
 def _chunk(box: Box) -> ChunkStorageMetadata:
+    """A box as torch's chunk metadata."""
     return ChunkStorageMetadata(offsets=torch.Size(box.offsets), sizes=torch.Size(box.sizes))
 
 
 def problems_of(
     manifest: Manifest, folder: Path, share: int, shares: int, clock: ReadingClock | None = None
 ) -> list[str]:
-    """Problems of tensors and files that differ from the manifest, one sentence each; `shares` readers divide them."""
+    """Sentences on tensors and files that differ from the manifest; `shares` readers divide them, this is `share`."""
     own_tensors = list(manifest.tensors.items())[share::shares]
     of_tensors = (_of_tensor(name, record, manifest) for name, record in own_tensors)
     problems = [f"{MANIFEST}: {problem}" for problem in of_tensors if problem]
@@ -442,7 +452,7 @@ def problems_of(
 def lacking(
     manifest: Manifest, contents: Contents, substitutes: Mapping[str, str], padded: int | None
 ) -> Iterator[str]:
-    """Sentences on what this rank needs and the checkpoint has not, or has in another shape.
+    """Sentences on tensors that this rank needs and the checkpoint lacks, or has in another shape.
 
     A tensor may have grown or shrunk along its first dim since it was saved, beyond `padded` rows: a vocabulary that is
     padded for other tensor ranks.
@@ -461,7 +471,8 @@ def lacking(
 
 
 def uncovered(shape: Sequence[int], boxes: Sequence[Box]) -> Box | None:
-    """A box of a tensor of this shape that none of these holds, the first in its memory; None where they cover it.
+    """The first box, in memory order, of a tensor of `shape` that none of `boxes` holds; None if they cover it. Cuts
+    the tensor along its first dim wherever a box begins or ends, and looks at each slice with the boxes that reach it.
 
     Cuts the tensor along its first dim wherever one begins or ends, and looks at each slice with those that reach it.
     """
@@ -481,6 +492,7 @@ def uncovered(shape: Sequence[int], boxes: Sequence[Box]) -> Box | None:
 
 
 def _of_tensor(name: str, tensor: SavedTensor, manifest: Manifest) -> str:
+    """Problem of a tensor's pieces in the manifest: outside it, in no file, or with a gap; empty if none."""
     for piece in tensor.pieces:
         ends = [first + size for first, size in zip(piece.offsets, piece.sizes, strict=False)]
         fits = len(piece.offsets) == len(piece.sizes) == len(tensor.shape)
@@ -493,6 +505,7 @@ def _of_tensor(name: str, tensor: SavedTensor, manifest: Manifest) -> str:
 
 
 def _of_file(file: SavedFile, path: Path, clock: ReadingClock | None) -> str:
+    """Problem of a file whose size or digest differs from the manifest; empty if none."""
     try:
         size = path.stat().st_size
         if size != file.size_bytes:
@@ -505,7 +518,9 @@ def _of_file(file: SavedFile, path: Path, clock: ReadingClock | None) -> str:
 
 
 def _of_pieces(index: int, manifest: Manifest, folder: Path) -> str:
-    """The first piece that the manifest has in an intact file and the file has not, or in another size."""
+    """Problem of the first piece that an intact file lacks or has in another size than the manifest says; empty if
+    none.
+    """
     from safetensors import SafetensorError, safe_open
 
     file = manifest.files[index].name
@@ -529,6 +544,6 @@ def _of_pieces(index: int, manifest: Manifest, folder: Path) -> str:
 
 
 def _range(offsets: Iterable[int], sizes: Iterable[int]) -> str:
-    """`[128:256, 0:64]`."""
+    """A box as text, such as `[128:256, 0:64]`."""
     parts = (f"{first}:{first + size}" for first, size in zip(offsets, sizes, strict=False))
     return f"[{', '.join(parts)}]"

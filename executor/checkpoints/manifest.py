@@ -1,4 +1,4 @@
-"""Folders of checkpoints, and the manifest that says what a checkpoint holds.
+"""Folders of checkpoints, and the manifest that says what each checkpoint holds.
 
 step-00000040/                 complete: it got this name after everything in it was on the disk
 .partial-step-00000060/        being written, or left by a run that was killed; never read
@@ -39,7 +39,7 @@ _HIDDEN = (".partial-step-*", ".deleting-step-*")
 
 
 class Folder:
-    """Checkpoints by their step. One process may change it; any may read."""
+    """A folder with the checkpoints of a run by step. One process may change it; any may read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -60,7 +60,7 @@ class Folder:
         return self.path / f".partial-step-{step:08}"
 
     def begin(self, step: int) -> Path:
-        """Make an empty folder to write into; what killed runs left is deleted."""
+        """Make an empty folder for the checkpoint of a step; folders that killed runs left are deleted."""
         self.path.mkdir(parents=True, exist_ok=True)
         for pattern in _HIDDEN:
             for left in self.path.glob(pattern):
@@ -77,11 +77,11 @@ class Folder:
         _sync(self.path)
 
     def abandon(self, step: int) -> None:
-        """Delete what a failed save wrote."""
+        """Delete the partial checkpoint that a failed save has written."""
         shutil.rmtree(self.partial(step), ignore_errors=True)
 
     def keep(self, newest: int) -> None:
-        """Delete all but the newest `newest` checkpoints."""
+        """Delete all complete checkpoints but the newest `newest`."""
         for step in self.complete()[newest:]:
             self.delete(step)
 
@@ -101,7 +101,7 @@ class Folder:
 
 
 def _sync(folder: Path) -> None:
-    """Flush a folder's names to the disk."""
+    """Flush a folder's list of names to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -116,7 +116,7 @@ Count = Annotated[int, Field(ge=0, le=10**15)]
 
 
 class SavedFile(Spec):
-    """One rank's file."""
+    """Manifest entry of one rank's file: name, bytes and digest."""
 
     name: Annotated[str, Field(pattern=r"^rank-\d{5,}\.safetensors$")]
     size_bytes: Count
@@ -124,25 +124,25 @@ class SavedFile(Spec):
 
 
 class SavedPiece(Spec):
-    """One box of a tensor."""
+    """Manifest entry of one box of a tensor, and the file that holds it."""
 
     offsets: tuple[Count, ...]
     sizes: tuple[Count, ...]
     file: Count
-    """Place in the list of files."""
+    """Index of the file in the manifest's list of files."""
 
 
 class SavedTensor(Spec):
-    """A tensor and the boxes it was saved in, which cover it without overlap."""
+    """Manifest entry of a tensor: type, shape and the boxes it was saved in, which cover it without overlap."""
 
     dtype: DtypeName
-    """The name torch has for the type."""
+    """Torch's name of the tensor's type."""
     shape: tuple[Count, ...]
     pieces: tuple[SavedPiece, ...]
 
 
 class Descent(Spec):
-    """Flags of a run that shape its loss curve."""
+    """Settings of a run that shape its loss curve: learning rate schedule, clipping, compilation."""
 
     peak: float
     """The largest learning rate; with `warm_up` and `decay` as in `executor.run_config`."""
@@ -151,11 +151,11 @@ class Descent(Spec):
     clip: float | None
     """Largest norm of a step's gradient."""
     compiled: bool
-    """Blocks went through `torch.compile`."""
+    """Whether blocks went through `torch.compile`."""
 
 
 def progress_fields(options: EngineOptions, step: int, data: str) -> dict[str, Any]:
-    """Fields of the progress of every family's run after `step` steps on this data."""
+    """Fields of a run's progress after `step` steps that all model families share."""
     rate = options.rate
     descent = Descent(**asdict(rate), clip=options.clip, compiled=options.compile)
     fields = {"step": step, "seed": options.seed, "learning_rate": rate.at(step)}
@@ -163,13 +163,13 @@ def progress_fields(options: EngineOptions, step: int, data: str) -> dict[str, A
 
 
 class AnyProgress(Spec):
-    """Progress of a run, and what must stay the same for it to resume; each family adds fields."""
+    """Progress of a run, and all settings that must stay the same for it to resume; each family adds fields."""
 
     step: Count
-    """Optimizer steps done."""
+    """Number of optimizer steps done."""
     seed: int
     learning_rate: float
-    """The learning rate of the step that comes next."""
+    """Learning rate of the step that comes next."""
     descent: Descent | None = None
     """Learning rate schedule and clipping; None in older checkpoints."""
     data: str
@@ -178,13 +178,13 @@ class AnyProgress(Spec):
     model: Spec
     training: Spec
     settled: ClassVar[tuple[str, ...]]
-    """Fields of the training job that must stay."""
+    """Fields of the training job that must be the same for a run to resume."""
     may_change: ClassVar[tuple[str, ...]]
-    """Fields of the training job that may change, and bend the loss curve."""
+    """Fields of the training job that may change at a resume, although they change the loss curve."""
 
     @property
     def split(self) -> str:
-        """How the model was split over ranks; generators and buffers go on only under the same."""
+        """How the model was split over ranks; random generators go on only under the same split."""
         raise NotImplementedError
 
 
@@ -218,7 +218,7 @@ class RecommenderProgress(AnyProgress):
 
 
 class Manifest(Spec):
-    """A whole checkpoint."""
+    """Record of a complete checkpoint: progress of the run, its tensors and its files."""
 
     schema_version: int = SCHEMA
     progress: Progress | RecommenderProgress
@@ -227,11 +227,11 @@ class Manifest(Spec):
 
 
 class BrokenError(Exception):
-    """Error: a checkpoint must not be loaded, with the file and what is wrong with it."""
+    """A checkpoint that must not be loaded; the text names the file and its problem."""
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
-    """Write and flush to the disk; call it when every other file is there."""
+    """Write the manifest and flush it to the disk; call this when every other file is there."""
     content = manifest.model_dump(mode="json")
     with (folder / MANIFEST).open("w", encoding="utf-8") as stream:
         json.dump({"sha256": _digest(content), "checkpoint": content}, stream)
@@ -240,7 +240,7 @@ def write_manifest(manifest: Manifest, folder: Path) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read a manifest.
+    """Read and verify the manifest in a checkpoint's folder.
 
     Raises:
         BrokenError: it is missing, changed, or no manifest.
@@ -272,7 +272,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def dtype_name(dtype: object) -> DtypeName:
-    """`torch.float32` → "float32"; states are of few types."""
+    """Name of a torch type in a manifest: `torch.float32` → "float32"."""
     for name in get_args(DtypeName):
         if str(dtype) == f"torch.{name}":
             return name  # type: ignore[no-any-return]  # get_args forgets that they are literals
@@ -281,14 +281,14 @@ def dtype_name(dtype: object) -> DtypeName:
 
 @dataclass(slots=True)
 class ReadingClock:
-    """Bytes that were read, and the seconds that reading took."""
+    """Bytes that were read from files, and the seconds that reading took."""
 
     size: int = 0
     seconds: float = 0.0
 
 
 def digest_of(path: Path, clock: ReadingClock | None = None) -> str:
-    """SHA-256 of a file, in hex; its reading is added to a clock."""
+    """SHA-256 of a file, in hex; the bytes and seconds of reading it are added to `clock`."""
     digest, buffer, clock = hashlib.sha256(), memoryview(bytearray(1 << 20)), clock or ReadingClock()
     with path.open("rb", buffering=0) as stream:
         while True:
@@ -302,7 +302,7 @@ def digest_of(path: Path, clock: ReadingClock | None = None) -> str:
 
 
 def differences(then: AnyProgress, now: AnyProgress) -> Iterable[str]:
-    """Reasons why a run cannot resume from another; the layout and what `changes` names may differ."""
+    """Sentences on why a run cannot resume from a saved one; the layout and fields that `changes` names may differ."""
     if type(then) is not type(now):
         yield "it holds a model of another kind"
         return
@@ -318,7 +318,7 @@ def differences(then: AnyProgress, now: AnyProgress) -> Iterable[str]:
 
 
 def changes(then: AnyProgress, now: AnyProgress) -> Iterable[str]:
-    """Differences from the saved run, other than the layout, that change its loss curve from here on."""
+    """Sentences on differences from the saved run, other than the layout, that change its loss curve from here on."""
     old, new = then.descent, now.descent
     if then.learning_rate != now.learning_rate:
         yield f"the learning rate was {then.learning_rate:g}, now it is {now.learning_rate:g}"
@@ -332,7 +332,7 @@ def changes(then: AnyProgress, now: AnyProgress) -> Iterable[str]:
 
 
 def _changed(then: AnyProgress, now: AnyProgress, names: Iterable[str]) -> Iterable[str]:
-    """Sentences on fields of the training job that are not what they were."""
+    """Sentences on fields of the training job that differ from the saved run's."""
     for name in names:
         earlier, later = getattr(then.training, name), getattr(now.training, name)
         if earlier != later:
@@ -340,11 +340,13 @@ def _changed(then: AnyProgress, now: AnyProgress, names: Iterable[str]) -> Itera
 
 
 def _schedule(descent: Descent) -> str:
+    """A learning rate schedule in words."""
     decay = "" if descent.decay is None else f", falling until step {descent.decay}"
     return f"{descent.peak:g} after {descent.warm_up} steps of warm-up{decay}"
 
 
 def _clipped(norm: float | None) -> str:
+    """A clipping norm in words; None is no clipping."""
     return "not clipped" if norm is None else f"clipped to a norm of {norm:g}"
 
 
@@ -353,10 +355,12 @@ def _compiled(compiled: bool) -> str:
 
 
 def _digest(content: Any) -> str:
+    """SHA-256 of JSON content, in hex."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _data(name: str) -> str:
+    """A run's data in words: a kind of built-in data, or the start of a digest."""
     words = {"text": "the built-in text", "random": "random tokens", "made-up": "made-up clicks"}
     return words.get(name, f"the data {name[:12]}")

@@ -45,7 +45,7 @@ Batch = TypeVar("Batch")
 
 
 class Ahead(Generic[Batch]):
-    """Items that `draw` makes of each number up to `last`, made one number ahead in a thread of its own.
+    """Batches that `draw` makes for each number up to `last`, each made in a thread while the one before is used.
 
     On a GPU `draw` runs on a stream of its own, which begins when the work before the last step is done, so that memory
     of a batch is not written to while a step may still read it.
@@ -60,7 +60,9 @@ class Ahead(Generic[Batch]):
         self._last: Batch | None = None
 
     def take(self, number: int) -> Batch:
-        """The batch of this number, which the current stream may use; waits until it is there. Draws the next."""
+        """The batch of this number, ready for the current stream; waits until it is drawn, and begins the next. Draws
+        the next.
+        """
         coming = self._next if self._next is not None and self._next[0] == number else self._begin(number)
         batch = coming[1].result()
         if self._stream is not None:
@@ -70,6 +72,7 @@ class Ahead(Generic[Batch]):
         return batch
 
     def _begin(self, number: int) -> tuple[int, Future[Batch]]:
+        """Begin to draw the batch of this number in the thread."""
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
         return number, self._pool.submit(self._on_stream, number)
@@ -80,22 +83,25 @@ class Ahead(Generic[Batch]):
 
 
 class SharedBatches:
-    """The sequences of this rank's replica: read once by those ranks that work on the same, one step ahead."""
+    """Batches of this rank's replica, read one step ahead by one of the ranks that work on the same sequences."""
 
     def __init__(self, batches: Batches, rank: Rank, num_stages: int, last: int) -> None:
         self._rank = rank
         self._needed = batches.tower is not None or not {0, num_stages - 1}.isdisjoint(rank.stages)
-        """Whether this rank has the first stage, which takes tokens, or the last, which takes their targets; behind a
-        vision tower another stage may take tokens."""
+        """Whether this rank has the first pipeline stage, which takes tokens, or the last, which takes their targets.
+        Behind a vision tower another stage may take tokens.
+        """
         self._reads = rank.place.tp == rank.place.cp == 0
         lengths = batches.training.sequences
         self._shapes = [(rank.share.sequences, length) for length in (*lengths, lengths[-1])]
         self._batches, self._ahead = batches, Ahead(self._read, rank.device, last)
         self._images = Ahead(self._see, rank.device, last) if batches.tower is not None else None
-        """Each rank that has the first stage draws its own."""
+        """Images that each rank with the first pipeline stage draws itself; None without a vision tower."""
 
     def take(self, step: int) -> tuple[Tensor, ...]:
-        """A replica's images behind a vision tower, else nothing, then what `_tokens` says."""
+        """Tensors of the replica's batch in step `step` (from 0): images if there is a vision tower, then those of
+        `_tokens`.
+        """
         tokens = self._tokens(step)
         if self._images is None:
             return tokens
@@ -103,7 +109,7 @@ class SharedBatches:
         return (self._images.take(step) if first else torch.empty(len(tokens[0]), 0), *tokens)
 
     def _tokens(self, step: int) -> tuple[Tensor, ...]:
-        """(B, S) tokens, of each sequence of a sample, and targets of the replica on the device; steps count from 0.
+        """Tokens of each sequence of a sample, (B, S), and targets of the replica, on the device; steps count from 0.
 
         Every rank of the job calls it. Stages that need neither get zeros.
         """
@@ -123,11 +129,12 @@ class SharedBatches:
         return tuple(part.view(shape) for part, shape in parts)
 
     def _read(self, step: int) -> Tensor:
-        """All tensors of the batch one after the other."""
+        """All token tensors of the batch of a step, read and flattened into one tensor on the device."""
         read = self._batches.tokens(step, self._rank.share.first, self._rank.share.last)
         return carried_to(self._rank.device, torch.cat([one.flatten() for one in read]))
 
     def _see(self, step: int) -> Tensor:
+        """Images of this rank's replica in a step, on the device."""
         share = self._rank.share
         return carried_to(self._rank.device, self._batches.images(step, share.first, share.last))
 
@@ -136,16 +143,16 @@ _BECOME_MASKS, _BECOME_OTHERS = 0.8, 0.9
 """Cumulative shares of masked tokens: those that become the mask token, then those that become a random token."""
 
 _IMAGES = 1
-"""Sets their draws apart from others of a sequence."""
+"""Number that separates the draws of images from other draws of a sequence."""
 
 _Windows = npt.NDArray[Any]
-"""(N, L + 1) tokens, L `_length`."""
+"""Windows of tokens, (N, L + 1), where L is `Batches._length`."""
 _Draw = Callable[[int, int, int], _Windows]
-"""(step, first, last) → the sequences of the global batch from `first` to `last` − 1."""
+"""(step, first, last) → windows of sequences `first` to `last` − 1 of the global batch."""
 
 
 class Batches:
-    """The sequences of a run, by step.
+    """The sequences on which a run trains, by step.
 
     `data` is `text` (a made-up one, byte by byte), `random`, or the path of a token folder.
 
@@ -166,9 +173,9 @@ class Batches:
         self.training, self.seed, self.vocabulary = training, seed, vocabulary
         self.encoder, self.tower = encoder, tower
         self._length = sum(training.sequences) - bool(training.target_length)
-        """Tokens of a window less one."""
+        """Tokens of a window, less one."""
         self.name = data
-        """Identifier of the tokens: the word, or the digest of the folder's tokens."""
+        """Identifier of the tokens: `text`, `random`, or the digest of the token folder."""
         if data == RANDOM:
             self._draw: _Draw = self._random_tokens
         elif data == TEXT:
@@ -185,7 +192,7 @@ class Batches:
             require_a_sequence(header.tokens, self._length, data)
 
     def slice(self, step: int, rank: int, ranks: int) -> tuple[Tensor, ...]:
-        """(B/ranks, S) inputs and targets of one data-parallel rank; steps count from 0.
+        """Inputs and targets, (B/ranks, S), of one data-parallel rank in a step; steps count from 0.
 
         Of an encoder-decoder tokens of the encoder and of the decoder, and the decoder's targets: it continues what the
         encoder has read (prefix language modelling: Raffel et al. 2019, 3.2.3), and begins with token 0.
@@ -194,13 +201,16 @@ class Batches:
         return self.between(step, rank * share, (rank + 1) * share)
 
     def between(self, step: int, first: int, last: int) -> tuple[Tensor, ...]:
-        """Inputs and targets of sequences `first` to `last` − 1 of the global batch, with images first if samples have
-        any."""
+        """Inputs and targets of sequences `first` to `last` − 1 of a step's global batch, after images if samples have
+        any.
+        """
         tokens = self.tokens(step, first, last)
         return tokens if self.tower is None else (self.images(step, first, last), *tokens)
 
     def images(self, step: int, first: int, last: int) -> Tensor:
-        """(B, images of a sample, C, X, X) noise as images are once normed; empty without a vision tower."""
+        """Images of sequences `first` to `last` − 1, (B, images of a sample, C, X, X), as noise; empty without a vision
+        tower.
+        """
         if self.tower is None:
             return torch.empty(last - first, 0)
         shape = (self.training.images or 1, self.tower.channels, self.tower.image, self.tower.image)
@@ -208,7 +218,7 @@ class Batches:
         return torch.from_numpy(np.stack([row.standard_normal(shape, dtype=np.float32) for row in rows]))
 
     def tokens(self, step: int, first: int, last: int) -> tuple[Tensor, ...]:
-        """Token inputs and targets; places of images hold no token and no target."""
+        """Token inputs and targets of sequences `first` to `last` − 1; places of images have no token and no target."""
         windows = self._draw(step, first, last).astype(np.int64)
         if self.encoder is not None:
             inputs, targets = self._masked(windows[:, :-1], step, first, self.encoder)
@@ -225,8 +235,10 @@ class Batches:
         return windows_tensor[:, :-1].contiguous(), windows_tensor[:, 1:].contiguous()
 
     def _masked(self, tokens: Ints, step: int, first: int, encoder: Encoder) -> tuple[Ints, Ints]:
-        """Mask as many tokens of every sequence as the spec says: eight of ten become the mask, one another token, one
-        stays (Devlin et al. 2018, section 3.1). Unmasked tokens have no target."""
+        """Mask the spec's share of tokens of every sequence; returns inputs and targets. Of ten masked tokens eight
+        become the mask token, one a random token and one stays (Devlin et al. 2018, section 3.1). Unmasked tokens have
+        no target.
+        """
         inputs, targets = tokens.copy(), np.full_like(tokens, NO_TARGET)
         length = tokens.shape[1]
         for row in range(len(tokens)):
@@ -242,14 +254,14 @@ class Batches:
         return inputs, targets
 
     def _of_text(self, step: int, first: int, last: int) -> _Windows:
-        """Draw windows from anywhere in the text."""
+        """Windows of the built-in text that begin anywhere."""
         draw = np.random.default_rng((self.seed, step))
         last_start = len(self._tokens) - self._length
         starts = draw.integers(0, last_start, self.training.global_batch)
         return self._windows(starts[first:last])
 
     def _of_folder(self, step: int, first: int, last: int) -> _Windows:
-        """Draw windows that lie side by side, each once an epoch, shuffled anew in every epoch."""
+        """Windows of a token folder that lie side by side, each once an epoch, shuffled anew in every epoch."""
         sequence = self._length
         count = (len(self._tokens) - 1) // sequence
         places = step * self.training.global_batch + np.arange(first, last, dtype=np.uint64)
@@ -266,11 +278,13 @@ class Batches:
         return windows
 
     def _random_tokens(self, step: int, first: int, last: int) -> _Windows:
+        """Windows of tokens drawn uniformly from the vocabulary."""
         draw = np.random.default_rng((self.seed, step))
         shape = (self.training.global_batch, self._length + 1)
         return draw.integers(0, self.vocabulary, shape)[first:last]
 
     def _windows(self, starts: Ints) -> _Windows:
+        """Windows of the tokens that begin at `starts`."""
         return np.stack([self._tokens[start : start + self._length + 1] for start in starts])
 
 
@@ -282,7 +296,7 @@ _MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
 def shuffled(positions: Positions, count: int, seed: tuple[int, ...]) -> Positions:
-    """(N,) positions below `count` → (N,) where a shuffle drawn from `seed` puts them; no two in the same place."""
+    """Places of `positions`, (N,) below `count`, in a shuffle drawn from `seed`; no two positions share a place."""
     half = max(1, -(-(count - 1).bit_length() // 2))
     keys = np.random.SeedSequence(seed).generate_state(_ROUNDS, np.uint64).astype(np.uint64)
     result = _network(positions.astype(np.uint64), np.uint64(half), keys)
@@ -292,7 +306,7 @@ def shuffled(positions: Positions, count: int, seed: tuple[int, ...]) -> Positio
 
 
 def _network(values: Positions, half: np.uint64, keys: Positions) -> Positions:
-    """A bijection of 2^(2·half) numbers."""
+    """Permute numbers below 2^(2·half) by a Feistel network with these round keys."""
     mask = (np.uint64(1) << half) - np.uint64(1)
     left, right = values >> half, values & mask
     for key in keys:
@@ -301,6 +315,7 @@ def _network(values: Positions, half: np.uint64, keys: Positions) -> Positions:
 
 
 def _mixed(values: Positions) -> Positions:
+    """Hash of 64-bit numbers: the finaliser of SplitMix64."""
     first, second = _MULTIPLIERS
     values = (values ^ (values >> np.uint64(30))) * first
     values = (values ^ (values >> np.uint64(27))) * second
@@ -314,19 +329,20 @@ _WORD_BITS, _PHRASE_BITS, _SHIPPED_PHRASES = 12, 13, 1 << 18
 
 @lru_cache(maxsize=1)
 def text_tokens() -> npt.NDArray[np.uint8]:
-    """Bytes of a made-up text, the same whatever machine, Python and numpy run: phrases of words of syllables.
+    """Bytes of the built-in text, the same on every machine: phrases of words of random syllables.
 
     Of 4,096 words and of 8,192 phrases those with low numbers come more often, about in inverse proportion to these, as
     words of languages do (Zipf 1949); some 4 MB, so that short runs never see a window twice.
     """
 
     def drawn(count: int, kind: int, bits: int) -> list[int]:
+        """`count` numbers below 2^bits, small ones more often; `kind` separates sequences of draws."""
         numbers = _mixed(np.arange(count, dtype=np.uint64) + np.uint64(kind << 32))
         limits = np.uint64(2) << (numbers % np.uint64(bits))
         return ((numbers >> np.uint64(8)) % limits).tolist()  # type: ignore[no-any-return]
 
     def joined(parts: list[str], kind: int, bits: int, separator: str) -> list[str]:
-        """2^bits texts of two or three of some parts."""
+        """2^bits texts, each of two or three of the parts."""
         count = 1 << bits
         lengths, places = (drawn(count, kind, 1), drawn(4 * count, kind + 1, (len(parts) - 1).bit_length()))
         ranges = [slice(4 * at, 4 * at + 2 + length) for at, length in enumerate(lengths)]

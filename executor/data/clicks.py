@@ -41,14 +41,14 @@ _STRENGTH = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Clicks:
-    """Samples of a step: what a recommender is trained on."""
+    """Samples of one step of a recommender: dense features, ids by table, and labels."""
 
     dense: Tensor
-    """(b, dense features)"""
+    """Dense features, (b, features)."""
     ids: Sequence[Bags]
     """Bags of ids by table, a bag for each sample."""
     labels: Tensor
-    """(b, tasks) 0 or 1."""
+    """Labels 0 or 1, (b, tasks)."""
 
     def to(self, device: torch.device) -> Clicks:
         """Copy of the clicks on a device."""
@@ -57,7 +57,7 @@ class Clicks:
 
 
 class MadeUpClicks:
-    """The samples of a run, by step; `jagged` lets the number of ids of a sample vary, down to none."""
+    """Random samples of a run, by step; `jagged` varies the number of ids of a sample, down to none."""
 
     name = "made-up"
 
@@ -66,15 +66,15 @@ class MadeUpClicks:
         self.tables = [model.classes[index] for index in model.class_of_table]
 
     def counted(self) -> list[list[int]]:
-        """No ids out of range."""
+        """Stray ids of each table: none."""
         return []
 
     def stray_sentences(self, of_ranks: Sequence[Sequence[Sequence[int]]]) -> list[str]:
-        """No notes: every id has a row."""
+        """Sentences on tables with stray ids: none, as every drawn id has a row."""
         return []
 
     def slice(self, step: int, rank: int, ranks: int) -> Clicks:
-        """The samples of one rank; steps count from 0."""
+        """Samples of one of `ranks` ranks in a step; steps count from 0."""
         share = self.global_batch // ranks
         first, last = rank * share, (rank + 1) * share
         draw = np.random.default_rng((self.seed, step))
@@ -90,7 +90,7 @@ class MadeUpClicks:
         )
 
     def ids(self, table: int, step: int, first: int, last: int) -> tuple[Ints, npt.NDArray[np.int32]]:
-        """(ids, how many each sample has) of one table, for the samples from `first` to `last` − 1."""
+        """Ids of one table for samples `first` to `last` − 1, and the number of ids of each sample."""
         spec = self.tables[table]
         draw = np.random.default_rng((self.seed, step, table))
         lengths = self._lengths(spec, draw)
@@ -100,6 +100,7 @@ class MadeUpClicks:
         return row_at(places[start:end], spec), lengths[first:last].astype(np.int32)
 
     def _lengths(self, spec: TableSpec, draw: np.random.Generator) -> Ints:
+        """Number of ids of each sample of the global batch for one table."""
         if self.jagged:
             longest = int(spec.pooling) if spec.combiner == "concat" else int(2 * spec.pooling)
             return draw.integers(0, longest + 1, self.global_batch)
@@ -107,7 +108,7 @@ class MadeUpClicks:
         return low + (draw.random(self.global_batch) < spec.pooling - low).astype(np.int64)
 
     def _worth(self, dense: Array, ids: Sequence[tuple[Ints, npt.NDArray[np.int32]]]) -> Array:
-        """(b,) of variance about 1: half of it the dense features', half the tables'."""
+        """Hidden worth of each sample, (b,), of variance about 1: half from dense features, half from tables."""
         worth = dense @ hidden_worth(np.arange(dense.shape[1]), -1, self.seed) / max(1, dense.shape[1]) ** 0.5
         for table, (values, lengths) in enumerate(ids):
             bag = np.repeat(np.arange(len(lengths)), lengths)
@@ -117,13 +118,13 @@ class MadeUpClicks:
 
 
 def row_at(places: Array, table: TableSpec) -> Ints:
-    """Shares of all accesses in [0, 1), the rows used most first → the rows that they fall on."""
+    """Rows of a table on which accesses fall: shares of all accesses, in [0, 1), count from the row used most."""
     rows = accesses_of(table).rows_for(places)
     return np.asarray(rows, dtype=np.int64).clip(0, table.rows - 1)
 
 
 def hidden_worth(rows: Ints, table: int, seed: int) -> Array:
-    """A number for each row, of mean 0 and variance 1, that follows from its place."""
+    """Hidden worth of each row of a table, of mean 0 and variance 1, which follows from seed, table and row."""
     with np.errstate(over="ignore"):
         mixed = (rows.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         mixed += np.uint64((table + 2) * 0xBF58476D1CE4E5B9 + seed * 0x94D049BB133111EB & (1 << 64) - 1)
@@ -142,16 +143,16 @@ _CHUNK = 1 << 24
 
 @dataclass(slots=True)
 class Strays:
-    """Ids of one table that it has no row for."""
+    """Ids of one table that it has no row for, counted, with the first of them."""
 
     count: int = 0
     first_id: int = 0
     sample: int = 0
-    """Row of the file, from 1, with the first stray id."""
+    """Row of the file, counted from 1, with the first stray id."""
 
 
 class RecordedClicks:
-    """The samples of a file, by step.
+    """Samples of a file of clicks, by step.
 
     Raises:
         InputError: no such file, a broken one, a model of other tables, or ids that no table has a row for where its
@@ -186,7 +187,7 @@ class RecordedClicks:
             raise InputError(f"{path}: it holds no sample")
 
     def slice(self, step: int, rank: int, ranks: int) -> Clicks:
-        """The samples of one rank; steps count from 0."""
+        """Samples of one of `ranks` ranks in a step; steps count from 0."""
         share = self.global_batch // ranks
         first = step * self.global_batch + rank * share
         samples = np.arange(first, first + share) % self.samples
@@ -210,11 +211,11 @@ class RecordedClicks:
         return Clicks(torch.from_numpy(numbers), bags, labels)
 
     def counted(self) -> list[list[int]]:
-        """Stray ids of each table so far on this rank: their count, and the row and id of the first."""
+        """Stray ids of each table so far on this rank: their number, and file row and value of the first."""
         return [[stray.count, stray.sample, stray.first_id] for stray in self.strays]
 
     def stray_sentences(self, of_ranks: Sequence[Sequence[Sequence[int]]]) -> list[str]:
-        """Sentences on tables with stray ids, from the counts of all ranks."""
+        """Sentences on tables with stray ids, given `counted()` of all ranks."""
         sentences = []
         counts = zip(*of_ranks, strict=True)
         for table, name, of_table in zip(self.tables, self.table_names, counts, strict=True):
@@ -230,7 +231,7 @@ class RecordedClicks:
         return sentences
 
     def _bags(self, table: int, ids: Ints, present: Bools, strays: Bools, samples: Ints) -> Bags:
-        """The ids of one table, those without a row on another one, which are counted."""
+        """Bags of one table's ids; stray ids are counted and mapped to rows as the table's `out_of_range` says."""
         spec, stray = self.tables[table], self.strays[table]
         if strays.any():
             at = int(strays.argmax())
@@ -241,7 +242,9 @@ class RecordedClicks:
         return Bags(torch.from_numpy(ids[present]), torch.from_numpy(present.astype(np.int32)))
 
     def _require_rows(self, ids: Ints, strays: Bools, samples: Ints) -> None:
-        """(b, tables) ids. Raises InputError where tables whose spec calls them mistakes have no row for some."""
+        """Raise InputError for stray ids, (b, tables), of tables whose spec says that these are mistakes. Raises
+        InputError where tables whose spec calls them mistakes have no row for some.
+        """
         problems = []
         for table, spec in enumerate(self.tables):
             places = np.flatnonzero(strays[:, table])
@@ -258,7 +261,7 @@ class RecordedClicks:
             )
 
     def _parsed(self, samples: Ints) -> tuple[Ints, Bools]:
-        """(fields, which categories are there) of lines of text."""
+        """Fields of these samples' lines of text, and which of their categories are not empty."""
         fields = np.zeros((len(samples), _FIELDS), dtype=np.int64)
         present = np.zeros((len(samples), CATEGORIES), dtype=np.bool_)
         with self.path.open("rb") as stream:
@@ -276,6 +279,7 @@ class RecordedClicks:
 
 
 def _numbers(line: list[bytes]) -> tuple[list[int], list[bool]]:
+    """Fields of one line of text as numbers, and which categories are not empty."""
     if len(line) != _FIELDS or line[0] not in (b"0", b"1"):
         raise ValueError("another number of fields")
     numbers = [int(field or b"0") for field in line[: 1 + NUMBERS]]
@@ -284,7 +288,7 @@ def _numbers(line: list[bytes]) -> tuple[list[int], list[bool]]:
 
 
 def _require_one_id(path: Path, model: RecommenderSpec) -> None:
-    """Raises InputError where tables are to get more ids of a sample than the file has."""
+    """Raise InputError where the plan expects more ids of a sample and table than the single id that a file has."""
     pooled = {one.name: one.pooling for one in model.classes if one.pooling > 1}
     text = "`pooling` says {:g} ids of a sample"
     if problems := [Problem(f"table `{name}`", text.format(ids)) for name, ids in pooled.items()]:
@@ -296,7 +300,9 @@ def _require_one_id(path: Path, model: RecommenderSpec) -> None:
 
 
 def _mapped(path: Path) -> npt.NDArray[Any]:
-    """(samples, 40) int32, read as they are used. Raises InputError."""
+    """Memory-mapped samples of a binary file, (samples, 40) int32; raises InputError for a broken file. Raises
+    InputError.
+    """
     size = path.stat().st_size
     if size % (4 * _FIELDS) or not size:
         raise InputError(f"{path}: {size} bytes are not samples of {4 * _FIELDS} bytes each")
@@ -304,7 +310,7 @@ def _mapped(path: Path) -> npt.NDArray[Any]:
 
 
 def _line_starts(path: Path) -> Ints:
-    """(lines + 1,) where each line begins, and the end."""
+    """Byte at which each line of a file begins, and the file's end, (lines + 1,)."""
     starts, at = [np.zeros(1, dtype=np.int64)], 0
     with path.open("rb") as stream:
         while chunk := stream.read(_CHUNK):

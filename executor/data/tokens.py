@@ -1,4 +1,4 @@
-"""Files of token IDs: how they are read, and how text is made into them.
+"""Token folders: how files of token IDs are read, and how text is made into them.
 
 A token folder has `tokens.bin`, little-endian unsigned numbers in a row, their header `tokens.json`, and a tokenizer.
 It appears under its name only when it is complete. `tokenizer.json` lies in it where it was made from byte pairs
@@ -32,7 +32,7 @@ from executor.checkpoints.manifest import digest_of
 HEADER, TOKENS, TOKENIZER = "tokens.json", "tokens.bin", "tokenizer.json"
 CHECKED = "checked.json"
 LARGE_BYTES = int(64 * MIB)
-"""A file that takes a moment to hash."""
+"""Files of at least this many bytes take a moment to hash, so that their check is remembered."""
 _DTYPES = {"uint16": "<u2", "uint32": "<u4"}
 _HINT = "meshwright tokens TEXT... -o FOLDER makes one"
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -41,7 +41,7 @@ Numbers = npt.NDArray[np.generic]
 
 
 class TokenHeader(Spec):
-    """The header of a token folder: type, vocabulary, number, digest of its tokens."""
+    """Header of a token folder: type, number, vocabulary and digest of its tokens."""
 
     schema_version: Literal[1] = 1
     dtype: Literal["uint16", "uint32"]
@@ -50,7 +50,7 @@ class TokenHeader(Spec):
     vocabulary: int = Field(gt=0)
     """Number of token IDs; every token is smaller."""
     tokenizer: Literal["bytes", "bpe"]
-    """Bytes of UTF-8 text, texts ended by a zero; or byte pairs, by `tokenizer.json`."""
+    """Tokenizer: `bytes` of UTF-8 text, each text ended by a zero, or byte pairs, as in `tokenizer.json`."""
     texts: int = Field(gt=0)
     text_bytes: int = Field(ge=0)
     sha256: Digest
@@ -63,12 +63,14 @@ class TokenHeader(Spec):
 
 
 def numpy_dtype(dtype: str) -> np.dtype[np.generic]:
-    """The numpy type of tokens on disk, whatever this machine's byte order."""
+    """Numpy type of tokens on disk, little-endian on every machine."""
     return np.dtype(_DTYPES[dtype])
 
 
 def read_header(folder: Path) -> TokenHeader:
-    """Read the header. Raises InputError where this is no token folder, or its files differ from the header."""
+    """Read a token folder's header; raises InputError if it has none, or its files differ from it. Raises InputError
+    where this is no token folder, or its files differ from the header.
+    """
     if not folder.is_dir():
         raise InputError(f"no token folder `{folder}`", hint=_HINT)
     path = folder / HEADER
@@ -93,7 +95,7 @@ def read_header(folder: Path) -> TokenHeader:
 
 
 def open_tokens(folder: Path, vocabulary: int) -> tuple[TokenHeader, Numbers]:
-    """The header, and the tokens as they lie on disk, read where they are looked at.
+    """Header of a token folder, and its tokens, memory-mapped.
 
     Raises:
         InputError: no token folder, a file of another size than its header says, or a vocabulary beyond the model's.
@@ -108,8 +110,8 @@ def open_tokens(folder: Path, vocabulary: int) -> tuple[TokenHeader, Numbers]:
 
 
 def require_whole(folder: Path, on_note: Callable[[str], None] = lambda note: None) -> None:
-    """Check that the tokens are those that were written. A large file is hashed once, and again when it was written to
-    since; of that `checked.json` beside it tells, where the folder can be written to.
+    """Check that the tokens of a folder have the digest in its header. A large file is hashed once, and again if it was
+    changed since; `checked.json` beside it records this where the folder can be written to.
 
     Raises:
         InputError: their digest is not the header's, or what `read_header` raises.
@@ -133,30 +135,32 @@ def require_whole(folder: Path, on_note: Callable[[str], None] = lambda note: No
 
 
 def _checked(folder: Path) -> Any:
-    """The record of the last hash; None where there is none."""
+    """Size, time and digest of a folder's tokens when they were hashed last; None if there is no record."""
     with suppress(OSError, ValueError, RecursionError):
         return json.loads((folder / CHECKED).read_text("utf-8"))
     return None
 
 
 def require_a_sequence(tokens: int, sequence: int, name: str) -> None:
-    """Raise InputError where there is not even one sequence with its targets."""
+    """Raise InputError where tokens are too few for a single sequence with its targets."""
     if tokens <= sequence:
         need = f"one sequence of {sequence} and its targets"
         raise InputError(f"`{name}` has {tokens} tokens, too few for {need}")
 
 
 END = "<|end|>"
-"""Ends every text."""
+"""Token that ends every text."""
 BYTES = 256
 MAX_BYTE_PAIRS = 1 << 20
-"""Entries of a vocabulary: four times the largest that people train with."""
+"""Largest vocabulary of byte pairs that is accepted: four times the largest in use."""
 _LARGEST_BYTES = int(256 * MB)
 _MADE_ANEW = "it is not what meshwright tokens --bpe writes: make the folder again"
 
 
 def learn_pairs(texts: Iterator[str], vocabulary: int) -> Any:
-    """Learn a tokenizer with the `tokenizers` package. Raises InputError for an impossible vocabulary."""
+    """Learn a byte-pair tokenizer from texts with the `tokenizers` package; raises InputError for an impossible
+    vocabulary. Raises InputError for an impossible vocabulary.
+    """
     if vocabulary <= BYTES:
         reason = f"{BYTES} are bytes, and one ends a text"
         raise InputError(f"{vocabulary} is no vocabulary of byte pairs: {reason}")
@@ -177,7 +181,7 @@ def learn_pairs(texts: Iterator[str], vocabulary: int) -> Any:
 
 
 def read_pairs(path: Path) -> Any:
-    """The tokenizer that a token folder keeps.
+    """Read the byte-pair tokenizer that a token folder keeps.
 
     Raises:
         InputError: it is missing, or not what `learn_pairs` and its `save` leave.
@@ -207,13 +211,13 @@ def read_pairs(path: Path) -> Any:
 
 
 def _is_merge(pair: tuple[Any, ...], vocabulary: Container[str]) -> bool:
-    """Whether an entry is a merge of two entries."""
+    """Whether a pair is two entries of the vocabulary whose concatenation is an entry."""
     words = len(pair) == 2 and all(isinstance(part, str) for part in pair)
     return words and all(entry in vocabulary for entry in (*pair, "".join(pair)))
 
 
 def _around(library: Any, model: Any) -> Any:
-    """A byte-pair tokenizer over bytes around a model of the pairs."""
+    """Tokenizer over bytes of UTF-8 around a model of byte pairs."""
     tokenizer = library.Tokenizer(model)
     tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = library.decoders.ByteLevel()
@@ -222,6 +226,7 @@ def _around(library: Any, model: Any) -> Any:
 
 
 def _library() -> Any:
+    """The `tokenizers` package; raises InputError if it is not installed."""
     try:
         import tokenizers
         import tokenizers.decoders
@@ -236,13 +241,13 @@ def _library() -> Any:
 
 
 _NARROW = 1 << 16
-"""Tokens of a vocabulary up to here take two bytes, beyond it four."""
+"""Largest vocabulary whose tokens take two bytes; tokens of larger ones take four."""
 _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class _Encoder:
-    """An encoder of text as token numbers."""
+    """Encoder of text files as token numbers."""
 
     kind: Literal["bytes", "bpe"]
     vocabulary: int
@@ -253,7 +258,7 @@ class _Encoder:
 def make_tokens(
     texts: Sequence[Path], folder: Path, *, pairs: int | None = None, like: Path | None = None
 ) -> TokenHeader:
-    """Write `folder`, whole or not at all.
+    """Make a token folder from text files; it appears complete or not at all.
 
     Folders among `texts` stand for every file in them, by name. `pairs` is the size of a vocabulary of byte pairs to
     learn from the texts; `like` a token folder whose tokenizer to use; else a token is a byte.
@@ -274,7 +279,7 @@ def make_tokens(
 
 
 def _write(files: Sequence[Path], encoder: _Encoder, folder: Path) -> TokenHeader:
-    """Write every file of a token folder and flush it to the disk."""
+    """Write every file of a token folder, and flush the tokens to the disk."""
     dtype: Literal["uint16", "uint32"] = "uint16" if encoder.vocabulary <= _NARROW else "uint32"
     digest, count = hashlib.sha256(), 0
     with (folder / TOKENS).open("wb") as stream:
@@ -303,7 +308,7 @@ def _write(files: Sequence[Path], encoder: _Encoder, folder: Path) -> TokenHeade
 
 
 def _files(texts: Sequence[Path]) -> list[Path]:
-    """The text files of these paths, in order; one error names all that are missing or no text."""
+    """Text files of these paths, in order; one error names all that are missing or no text."""
     files: list[Path] = []
     for text in texts:
         files += sorted(path for path in text.rglob("*") if path.is_file()) if text.is_dir() else [text]
@@ -316,7 +321,7 @@ def _files(texts: Sequence[Path]) -> list[Path]:
 
 
 def _obstacle(path: Path) -> str:
-    """Why a file is no text; empty where it is."""
+    """Reason why a file is not text; empty if it is."""
     if is_pipe(path):
         return "it is no file, and texts are read more than once"
     try:
@@ -330,6 +335,7 @@ def _obstacle(path: Path) -> str:
 
 
 def _encoder(files: Sequence[Path], pairs: int | None, like: Path | None) -> _Encoder:
+    """Encoder by bytes, by byte pairs learnt from the files, or by the tokenizer of token folder `like`."""
     if pairs is not None and like is not None:
         raise InputError("byte pairs are learnt or taken from another folder, not both")
     if pairs is not None:
@@ -347,6 +353,8 @@ def _encoder(files: Sequence[Path], pairs: int | None, like: Path | None) -> _En
 
 
 def _by_pairs(tokenizer: Any) -> _Encoder:
+    """Encoder by a byte-pair tokenizer."""
+
     def encode(path: Path) -> Iterator[Sequence[int]]:
         for lines in _lines(path):
             yield tokenizer.encode(lines).ids
@@ -357,7 +365,9 @@ def _by_pairs(tokenizer: Any) -> _Encoder:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """The whole lines of a file, about a mebibyte at a time. Raises InputError where it is not UTF-8."""
+    """Yield the lines of a file, about a mebibyte at a time; raises InputError if it is not UTF-8. Raises InputError
+    where it is not UTF-8.
+    """
     try:
         with path.open(encoding="utf-8", newline="") as stream:
             while lines := stream.readlines(_CHUNK):

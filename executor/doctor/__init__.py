@@ -1,1 +1,1 @@
-"""Looks at every device and link before a job: which one is slower than the others, or than the plan assumes."""
+"""Examines every device and link before a job, for devices slower than the others, or than the plan assumes."""

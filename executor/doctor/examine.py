@@ -37,24 +37,26 @@ OF_PAIRS = (LINK, LATENCY)
 
 
 class Reading(Spec):
-    """Times of one check on one process or a pair of processes."""
+    """Times of one check, on one process or a pair of processes."""
 
     check: str
     ranks: tuple[int, ...]
-    """Rank of the process, or both ranks of the pair."""
+    """Rank of the process, or both ranks of a pair."""
     seconds: tuple[float, ...]
-    """The least of each pass: what else runs on a machine only adds."""
+    """Shortest seconds of each pass, as other load on a machine only adds time."""
     work: float
-    """FLOPs, bytes or calls in these seconds."""
+    """FLOPs, bytes or calls done in each of these times."""
 
     @property
     def shortest(self) -> float:
-        """The fastest pass: other load on the machine only adds time."""
+        """Seconds of the fastest pass, as other load on the machine only adds time."""
         return min(self.seconds)
 
     @property
     def noise(self) -> float:
-        """Relative distance of the shortest time from its value on an empty machine.
+        """Noise of this reading: relative distance of the lower quartile of its passes from the shortest. It estimates
+        how far the shortest is from its value on an idle machine: other load makes passes longer by any amount, which
+        would inflate a standard deviation, but a minimum with close neighbours is the device's own speed.
 
         The lower quartile tells: others on a machine make passes longer by any amount, and would make a deviation of
         all passes as large, but a least that the next ones are near to is what the device does.
@@ -73,46 +75,46 @@ class HostFacts(Spec):
     cores: int
     """Cores that the process may use."""
     free_bytes: int
-    """Free bytes on the device, or on the host the process's share of free memory."""
+    """Free bytes on the device; on a CPU the process's share of the host's free memory."""
     clock: float | None = None
-    """Hz of the device now; None where nobody says."""
+    """Clock of the device now, in Hz; None if unknown."""
     load: float = 0.0
-    """Processes that want a core of the host, on average over a minute."""
+    """Average number of processes that wanted a core of the host in the last minute."""
 
 
 class Examination(Spec):
-    """Everything that was measured."""
+    """Facts of all hosts, readings of all checks, and wrong results of devices."""
 
     backend: str
     hosts: tuple[HostFacts, ...]
-    """In the order of ranks."""
+    """Facts of each rank's host, in the order of ranks."""
     readings: tuple[Reading, ...]
     wrong: tuple[results.WrongResult, ...] = ()
     seconds: float = 0.0
     """Seconds that the examination took."""
 
     def of(self, check: str) -> list[Reading]:
-        """The readings of one check."""
+        """Readings of one check on all processes or pairs."""
         return [reading for reading in self.readings if reading.check == check]
 
 
 def noise_of(readings: Sequence[Reading]) -> float:
-    """The noise width of a check: that of the median reading."""
+    """Noise of a check: the median of its readings' noise."""
     return statistics.median(reading.noise for reading in readings)
 
 
 SLOW_SHARE = 0.1
-"""Slower by less than this share is not reported: it is no reason to replace a node."""
+"""Devices slower than the median by at most this share are not reported, as that is no reason to replace a node."""
 NOISE_WIDTHS = 3.0
 _CALM = 0.15
-"""Slower by more than this share can be seen on a calm machine."""
+"""Smallest relative slowness that can be seen on a machine calm enough."""
 ALL = "all ranks"
 BETWEEN_NODES = " between nodes"
-"""Added to a check of a pair on two hosts."""
+"""Suffix of the name of a check of pairs on two hosts."""
 _NEAR_HALF = 1.4826
 """Standard deviations of a normal distribution per half-width of its middle half."""
 _FEWEST_PAIRS = 2
-"""Slow pairs of a rank from which on it is the rank that is slow, where it has no other."""
+"""Fewest pairs of a rank that must all be slow for the rank itself to be reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,23 +122,23 @@ class Finding:
     """One problem that the examination found."""
 
     who: str
-    """ "rank 2 (gpu17)", "ranks 0-3", "all ranks"."""
+    """Ranks in words: "rank 2 (gpu17)", "ranks 0-3", "all ranks"."""
     ranks: tuple[int, ...]
-    """Empty: all of them."""
+    """Ranks that the problem concerns; empty for all ranks."""
     check: str
     share: float
-    """How much slower or less: 0.3 is 30 %."""
+    """How much slower, or how much less: 0.3 is 30 %."""
     than: str
-    """ "the median", "the plan assumes"; empty: its result is wrong."""
+    """Measure of comparison: "the median", "the plan assumes"; empty if a result is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """One check over all processes."""
+    """One check over all processes: typical and worst value, and the value that the plan assumes."""
 
     check: str
     typical: float
-    """Work in a second, of the median; seconds of a check of calls; bytes, Hz, cores of facts."""
+    """Value of the median: work per second; seconds for checks of calls; bytes, Hz or cores for facts."""
     worst: float
     worst_of: str
     noise: float | None
@@ -147,14 +149,14 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """The checks and findings of an examination."""
+    """Checks and findings of an examination."""
 
     checks: tuple[Judged, ...]
     findings: tuple[Finding, ...]
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was found."""
+        """Whether the examination has no findings."""
         return not self.findings
 
 
@@ -165,13 +167,13 @@ class Assumptions:
     seconds: Mapping[str, float]
     """Predicted seconds by check."""
     bytes_needed: float
-    """Memory of the fullest rank."""
+    """Predicted memory of the fullest rank, in bytes."""
     known: bool
-    """Whether the constants were calibrated on this device; then slower than these is a finding."""
+    """Whether the plan's constants were calibrated on this device, so that a slower device is a finding."""
 
 
 def judge(seen: Examination, plan: Assumptions | None = None) -> Judgement:
-    """Judge everything that was measured."""
+    """Compare all readings and facts of an examination with one another, and with what a plan assumes."""
     checks: list[Judged] = []
     findings = [_finding(one.ranks, one.check, 1.0, seen, than="") for one in seen.wrong]
     for check, readings in _by_check(seen).items():
@@ -215,12 +217,12 @@ def is_calm(seen: Examination) -> bool:
 
 
 def _median(values: Sequence[float]) -> float:
-    """The lower of the middle two: of two processes the faster one is the measure."""
+    """Lower median: of two processes the faster one is the measure."""
     return statistics.median_low(values)
 
 
 def _slow(readings: Sequence[Reading], hosts: Sequence[HostFacts]) -> list[tuple[Reading, float]]:
-    """Slow readings of one check, and by what share of the median of their kind."""
+    """Slow readings of one check, each with its relative slowness to the median of its kind."""
     kinds: dict[tuple[str, ...], list[Reading]] = {}
     for reading in readings:
         kinds.setdefault(_kind(reading, hosts), []).append(reading)
@@ -236,12 +238,12 @@ def _slow(readings: Sequence[Reading], hosts: Sequence[HostFacts]) -> list[tuple
 
 
 def _spread(shares: Sequence[float]) -> float:
-    """The standard deviation of ordinary readings, from their median absolute deviation."""
+    """Standard deviation of ordinary readings, estimated by the median absolute deviation from 1."""
     return _median([abs(share - 1) for share in shares]) * _NEAR_HALF
 
 
 def _by_check(seen: Examination) -> dict[str, list[Reading]]:
-    """Readings by check, with pairs on two hosts apart."""
+    """Readings by check, with pairs on two hosts as a check of their own."""
     by_check: dict[str, list[Reading]] = {}
     for check in (*OF_RANKS, *OF_PAIRS):
         for reading in seen.of(check):
@@ -251,20 +253,21 @@ def _by_check(seen: Examination) -> dict[str, list[Reading]]:
 
 
 def _kind(reading: Reading, hosts: Sequence[HostFacts]) -> tuple[str, ...]:
-    """The kind of a reading, whose members are compared: the same devices."""
+    """Names of a reading's devices; only readings with equal names are compared."""
     return tuple(sorted(hosts[rank].device for rank in reading.ranks))
 
 
 def _finding(
     ranks: tuple[int, ...], check: str, share: float, seen: Examination, *, than: str = "the median"
 ) -> Finding:
+    """A finding about these ranks."""
     return Finding(who=_who(ranks, seen), ranks=ranks, check=check, share=share, than=than)
 
 
 def _of_pairs(
     check: str, readings: Sequence[Reading], slow: Sequence[tuple[Reading, float]], seen: Examination
 ) -> Iterator[Finding]:
-    """Ranks all of whose pairs are slow, then slow pairs that these do not explain."""
+    """Findings: ranks all of whose pairs are slow, then slow pairs without such a rank."""
     shares = {reading.ranks: share for reading, share in slow}
     members = sorted({rank for pair in shares for rank in pair})
     slow_ranks = []
@@ -280,6 +283,7 @@ def _of_pairs(
 
 
 def _who(ranks: Sequence[int], seen: Examination) -> str:
+    """Ranks and their hosts in words."""
     if not ranks:
         return ALL
     hosts = list(dict.fromkeys(seen.hosts[rank].host for rank in ranks))
@@ -290,6 +294,7 @@ def _who(ranks: Sequence[int], seen: Examination) -> str:
 def _judged(
     check: str, readings: Sequence[Reading], noise: float, assumed: float | None, seen: Examination
 ) -> Judged:
+    """Summary of one check over all readings."""
     worst = max(readings, key=lambda reading: reading.shortest)
     typical = _median([reading.shortest for reading in readings])
     return Judged(
@@ -303,12 +308,12 @@ def _judged(
 
 
 def _rate(check: str, work: float, seconds: float) -> float:
-    """The reported value: seconds of a call or a small message, else work in a second."""
+    """Reported value of a time: seconds of a call or a small message, else work per second."""
     return seconds / work if check.startswith((LAUNCH, LATENCY)) else work / seconds
 
 
 def _facts(hosts: Sequence[HostFacts]) -> dict[str, list[float]]:
-    """Facts of hosts by name, with one value for each rank; more is better."""
+    """Facts of hosts, of which more is better: name → value of each rank."""
     facts: dict[str, list[float]] = {"free memory": [float(one.free_bytes) for one in hosts]}
     clocks = [one.clock for one in hosts if one.clock is not None]
     if len(clocks) == len(hosts):
@@ -317,6 +322,7 @@ def _facts(hosts: Sequence[HostFacts]) -> dict[str, list[float]]:
 
 
 def _fact(name: str, values: Sequence[float], needed: float | None, seen: Examination) -> Judged:
+    """Summary of one fact of hosts; `needed` is the value that the plan needs."""
     rank, typical = values.index(min(values)), statistics.median_high(values)
     worst, worst_of = values[rank], _who((rank,), seen)
     return Judged(check=name, typical=typical, worst=worst, worst_of=worst_of, noise=None, assumed=needed)
@@ -326,7 +332,7 @@ _LONGEST_SECONDS = 300.0
 
 
 def examine(processes: int, *, device: str) -> Examination:
-    """Measure `processes` processes of this machine, or those of the job if the environment has RANK.
+    """Examine `processes` devices of this machine, or those of the job if the environment has RANK.
 
     `device`: `cpu` or `cuda`. Started by torchrun or in a SLURM job that sets RANK, this process is that rank, and
     every one of them gets what all found.
@@ -343,6 +349,7 @@ def examine(processes: int, *, device: str) -> Examination:
 
 
 def _as_rank(processes: int, kind: str) -> Examination:
+    """Examine as one rank of a job that is already started."""
     from executor.doctor.measuring import examine_here
 
     ranks = int(os.environ["WORLD_SIZE"])
@@ -359,7 +366,7 @@ _PAIR = 2
 
 
 def assumptions_of(plan: Plan) -> Assumptions:
-    """Seconds of products, copies and messages as the plan's profile has them, and the memory of its fullest rank.
+    """Seconds of each check that the plan's profile predicts, and the memory of its fullest rank.
 
     A plan over several pools of GPUs, each with a profile of its own, says only what memory it needs.
     """

@@ -36,30 +36,34 @@ from executor.microbenchmarks.stopwatch import Stopwatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Sizes and repetitions of every check."""
+    """Sizes and repetitions of every check of the examination."""
 
     dtype: torch.dtype
     side: int
-    """Rows, columns and inner dimension of the product."""
+    """Rows, columns and inner dimension of the matrix product."""
     copied_bytes: int
     places: int
-    """Pairs of buffers that are copied in turn: on a CPU some pages are slower than others as long as they are kept."""
+    """Number of buffer pairs that are copied in turn, as on a CPU some pages are slower for as long as they
+    are kept.
+    """
     launches: int
-    """Kernels of one timed call."""
+    """Kernel launches in one timed call."""
     small_bytes: int
     large_bytes: int
     small_repeats: int
     large_repeats: int
     passes: int
-    """How often everything is measured; the least of each counts, and how far they are apart is the noise."""
+    """Passes over all checks; the shortest time counts, and the spread of passes is the noise."""
     pairs_at_once: int | None
-    """Pairs that talk at the same time; None: all, as in training. Processes of a CPU would wait for its cores."""
+    """Pairs that talk at the same time; None: all. Processes of a CPU would wait for its cores. Processes of a CPU
+    would wait for its cores.
+    """
     budget_seconds: float
-    """For the repetitions of one check in a pass."""
+    """Seconds for the repetitions of one check in a pass."""
 
 
 def sizes_of(device: str) -> Sizes:
-    """Sizes for a kind of device: `cpu` or `cuda`."""
+    """Sizes of checks for a kind of device: `cpu` or `cuda`."""
     fields = yaml.safe_load((files("executor.doctor") / "sizes.yaml").read_text(encoding="utf-8"))[device]
     return Sizes(**fields | {"dtype": getattr(torch, fields["dtype"])})
 
@@ -68,7 +72,7 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 def rounds_of_pairs(ranks: int) -> list[Pairs]:
-    """Neighbours, then two rounds of other pairs, so that the slow member of a slow pair is met again with others.
+    """Rounds of pairs of ranks: neighbours, then two rounds of other pairs, so that the slow rank of a pair shows.
 
     0-1 2-3 …, then 1-2 3-4 … round the end, then each with the one half the way round; no pair twice.
     """
@@ -88,25 +92,25 @@ def rounds_of_pairs(ranks: int) -> list[Pairs]:
 
 
 def batched(pairs: Pairs, at_once: int | None) -> list[Pairs]:
-    """The pairs of a round in batches of `at_once`; None: all together."""
+    """Pairs of a round in batches of `at_once` pairs; one batch of all pairs if None."""
     size = at_once or max(1, len(pairs))
     return [pairs[first : first + size] for first in range(0, len(pairs), size)]
 
 
 Call = Callable[[], object]
 Wrap = Callable[[str, tuple[int, ...], Call], Call]
-"""Replacement of a timed call, given its check and ranks; tests slow devices and links with it."""
+"""Function that replaces a timed call, given its check and ranks; tests use it to slow devices and links."""
 Times = dict[tuple[str, tuple[int, ...]], list[float]]
-"""Check and ranks → the least time of each pass."""
+"""(check, ranks) → shortest seconds of each pass."""
 RankChecks = dict[tuple[str, tuple[int, ...]], tuple[Call, str]]
-"""Timed call and clock of each check that this rank does alone."""
+"""Timed call, and name of the clock that times it, for each check that this rank does alone."""
 _MAX_LOOKS, _AGREEING = 6, 3
 """Most rounds of measuring, and how many rounds in a row must agree. If a device looks slow or a process is noisy,
 everything is measured again until they do; passes add up."""
 
 
 def as_it_is(check: str, ranks: tuple[int, ...], call: Call) -> Call:
-    """Time the call itself."""
+    """Return the timed call unchanged."""
     return call
 
 
@@ -133,7 +137,7 @@ def examine_here(device: torch.device, wrap: Wrap = as_it_is) -> readings.Examin
 def _one_pass(
     watch: Stopwatch, sizes: Sizes, rank_checks: RankChecks, wrap: Wrap, seconds: Times, *, turned: bool
 ) -> None:
-    """Add the least time of every check of this rank, and of the pairs that it is the first of.
+    """Add the shortest time of every check of this rank, and of the pairs in which it comes first.
 
     With `turned`, the pairs of a round come in the other order: one that follows a slow one looks slow itself.
     """
@@ -148,7 +152,7 @@ def _one_pass(
 
 
 def _gathered(device: torch.device, sizes: Sizes, seconds: Times, took: float) -> readings.Examination:
-    """Gather the readings of all ranks on every rank."""
+    """Examination with the readings of all ranks, gathered on every rank."""
     work = {
         readings.MATMUL: 2.0 * sizes.side**3,
         readings.MEMORY: 2.0 * sizes.copied_bytes,
@@ -174,6 +178,7 @@ def _gathered(device: torch.device, sizes: Sizes, seconds: Times, took: float) -
 
 
 def _rank_checks(device: torch.device, sizes: Sizes, wrap: Wrap) -> RankChecks:
+    """Checks that this rank does alone: matrix product, memory copy, kernel launches."""
     rank = (dist.get_rank(),)
     side = (sizes.side, sizes.side)
     left, right = (torch.randn(side, device=device).to(sizes.dtype) for _ in range(2))
@@ -202,7 +207,7 @@ def _rank_checks(device: torch.device, sizes: Sizes, wrap: Wrap) -> RankChecks:
 def _with_partner(
     watch: Stopwatch, sizes: Sizes, pairs: Pairs, wrap: Wrap
 ) -> list[tuple[str, tuple[int, ...], float]]:
-    """Seconds of one-way messages with this round's partner; the first of the two reports them."""
+    """Seconds of one-way messages with this rank's partner in `pairs`; the first rank of a pair reports them."""
     rank = dist.get_rank()
     measured: list[tuple[str, tuple[int, ...], float]] = []
     for pair in pairs:
@@ -220,6 +225,7 @@ def _with_partner(
 
 
 def _facts(device: torch.device) -> readings.HostFacts:
+    """Facts of this rank's host and device."""
     on_gpu = device.type == "cuda"
     sharing = int(os.environ.get("LOCAL_WORLD_SIZE", dist.get_world_size()))
     free = torch.cuda.mem_get_info(device)[0] if on_gpu else psutil.virtual_memory().available // sharing
@@ -235,7 +241,7 @@ def _facts(device: torch.device) -> readings.HostFacts:
 
 
 def _clock(device: torch.device) -> float | None:
-    """Clock of a GPU in Hz, where its library tells it; None on a CPU, whose virtual cores do not report it."""
+    """Clock of a GPU in Hz; None if its library does not tell, and on a CPU."""
     if device.type != "cuda":
         return None
     try:

@@ -27,25 +27,25 @@ from torch import Tensor
 from executor.pinned import carried_to
 
 _RUN = 64
-"""Rows that are added one after the other to a row's gradient."""
+"""Rows that are added one after another to a row's gradient; longer sums are made of sums of this many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bags:
-    """Jagged ids: the first `lengths[0]` values are those of the first bag, and so on."""
+    """Ids of several bags, jagged: the first `lengths[0]` values are those of the first bag, and so on."""
 
     values: Tensor
-    """(N,) int64 row numbers."""
+    """Row numbers, (N,) int64, of all bags."""
     lengths: Tensor
-    """(bags,) int32 values of each bag."""
+    """Number of values of each bag, (bags,) int32."""
 
     @property
     def offsets(self) -> Tensor:
-        """(bags + 1,) where each bag begins, and the end."""
+        """Index in `values` at which each bag begins, and the end, (bags + 1,)."""
         return F.pad(self.lengths.cumsum(0, dtype=torch.int64), (1, 0))
 
     def bag_of_value(self) -> Tensor:
-        """(N,) number of the bag that each value is in."""
+        """Number of the bag that each value is in, (N,)."""
         bags = torch.arange(len(self.lengths), device=self.values.device)
         return bags.repeat_interleave(self.lengths, output_size=len(self.values))
 
@@ -54,7 +54,9 @@ class Bags:
         return Bags(carried_to(device, self.values), carried_to(device, self.lengths))
 
     def split(self, ways: int) -> list[Bags]:
-        """Value v goes to part v mod `ways` as v div `ways`; every part has all bags, in their order."""
+        """Divide values over `ways` parts: value v goes to part v mod `ways` as v div `ways`; each part has
+        all bags.
+        """
         if ways == 1:
             return [self]
         part = self.values % ways
@@ -65,12 +67,12 @@ class Bags:
         return list(map(Bags, values, lengths.to(torch.int32)))
 
     def masked(self, mask: Tensor) -> Bags:
-        """(N,) bool → the values that are wanted, in the bags they were in."""
+        """Bags that keep only the values where `mask`, (N,) bool, is true."""
         lengths = self.bag_of_value()[mask].bincount(minlength=len(self.lengths))
         return Bags(self.values[mask], lengths.to(torch.int32))
 
     def concatenated(self, per_sample: int) -> Bags:
-        """Convert bags of samples into `per_sample` bags for each sample, with one value in each.
+        """Bags of samples as `per_sample` bags for each sample, with at most one value in each.
 
         Raises:
             ValueError: a sample has more values than that.
@@ -82,37 +84,37 @@ class Bags:
 
 
 def cut(tensor: Tensor, sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
-    """Parts of these sizes, one after another along a dim."""
+    """Parts of a tensor of these sizes, one after another along `dim`."""
     return torch.split(tensor, list(sizes), dim)
 
 
 def joined(parts: list[Bags]) -> Bags:
-    """The bags of several, one after another."""
+    """One Bags of all bags in `parts`, in order."""
     return Bags(torch.cat([bags.values for bags in parts]), torch.cat([bags.lengths for bags in parts]))
 
 
 def pooled(weights: Tensor, bags: Bags) -> Tensor:
-    """(bags, D) sum of the rows of each bag, added in the order of its values."""
+    """Sum of the rows of each bag, (bags, D), added in the order of its values."""
     return F.embedding_bag(bags.values, weights, bags.offsets, mode="sum", include_last_offset=True)
 
 
 @dataclass(frozen=True, slots=True)
 class RowGradients:
-    """Gradients of the rows that a batch uses."""
+    """Gradients of the embedding rows that a batch uses."""
 
     rows: Tensor
-    """(U,) row numbers, rising."""
+    """Row numbers, (U,), ascending."""
     values: Tensor
-    """(U, D)"""
+    """Gradient of each row, (U, D)."""
 
     def pieces(self, max_rows: int) -> list[RowGradients]:
-        """Split into pieces of at most `max_rows` rows each, one empty piece if there are no rows."""
+        """Pieces of at most `max_rows` rows each; one empty piece if there are no rows."""
         parts = (torch.split(tensor, max(max_rows, 1)) for tensor in (self.rows, self.values))
         return [RowGradients(rows, values) for rows, values in zip(*parts, strict=True)]
 
 
 def row_gradients(bags: Bags, gradients: Tensor) -> RowGradients:
-    """(bags, D) gradients of what was looked up → of each row, added in the order of bags and values.
+    """Gradient of each row, given those of the bags' sums, (bags, D), added in the order of bags and values.
 
     Sorting makes it a lookup, too: of the bags that each row is in. So the sum has one order on every device.
     """
@@ -130,7 +132,7 @@ def row_gradients(bags: Bags, gradients: Tensor) -> RowGradients:
 
 
 def _pooled_in_runs(weights: Tensor, bags: Bags) -> Tensor:
-    """(bags, D) sum of the rows of each bag, `_RUN` at a time, then of these sums, in fp32 between.
+    """Sum of the rows of each bag, (bags, D): sums of `_RUN` rows in fp32, then sums of these.
 
     A GPU adds the rows of a bag one after the other: a row that half of a batch uses would take longer than all others.
     """
@@ -145,61 +147,61 @@ def _pooled_in_runs(weights: Tensor, bags: Bags) -> Tensor:
 
 
 WAYS = 32
-"""Rows of a set: the lanes of a warp, which probe it at once."""
+"""Rows of a cache set: the lanes of a warp, which look through a set at once."""
 
 
 @dataclass(slots=True)
 class LookupCounts:
-    """Counts of lookups and hits."""
+    """Counts of lookups in a cache of rows, of hits, and of rows and bytes fetched."""
 
     lookups: int = 0
     hits: int = 0
     """Lookups whose row was on the device when the batch came."""
     fetched: int = 0
-    """Rows that came from host memory, each once a batch."""
+    """Rows that were copied from host memory, each once a batch."""
     up_bytes: int = 0
 
     @property
     def hit_ratio(self) -> float:
-        """Share of lookups whose row was there."""
+        """Share of lookups whose row was on the device when the batch came."""
         return self.hits / max(self.lookups, 1)
 
     @property
     def kept_ratio(self) -> float:
-        """Share of lookups that copied no row up; repeated ids of a batch share one copy."""
+        """Share of lookups that caused no copy of a row; repeated ids of a batch share one copy."""
         return 1 - self.fetched / max(self.lookups, 1)
 
 
 class Rows(Protocol):
-    """A whole embedding table behind a cache: a tensor in host memory, or an object that is indexed like one."""
+    """Interface of an embedding table below a cache: a tensor in host memory, or an object indexed like a tensor."""
 
     @property
     def shape(self) -> Sequence[int]:
-        """(rows, width)"""
+        """Shape of the table: (rows, width)."""
 
     @property
     def dtype(self) -> torch.dtype:
         """Type of the table's elements."""
 
     def __getitem__(self, rows: Tensor, /) -> Tensor:
-        """(n,) rows in host memory → (n, D)"""
+        """Vectors, (n, D), of the rows with these numbers, (n,) in host memory."""
 
 
 class HottestRows:
-    """Rows that stay on the device for good."""
+    """Cache of a fixed set of a table's rows on the device."""
 
     def __init__(self, table: Rows, rows: Tensor, device: torch.device) -> None:
-        """Keep rows (F,), each once, of a table (R, D) on a device."""
+        """Keep the rows with these numbers, (F,), each once, of a table (R, D) on a device."""
         self.table = table
         ordered = rows.sort().values
         self.row_ids = ordered.to(device)
         self.holds_first_rows = not len(ordered) or int(ordered[-1]) == len(ordered) - 1
-        """Whether these are the first rows of the table."""
+        """Whether the cached rows are the first rows of the table."""
         self.vectors = table[ordered].to(device)
         self.counts = LookupCounts()
 
     def look_up(self, bags: Bags) -> Tensor:
-        """Bags of ids on the device → (bags, D) sums of their vectors."""
+        """Sum of the rows of each bag, (bags, D), with rows missing from the cache fetched from the table."""
         ids, held_rows = bags.values, len(self.row_ids)
         slots, hit = ids, ids < held_rows
         if not self.holds_first_rows:
@@ -218,17 +220,17 @@ class HottestRows:
 
 
 class CachedSets:
-    """Sets of ways, from which the least used rows are evicted."""
+    """Set-associative cache of a table's rows on the device, from which the least used rows are evicted."""
 
     def __init__(
         self, table: Rows, rows: int, policy: Literal["lru", "lfu"], device: torch.device, ways: int = WAYS
     ) -> None:
-        """Allocate room for `rows` rows of a table (R, D), in whole sets."""
+        """Allocate a cache of `rows` rows of a table (R, D), in whole sets of `ways` rows."""
         self.table = table
         self.sets, self.ways, self.policy = max(1, rows // ways), ways, policy
         self.tags = torch.full((self.sets, ways), -1, dtype=torch.int64, device=device)
         self.last_use = torch.full((self.sets, ways), -1, dtype=torch.int64, device=device)
-        """When each way was used last, or how often its row."""
+        """Batch in which each way was last used (`lru`), or number of uses of its row (`lfu`)."""
         table_rows, width = table.shape
         self.vectors = torch.zeros(self.sets * ways, width, dtype=table.dtype, device=device)
         self.use_counts = torch.zeros(table_rows if policy == "lfu" else 0, dtype=torch.int64, device=device)
@@ -236,7 +238,9 @@ class CachedSets:
         self._now = 0
 
     def look_up(self, bags: Bags) -> Tensor:
-        """Bags of ids on the device → (bags, D) sums of their vectors; missing rows are admitted for the next batch."""
+        """Sum of the rows of each bag, (bags, D); rows missing from the cache are fetched, and admitted for later
+        batches.
+        """
         self._now += 1
         ids = bags.values
         rows, places, times = torch.unique(ids, return_inverse=True, return_counts=True)
@@ -256,7 +260,9 @@ class CachedSets:
         return pooled(vectors, Bags(places, bags.lengths))
 
     def _admit(self, rows: Tensor, sets: Tensor, priority: Tensor, vectors: Tensor) -> None:
-        """Admit each row in place of the least used way of its set; the most used rows of a set come first."""
+        """Put each row in place of the least used way of its set, if it is used more; most used rows of a set
+        go first.
+        """
         order = priority.argsort(descending=True, stable=True)
         order = order[sets[order].argsort(stable=True)]
         rows, sets, priority, vectors = rows[order], sets[order], priority[order], vectors[order]
@@ -273,7 +279,7 @@ class CachedSets:
 
 
 def fetched(table: Rows, rows: Tensor, counts: LookupCounts) -> Tensor:
-    """Rows of the table below, copied to the device of their ids."""
+    """Rows of the table below a cache, copied to the device of their numbers, and counted."""
     vectors = table[rows.cpu()]
     counts.fetched += len(rows)
     counts.up_bytes += vectors.nbytes
@@ -281,6 +287,6 @@ def fetched(table: Rows, rows: Tensor, counts: LookupCounts) -> Tensor:
 
 
 def scattered(rows: Tensor, sets: int) -> Tensor:
-    """The set of each row: neighbours lie in sets far apart (multiplicative hashing, Knuth)."""
+    """Set of each row in a cache of `sets` sets; neighbouring rows lie far apart (multiplicative hashing, Knuth)."""
     mixed = (rows * 0x9E3779B97F4A7C1 >> 20) & 0x7FFFFFFF
     return mixed % sets

@@ -75,21 +75,21 @@ from executor.timing import Carried, Passes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPart:
-    """Objects that the offloaded blocks of a rank share."""
+    """Link, buffers and drive that all offloaded blocks of a rank share."""
 
     link: HostLink
     at_once: bool
-    """Whether a block is updated as soon as its gradients are there; else once the norm of all is known."""
+    """Whether a block is updated as soon as its gradients are complete; if not, once the global norm is known."""
     incoming: Staging
-    """Gradients on their way to those on the host."""
+    """Staging buffers for gradients that are copied to host memory."""
     outgoing: Staging
-    """Updated weights on their way to the device."""
+    """Staging buffers for updated weights that are copied to the device."""
     drive: Drive | None
     """Drive for optimizer states; None keeps them in host memory."""
 
 
 class StatesOnHost(FlatParameters):
-    """A block whose fp32 weights and moments are in host memory, where the CPU updates them."""
+    """Flat buffers of a block whose fp32 weights and moments are in host memory, where the CPU updates them."""
 
     resident = False
 
@@ -97,11 +97,11 @@ class StatesOnHost(FlatParameters):
         self.host = host
         self._seen: set[int] = set()
         self.passes_done = 0
-        """Backward passes of this step that are over."""
+        """Backward passes through this block that are over in this step."""
         self._reduced = False
         self._update: Future[None] | None = None
         self.when_passed: Callable[[], None] = lambda: None
-        """Called when all gradients of a backward pass have come."""
+        """Called when all gradients of one backward pass through the block have been accumulated."""
         super().__init__(parameters, *args, **kwargs)
         self._updater = HostOptimizer(
             self.optimizer, [self.shard], kwargs["make"], host.drive, weights=self._masters_apart
@@ -109,7 +109,7 @@ class StatesOnHost(FlatParameters):
 
     @property
     def _masters_apart(self) -> bool:
-        """Whether the fp32 master weights are a copy for the update alone."""
+        """Whether the fp32 master weights are a copy used by the update alone, not the weights of the passes."""
         return True
 
     def _share(self) -> tuple[nn.Parameter, Tensor]:
@@ -123,32 +123,32 @@ class StatesOnHost(FlatParameters):
             self._reduced = True
 
     def load(self) -> None:
-        """Begin to copy the weights to the device: here they always are."""
+        """Do nothing: the weights of this block are always on the device (streamed blocks override this)."""
 
     def await_weights(self) -> None:
-        """Have all computations that follow wait for the weights."""
+        """Do nothing: the weights of this block are always on the device (streamed blocks override this)."""
 
     def drop(self) -> None:
-        """Free the weights on the device: here they stay."""
+        """Do nothing: the weights of this block stay on the device (streamed blocks override this)."""
 
     def down(self) -> None:
-        """After a backward pass: here they stay until the last."""
+        """Do nothing: gradients stay on the device until the update (streamed blocks override this)."""
 
     def update(self) -> None:
-        """Begin the update: all gradients of the step are there."""
+        """Reduce the gradients and begin the update, when all gradients of the step are complete."""
         self.settle()
         self.reduce()
         self.begin_update()
 
     def begin_update(self) -> None:
-        """Send the gradient down and have the CPU update the share, unless it does already."""
+        """Copy the gradient to host memory and have the CPU update this rank's share, unless that has begun."""
         if self._update is None:
             slot = self.host.incoming.take(self.shard.numel())
             slot.arrival = self.host.link.down(slot.buffer, self.share_gradient)
             slot.reader = self._update = self.host.link.on_host(partial(self._on_host, slot))
 
     def finish_update(self) -> None:
-        """Wait for the update, bring the weights up, forget the gradients."""
+        """Wait for the CPU's update, copy the weights to the device, and clear the gradients."""
         assert self._update is not None
         self._update.result()
         self.spread()
@@ -170,26 +170,26 @@ class StatesOnHost(FlatParameters):
         self.gather_group()
 
     def _updated_weights(self) -> Tensor:
-        """The updated share, which is about to be copied."""
+        """This rank's updated fp32 share, counted as read from the drive if it is there."""
         self._updater.read_weights_again()
         return self.shard.detach()
 
     def host_tensors(self) -> Iterator[Tensor]:
-        """Tensors in host memory beside the link's buffers."""
+        """Tensors of this block in host memory that are not buffers of the link."""
         return self._updater.host_tensors()
 
     def _clear_gradients(self) -> None:
         self.gradients.zero_()
 
     def _on_host(self, slot: Slot) -> None:
-        """Runs in the host's thread."""
+        """Update this rank's share with the gradient in `slot`; runs in the host's thread."""
         slot.arrival.on_host()
         self.shard.grad = slot.buffer
         self._updater.step()
         self.shard.grad = None
 
     def end_pass(self) -> None:
-        """End a backward pass in which some parameters got no gradient."""
+        """End a backward pass in which some parameters of the block got no gradient."""
         if self._seen:
             self._pass_done()
 
@@ -202,21 +202,25 @@ class StatesOnHost(FlatParameters):
             self._pass_done()
 
     def _pass_done(self) -> None:
+        """Count a finished backward pass through the block and call `when_passed`."""
         self._seen.clear()
         self.passes_done += 1
         self.when_passed()
 
 
 def fp32_weights(link: HostLink, drive: Drive | None, elements: int, *, pinned: bool) -> Tensor:
-    """Allocate fp32 weights in host memory. If the drive will hold them, no page is touched."""
+    """Allocate fp32 weights in host memory; if there is a drive, which will hold them, memory that is never touched. If
+    the drive will hold them, no page is touched.
+    """
     if drive is not None:
         return torch.empty(elements, dtype=torch.float32, device=link.memory)
     return link.buffer(elements, torch.float32, pinned=pinned)
 
 
 class Parking:
-    """The states of some parameters of one optimizer, in host memory until the device updates; with `masters` the
-    parameters themselves, too."""
+    """Optimizer states of some parameters, in host memory until the device updates; with `masters`, the parameters as
+    well.
+    """
 
     def __init__(
         self, optimizer: Optimizer, parameters: Sequence[nn.Parameter], link: HostLink, *, masters: bool
@@ -227,7 +231,7 @@ class Parking:
         self._hosts: dict[tuple[int, str], Tensor] = {}
         self._coming: list[Arrival] | None = None
         self.following: Parking | None = None
-        """Whose states are wanted next: they come while these are updated."""
+        """Parking of the block that is updated next; its states are copied up while this block's are updated."""
         self.park()
 
     def bring(self) -> None:
@@ -241,7 +245,7 @@ class Parking:
             self.following._begin()
 
     def park(self) -> None:
-        """Copy the states to host memory and free the device."""
+        """Copy the states to host memory and free their memory on the device."""
         for parameter in self._parameters if self._masters else ():
             parameter.grad = None
         for key, tensor in self._tensors():
@@ -252,7 +256,7 @@ class Parking:
         self._coming = None
 
     def _begin(self) -> list[Arrival]:
-        """Begin to copy the states to the device, unless they come already."""
+        """Begin to copy the states to the device, unless that has begun."""
         if self._coming is None:
             self._coming = []
             for key, tensor in self._tensors():
@@ -262,7 +266,9 @@ class Parking:
         return self._coming
 
     def _tensors(self) -> Iterator[tuple[tuple[int, str], Tensor]]:
-        """(key, tensor) of each parked tensor."""
+        """Yield (parameter index, kind of state) and the tensor of each parked state; the kind is empty for a
+        parameter.
+        """
         for index, parameter in enumerate(self._parameters):
             if self._masters:
                 yield (index, ""), parameter
@@ -272,7 +278,7 @@ class Parking:
 
 
 class ParkedStates(FlatParameters):
-    """A block that the device updates, whose optimizer states are in host memory between updates."""
+    """Flat buffers of a block that the device updates, whose optimizer states are in host memory between updates."""
 
     resident = False
 
@@ -282,7 +288,7 @@ class ParkedStates(FlatParameters):
         self.parking = Parking(self.optimizer, [self.shard], link, masters=has_masters)
 
     def finish_update(self) -> None:
-        """Bring the states up, update, gather everyone's, park them again."""
+        """Copy the states to the device, update, gather the shares of all ranks, and copy the states back."""
         self.parking.bring()
         self.optimizer.step()
         super().spread()
@@ -290,14 +296,16 @@ class ParkedStates(FlatParameters):
         self.parking.park()
 
     def spread(self) -> None:
-        """Write the share into the weights, wherever it is, and gather everyone's."""
+        """Write this rank's share into the weights, copied up first if it is parked, and gather the shares of all
+        ranks.
+        """
         self.parking.bring()
         super().spread()
         self.parking.park()
 
 
 class ShardedBlock:
-    """The update of one block's shards of one kind, all plain tensors or all DTensors of one mesh."""
+    """Update under ZeRO-2 and 3 of one offloaded block's shards, all plain tensors or all DTensors of one mesh."""
 
     def __init__(
         self,
@@ -309,7 +317,7 @@ class ShardedBlock:
     ) -> None:
         self.parameters, self.lives, self.link, self._drive = list(parameters), lives, link, drive
         self.updated = self.parameters
-        """Parameters that the optimizer updates."""
+        """Parameters that the optimizer updates: the shards, or fp32 copies of them in host memory."""
         if lives == "states":
             self.updated = [self._host_copy(parameter) for parameter in self.parameters]
         self.optimizer = make(self.updated)
@@ -322,7 +330,7 @@ class ShardedBlock:
         self._update: Future[None] | None = None
 
     def begin_update(self) -> None:
-        """Start the CPU's update of this block, beside updates of other blocks."""
+        """Start the CPU's update of this block, concurrent with updates of other blocks; none if states are parked."""
         if self.lives == "parked":
             return
         arrivals = []
@@ -340,7 +348,7 @@ class ShardedBlock:
         self._update = self.link.on_host(update)
 
     def finish_update(self) -> None:
-        """Take over the updated shards, and drop the gradients."""
+        """Complete this block's update, bring the updated shards to the device, and drop the gradients."""
         if self.parking is not None:
             self.parking.bring()
             self.optimizer.step()
@@ -354,20 +362,21 @@ class ShardedBlock:
             parameter.grad = None
 
     def spread(self) -> None:
-        """Bring the shards to the device, where they are on the host and the device has copies."""
+        """Copy updated shards from host memory to the device, where the device has copies."""
         if self.lives == "states":
             self._updater.read_weights_again()
             for parameter, host in zip(self.parameters, self.updated, strict=True):
                 self.link.up(local(parameter.detach()), host.detach()).before_computing()
 
     def _host_copy(self, parameter: nn.Parameter) -> nn.Parameter:
+        """fp32 copy of a shard in host memory, with a gradient there; its values are set later."""
         values = local(parameter.detach())
         host = nn.Parameter(fp32_weights(self.link, self._drive, values.numel(), pinned=True).view_as(values))
         host.grad = self.link.buffer(values.numel(), torch.float32).view_as(values)
         return host
 
     def host_tensors(self) -> Iterator[Tensor]:
-        """Tensors in host memory beside the link's buffers."""
+        """Tensors of this block in host memory that are not buffers of the link."""
         if self.lives != "parked":
             yield from self._updater.host_tensors()
         if self.lives == "streamed":
@@ -376,7 +385,7 @@ class ShardedBlock:
 
 
 class StreamedBlock(StatesOnHost):
-    """ZeRO-0 and 1 of a block whose weights are on the device for its passes only, its gradients for its backward."""
+    """Flat buffers (ZeRO-0 and 1) of a block whose weights and gradients are on the device during its passes only."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], *args: Any, host: HostPart, **kwargs: Any) -> None:
         super().__init__(parameters, *args, host=host, **kwargs)
@@ -421,14 +430,16 @@ class StreamedBlock(StatesOnHost):
         return part_of(self.host_gradients, self._starts[id(parameter)], self._gradients[id(parameter)])
 
     def settle(self) -> None:
-        """Add up over tensor-parallel ranks what each computed from its part of the sequence; on the device."""
+        """Sum gradients of replicated parameters over tensor-parallel ranks, on the device."""
         self.end_pass()
         if self._pending:
             self._await_sums()
             super().settle()
 
     def reduce(self) -> None:
-        """Average over the replicas, unless that is done: where there are others, on the device."""
+        """Average the gradients over the replicas, unless that is done: on the device, or on the host of a single
+        replica.
+        """
         if self._reduced:
             return
         self.end_pass()
@@ -455,6 +466,7 @@ class StreamedBlock(StatesOnHost):
         return self._norms
 
     def _take_norms(self) -> None:
+        """Compute the norms of the averaged gradients, on the host."""
         self._await_gradients()
         self._norms = super().norms()
 
@@ -467,8 +479,7 @@ class StreamedBlock(StatesOnHost):
             self._update = self.host.link.on_host(self._updated)
 
     def spread(self) -> None:
-        """Write the share into the weights on the host, unless an update did, and gather everyone's there, by way of
-        the device."""
+        """Write this rank's share into the weights on the host, unless an update did, and gather all shares there."""
         if self._update is None:
             self._compute_on_host(self._write_weights)
         if self.shards == 1:
@@ -482,11 +493,13 @@ class StreamedBlock(StatesOnHost):
         _free(self.weights)
 
     def _compute_on_host(self, compute: Callable[[], object]) -> None:
-        """Have the host's thread do it, whose operators have all of a rank's threads, and wait."""
+        """Run `compute` in the host's thread, whose operators use all of the rank's threads, and wait for it."""
         self.host.link.on_host(compute).result()
 
     def _updated(self) -> None:
-        """Update the share, in the host's thread, which computes norms, too, as the update does not wait for them."""
+        """Update this rank's share in the host's thread, and compute its norms first where the update does not wait for
+        them.
+        """
         self._await_gradients()
         if self.host.at_once:
             self._norms = super().norms()
@@ -494,24 +507,24 @@ class StreamedBlock(StatesOnHost):
         self._write_weights()
 
     def _average(self) -> None:
-        """Make the sums of the shares' gradients means."""
+        """Divide the summed gradients of this rank's share by the number that the mean is over."""
         self._await_sums()
         assert self.shard.grad is not None
         self.shard.grad.div_(self.mean_over)
 
     def _write_weights(self) -> None:
-        """Write the updated share into the weights on the host, where these are in another precision."""
+        """Write this rank's updated fp32 share into the weights on the host where these are of another type."""
         own_weights = self.host_weights[self._own_range]
         if self.shard.dtype != own_weights.dtype:
             own_weights.copy_(self._updated_weights())
 
     def _await_gradients(self) -> None:
-        """Wait until the averaged gradient of the share is on the host."""
+        """Wait until the averaged gradient of this rank's share is on the host."""
         self._await_sums()
         self._down.on_host()
 
     def _await_sums(self) -> None:
-        """Wait until the gradients of all passes are added up on the host."""
+        """Wait until the gradients of all passes so far are added up on the host."""
         self._gradients_down.on_host()
         if self._adding is not None:
             self._adding.result()
@@ -524,7 +537,9 @@ class StreamedBlock(StatesOnHost):
         super()._accumulate(parameter)
 
     def down(self) -> None:
-        """Add the gradients of a pass to those on the host; the first pass of a step overwrites them."""
+        """Add the gradients of a pass to those on the host and free them; the first pass of a step overwrites those
+        there.
+        """
         if not self.gradients.untyped_storage().nbytes():
             return
         link = self.host.link
@@ -537,26 +552,28 @@ class StreamedBlock(StatesOnHost):
         _free(self.gradients)
 
     def _add(self, slot: Slot) -> None:
+        """Add the gradients in `slot` to those on the host; runs in the host's thread."""
         self._gradients_down.on_host()
         slot.arrival.on_host()
         self.host_gradients.add_(slot.buffer)
 
     def _clear_gradients(self) -> None:
-        """Do nothing: the first pass of the next step overwrites the gradients."""
+        """Leave the gradients: the first pass of the next step overwrites them."""
         self._adding = None
 
 
 def _allocate(buffer: Tensor) -> None:
-    """Allocate memory for a freed buffer, without values."""
+    """Allocate memory for a freed buffer on the device, without setting values."""
     buffer.untyped_storage().resize_(buffer.nbytes)
 
 
 def _free(buffer: Tensor) -> None:
+    """Free the memory of a buffer; the tensor keeps its shape."""
     buffer.untyped_storage().resize_(0)
 
 
 class Window:
-    """Carries out the list of moves of a step as the blocks of a rank run."""
+    """Moves streamed blocks to and from the device, as their passes run, by a list of moves made before the run."""
 
     def __init__(
         self,
@@ -577,13 +594,13 @@ class Window:
                 flat.when_passed = partial(self._after_backward, block)
 
     def begin(self) -> None:
-        """A step begins."""
+        """Start over with the list of moves: a step begins."""
         self._at = 0
         self._backward = dict.fromkeys(self._flats, 0)
         self._open: Turn | None = None
 
     def end(self) -> None:
-        """All passes of the step are over."""
+        """Make the last moves: all passes of the step are over."""
         self._close()
         assert self._at == len(self._turns)
 
@@ -593,11 +610,13 @@ class Window:
         self._close()
 
     def _after_backward(self, block: int) -> None:
+        """Make the moves after a block's backward pass once all its buffers have their gradients."""
         runs = self._open is not None and self._open.use[:2] == ("B", block)
         if runs and all(flat.passes_done == self._backward[block] for flat in self._flats[block]):
             self._close()
 
     def _begin_pass(self, kind: str, block: int, *_: Any) -> None:
+        """Make the moves before a pass of a block (`kind` F or B), and wait for the block's weights."""
         self._close()
         if self._aside is not None:
             for flat in self._flats.get(self._aside, ()):
@@ -624,17 +643,18 @@ class Window:
         self._move(turn.after)
 
     def _move(self, moves: Sequence[Move]) -> None:
+        """Carry out moves: call the method that each names on the buffers of its block."""
         for move in moves:
             for flat in self._flats[move.block]:
                 getattr(flat, move.what)()
 
 
 _LEAST_BYTES = 4096
-"""Smaller storages stay: they are not worth a copy."""
+"""Storages smaller than this many bytes stay on the device."""
 
 
 class ActivationPool:
-    """A pool of host buffers for the activations of a rank's blocks."""
+    """Pool of host buffers for the activations of a rank's blocks."""
 
     def __init__(self, link: HostLink) -> None:
         self.link = link
@@ -642,12 +662,12 @@ class ActivationPool:
         self._earlier_block: weakref.ref[_SavedTensors] | None = None
 
     def offload(self, blocks: Iterable[nn.Module]) -> None:
-        """Have blocks, in the order in which they run, keep their activations here; in place."""
+        """Have blocks, in the order in which they run, keep their activations in this pool; in place."""
         for place, block in enumerate(blocks):
             block.forward = partial(self._run, block, block.forward, first=place == 0)
 
     def take(self, size: int) -> Tensor:
-        """A free buffer of `size` bytes, made where there is none."""
+        """A free host buffer of `size` bytes, allocated if the pool has none."""
         free = self._free.get(size)
         if not free:
             return self.link.buffer(size, torch.uint8)
@@ -656,12 +676,13 @@ class ActivationPool:
         return buffer
 
     def give_back(self, buffer: Tensor, arrival: Arrival) -> None:
-        """Put a buffer back into the pool, with the last copy that still reads it."""
+        """Return a buffer to the pool, with the last copy that still reads it."""
         self._free.setdefault(buffer.numel(), []).append((buffer, arrival))
 
     def _run(
         self, block: nn.Module, forward: Callable[..., Tensor], *arguments: Any, first: bool, **options: Any
     ) -> Tensor:
+        """Run a block's forward pass with its saved tensors in host memory."""
         earlier_block = None if first or self._earlier_block is None else self._earlier_block()
         saved = _SavedTensors(self, block, earlier_block)
         self._earlier_block = weakref.ref(saved)
@@ -673,7 +694,7 @@ class ActivationPool:
 
 
 class _SavedTensors:
-    """The saved tensors of one block in one pass."""
+    """Tensors that autograd saves in one forward pass of one block, kept in host memory."""
 
     def __init__(self, pool: ActivationPool, block: nn.Module, earlier_block: _SavedTensors | None) -> None:
         self._pool, self._block, self._earlier_block = pool, block, earlier_block
@@ -682,7 +703,7 @@ class _SavedTensors:
         self._all: list[weakref.ref[_Stored]] = []
 
     def pack(self, tensor: Tensor) -> Callable[[], Tensor]:
-        """The function that makes a tensor again, on the device, which autograd holds in its place."""
+        """Move a saved tensor to host memory; returns the function that restores it on the device for autograd."""
         if isinstance(tensor, AsyncCollectiveTensor):
             tensor = tensor.trigger_wait()  # type: ignore[no-untyped-call]
         size, stride, offset, dtype = tensor.size(), tensor.stride(), tensor.storage_offset(), tensor.dtype
@@ -719,6 +740,7 @@ class _SavedTensors:
         return any(local(one).untyped_storage()._cdata == storage._cdata for one in self._block.parameters())
 
     def _stored_once(self, tensor: Tensor, storage: torch.UntypedStorage) -> _Stored:
+        """Host copy of a tensor's storage, made once for all views of the storage."""
         key = (storage._cdata, tensor._version)
         if key in self._stored:
             alive, reference = self._stored[key]
@@ -762,7 +784,7 @@ class _Stored:
 
 
 class OffloadAxis(Axis):
-    """Keeps states, weights or activations of this rank's blocks in host memory or on the drive."""
+    """Offload on one rank: keeps states, weights or activations of its blocks in host memory or on the drive."""
 
     @classmethod
     def is_used(cls, layout: Layout) -> bool:
@@ -785,19 +807,19 @@ class OffloadAxis(Axis):
         )
         self._pool = ActivationPool(self.link)
         self._on_host: dict[int, list[StatesOnHost]] = {}
-        """By block."""
+        """Buffers of each block that the CPU updates, by number of the block."""
         self._parkings: list[Parking] = []
         self._window: Window | None = None
         self.sharded: list[ShardedBlock] = []
         self._steps: list[Traffic] = []
 
     def apply(self, part: Transformer, stage: int) -> None:
-        """Have a slice's blocks keep their activations where the layout says; after what recomputes."""
+        """Have a model slice's blocks keep their activations in host memory if the layout says so."""
         if self.layout.offload.activations:
             self._pool.offload(part.blocks.values())
 
     def on_host(self, part: Transformer) -> list[str]:
-        """Names of a slice's streamed blocks."""
+        """Names of the blocks of a model slice that are streamed."""
         return [name for name in part.blocks if self.lives[int(name)] == "streamed"]
 
     def buckets(self) -> dict[int, Bucket]:
@@ -860,7 +882,7 @@ class OffloadAxis(Axis):
         return [] if self.drive is None else self.drive.tensors
 
     def host_parameters(self) -> set[int]:
-        """ids of sharded parameters that are in host memory themselves."""
+        """ids of the sharded parameters that, like their gradients, are kept in host memory."""
         return {id(one) for block in self.sharded if block.lives == "streamed" for one in block.parameters}
 
     def record(self, into: list[Carried] | None) -> None:
@@ -903,7 +925,7 @@ class OffloadAxis(Axis):
         return {"host": host, "drive": drive}
 
     def _rounded_up(self) -> int:
-        """Bytes that torch's allocator of pinned memory has beyond the gradients of streamed shards, which it holds."""
+        """Bytes of pinned memory that torch's allocator holds beyond the gradients of streamed shards; 0 on a CPU."""
         shards = [shard for block in self.sharded if block.lives == "streamed" for shard in block.parameters]
         if not shards or self.rank.device.type != "cuda":
             return 0

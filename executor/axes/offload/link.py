@@ -50,13 +50,13 @@ _HOST = torch.device("cpu")
 
 
 class Arrival:
-    """A copy in flight."""
+    """A copy in flight, which the device or the host can wait for."""
 
     def __init__(self, event: torch.cuda.Event | None) -> None:
         self._event = event
 
     def before_computing(self) -> None:
-        """Have all computations that follow wait for it."""
+        """Have all device computations that follow wait for the copy."""
         if self._event is not None:
             torch.cuda.current_stream().wait_event(self._event)
 
@@ -72,7 +72,7 @@ ARRIVED = Arrival(None)
 
 @dataclass(slots=True)
 class Traffic:
-    """Traffic of a link and the drive, and CPU updates, since they were last taken."""
+    """Bytes and seconds of a link's copies, of the drive and of CPU updates, since `take_traffic` was last called."""
 
     down_bytes: int = 0
     up_bytes: int = 0
@@ -83,7 +83,7 @@ class Traffic:
     drive_read_bytes: int = 0
     drive_written_bytes: int = 0
     drive_seconds: float = 0.0
-    """Seconds of reading and of writing there, added up."""
+    """Seconds of reading and of writing the drive, added up."""
     timed: list[tuple[torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
 
 
@@ -97,7 +97,7 @@ class _Account:
 
 
 class HostLink:
-    """The link between a device and host memory, the buffers there, and the thread that computes there."""
+    """Link between a device and host memory, with the buffers in host memory and the thread that computes there."""
 
     def __init__(self, device: torch.device, threads: int) -> None:
         self.device = device
@@ -115,22 +115,24 @@ class HostLink:
         self._worker = ThreadPoolExecutor(1, "host-update", *initializer)
 
     def of(self, block: int) -> HostLink:
-        """A view of the link, whose copies and updates are recorded as of this block."""
+        """View of the link whose copies and updates are recorded as those of one block."""
         block_link = copy(self)
         block_link._block = block
         return block_link
 
     @property
     def traffic(self) -> Traffic:
-        """Counts since the last call of `taken`."""
+        """Bytes and seconds counted since the last call of `take_traffic`."""
         return self._account.traffic
 
     def record_into(self, carried: list[Carried] | None) -> None:
-        """Start recording copies and updates; None: stop."""
+        """Start appending copies and updates to the list `carried`; None stops the recording."""
         self._account.carried = carried
 
     def buffer(self, elements: int, dtype: torch.dtype, *, pinned: bool = True) -> Tensor:
-        """Zeros in host memory. Raises HostError where there is not enough of it, or not that much may be pinned."""
+        """Allocate zeros in host memory, pinned if the device is a GPU. Raises HostError where there is not enough of
+        it, or not that much may be pinned.
+        """
         pinned = pinned and self._pinned
         zeros: Callable[..., Tensor] = pinned_zeros if pinned else partial(torch.zeros, device=self.memory)
         try:
@@ -141,16 +143,16 @@ class HostLink:
         return buffer
 
     def give_back(self, buffer: Tensor) -> None:
-        """Stop counting a buffer."""
+        """Stop counting a buffer as one of this link's buffers."""
         self.buffers[:] = [one for one in self.buffers if one is not buffer]
 
     def down(self, to_host: Tensor, from_device: Tensor) -> Arrival:
-        """Copy to host memory, after what was computed so far."""
+        """Start a copy from the device to host memory, after all computations so far."""
         self.traffic.down_bytes += to_host.nbytes
         return self._copy(to_host, from_device, self._down, "down")
 
     def up(self, to_device: Tensor, from_host: Tensor, earlier_copy: Arrival | None = None) -> Arrival:
-        """Copy from host memory, after what was computed so far; nothing may write there before it has arrived.
+        """Start a copy from host memory to the device, after all computations so far and after `earlier_copy`.
 
         What lies there may be on its way: `after` that.
         """
@@ -161,7 +163,7 @@ class HostLink:
         return self._copy(to_device, from_host, self._up, "up")
 
     def on_host(self, compute: Callable[[], T]) -> Future[T]:
-        """Submit work to the host's thread, which runs it in order.
+        """Submit `compute` to the host's thread, which runs submissions in order.
 
         Where operators are watched, or tensors are fake, at once and here: no other thread knows of that.
         """
@@ -172,7 +174,7 @@ class HostLink:
         return result
 
     def take_traffic(self) -> Traffic:
-        """Traffic since the last call."""
+        """Traffic since the last call of this method."""
         traffic, self._account.traffic = self.traffic, Traffic()
         for start, end in traffic.timed:
             end.synchronize()
@@ -180,6 +182,7 @@ class HostLink:
         return traffic
 
     def _timed_update(self, compute: Callable[[], T]) -> T:
+        """Run `compute` and count its seconds as those of an update."""
         start, began = self._clock(), mark_on(_HOST)
         try:
             with torch.no_grad():
@@ -189,11 +192,12 @@ class HostLink:
             self.record("update", began, mark_on(_HOST))
 
     def record(self, lane: Lane, start: Mark, end: Mark) -> None:
-        """Record an interval of a lane, where recording is on."""
+        """Record an interval of a lane (copies, updates or drive), if recording is on."""
         if self._account.carried is not None:
             self._account.carried.append(Carried(lane, self._block, start, end))
 
     def _copy(self, target: Tensor, source: Tensor, stream: torch.cuda.Stream | None, lane: Lane) -> Arrival:
+        """Copy on a stream of one direction, or at once where neither tensor is on a GPU."""
         with torch.no_grad():
             if stream is None or not (target.is_cuda or source.is_cuda):
                 start, began = self._clock(), mark_on(_HOST)
@@ -214,6 +218,7 @@ class HostLink:
             return Arrival(end_event)
 
     def _no_room(self, needed_bytes: int, error: BaseException, *, pinned: bool) -> HostError:
+        """The error for host memory that cannot be allocated, with a hint at its cause."""
         buffer_bytes = sum(buffer.nbytes for buffer in self.buffers)
         reason = f"{format_bytes(needed_bytes)} more of host memory cannot be had"
         hint = "offload fewer blocks, or use a host with more memory"
@@ -225,8 +230,9 @@ class HostLink:
 
 
 def threads_for_updates(device: torch.device, ranks: int) -> int:
-    """Number of threads for the updates of each rank on its host: on a GPU's host a share of the cores, less the one
-    that drives the device; on a CPU, which trains, one. A host runs no more ranks than it has GPUs."""
+    """Number of CPU threads for the updates of each rank: one if ranks train on the CPU; on a GPU's host an equal share
+    of the cores, less the thread that drives the device. A host runs no more ranks than it has GPUs.
+    """
     if device.type != "cuda":
         return 1
     return max(1, len(os.sched_getaffinity(0)) // min(ranks, torch.cuda.device_count()) - 1)
@@ -234,7 +240,7 @@ def threads_for_updates(device: torch.device, ranks: int) -> int:
 
 @dataclass(slots=True)
 class Slot:
-    """A buffer, and the copy and reader that may still use it, which must end before its next use."""
+    """A staging buffer, with the copy and the reader that must end before its next use."""
 
     storage: Tensor
     buffer: Tensor
@@ -244,7 +250,7 @@ class Slot:
 
 
 class Staging:
-    """Two buffers of one type, made where they are first needed."""
+    """Two staging buffers of one dtype, used in turn and allocated when first needed."""
 
     def __init__(self, link: HostLink, dtype: torch.dtype) -> None:
         self._link, self._dtype = link, dtype
@@ -266,13 +272,14 @@ class Staging:
 
 
 CHUNK = 4 * 2**20
-"""Numbers of each kind that are read at a time, at most, and chunks of the largest tensor at least, so that there is
-something to overlap: our stack says the same of itself."""
+"""Largest number of elements of each kind that are read from the drive at a time. The largest tensor has at least
+CHUNKS chunks, so that reads overlap with updates; the executor's stack has the same numbers.
+"""
 CHUNKS = 4
 _VECTOR = 16
-"""Chunks are whole vectors of any processor."""
+"""Chunks are multiples of this many elements, whole vectors of any processor."""
 SLOTS = 3
-"""One chunk is read, one updated, one written."""
+"""Chunks in memory at a time: one is read, one updated, one written."""
 _FP32 = torch.float32.itemsize
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -283,20 +290,20 @@ class DriveError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """A run of fp32 numbers in the file that begins at byte `start`; `tensor` maps it into memory."""
+    """A run of fp32 numbers in the drive's file that begins at byte `start`; `tensor` maps it into memory."""
 
     start: int
     tensor: Tensor
 
 
 class Drive:
-    """The file of a rank, in a folder of the drive."""
+    """The file on a drive that holds a rank's optimizer states between updates."""
 
     def __init__(self, folder: Path | None, link: HostLink) -> None:
         self.folder = Path(tempfile.gettempdir()) if folder is None else folder
         self.link = link
         self.tensors: list[Tensor] = []
-        """All that lies there."""
+        """All tensors that lie in the file."""
         self.pretends = link.device.type == "meta" or _get_current_dispatch_mode() is not None
         """Whether tensors have no values (fake or meta), so that nothing is written."""
         self._file = -1 if self.pretends else self._open()
@@ -306,17 +313,17 @@ class Drive:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes that lie there."""
+        """Bytes of all tensors in the file."""
         return sum(one.nbytes for one in self.tensors)
 
     @property
     def chunk(self) -> int:
-        """Numbers of each kind that are moved at a time, also where an optimizer without states has none there."""
+        """Elements of each kind that are moved at a time; CHUNK at most, fewer if all tensors are small."""
         largest = max((one.numel() for one in self.tensors), default=0) or CHUNKS * CHUNK
         return min(CHUNK, -(-largest // (CHUNKS * _VECTOR)) * _VECTOR)
 
     def place(self, elements: int) -> FileRange:
-        """Allocate fp32 numbers, zeros at first. Raises HostError where there is no room."""
+        """Allocate `elements` fp32 numbers in the file, zeros at first. Raises HostError where there is no room."""
         start = self._end
         if self.pretends or not elements:
             states = torch.zeros(elements, dtype=torch.float32, device=self.link.memory)
@@ -335,7 +342,7 @@ class Drive:
         return FileRange(start, states)
 
     def slot(self, number: int, kinds: Iterable[str], count: int) -> dict[str, Tensor]:
-        """The buffers in host memory of chunk `number`, for numbers of each kind; made where they are first needed."""
+        """Host buffers of chunk `number`, `count` elements for each kind; allocated when first needed."""
         buffers = self._slots[number % SLOTS]
         for kind in kinds:
             if kind not in buffers:
@@ -343,18 +350,19 @@ class Drive:
         return {kind: buffers[kind][:count] for kind in kinds}
 
     def read(self, places: Mapping[str, FileRange], first: int, slot: Mapping[str, Tensor]) -> None:
-        """Fill the buffers from the file, from number `first` of each range on."""
+        """Fill the host buffers in `slot` from the file, from element `first` of each range on."""
         for kind, buffer in slot.items():
             self._move(os.preadv, places[kind].start + _FP32 * first, buffer)
             self.link.traffic.drive_read_bytes += buffer.nbytes
 
     def write(self, places: Mapping[str, FileRange], first: int, slot: Mapping[str, Tensor]) -> None:
-        """Write the buffers to the file."""
+        """Write the host buffers in `slot` to the file, from element `first` of each range on."""
         for kind, buffer in slot.items():
             self._move(os.pwritev, places[kind].start + _FP32 * first, buffer)
             self.link.traffic.drive_written_bytes += buffer.nbytes
 
     def _move(self, call: Callable[[int, list[memoryview], int], int], start: int, buffer: Tensor) -> None:
+        """Read or write a whole buffer at byte `start` of the file by repeated calls, and count the seconds."""
         view = buffer.numpy().data.cast("B")
         began, start_mark = time.perf_counter(), mark_on(self.link.memory)
         count = 0
@@ -370,6 +378,7 @@ class Drive:
         self.link.record("drive", start_mark, mark_on(self.link.memory))
 
     def _open(self) -> int:
+        """Descriptor of a new file without a name in the drive's folder."""
         try:
             file, name = tempfile.mkstemp(prefix="meshwright-states-", dir=self.folder)
             os.unlink(name)
@@ -382,6 +391,7 @@ class Drive:
         return file
 
     def _no_room(self, size: int, error: OSError) -> HostError:
+        """The error for a range that cannot be allocated on the drive."""
         if error.errno not in _FULL:
             return HostError(f"--drive {self.folder}: {(error.strerror or str(error)).lower()}")
         free = shutil.disk_usage(self.folder).free
@@ -400,8 +410,8 @@ _MOMENTS: dict[type[Optimizer], tuple[str, ...]] = {
 
 
 class HostOptimizer:
-    """The CPU's update of some parameters, all of one optimizer, whose states are in host memory, or on a drive; there
-    with `weights` the parameters themselves, too.
+    """The CPU's update of some parameters of one optimizer, with the optimizer's states in host memory or on a drive.
+    With `weights`, the parameters are on the drive as well.
 
     The optimizer holds what is on a drive as tensors mapped to the file, so checkpoints read and write them.
     """
@@ -423,7 +433,7 @@ class HostOptimizer:
             self._places = [_place_states(drive, optimizer, one, weights=weights) for one in self._parameters]
 
     def step(self) -> None:
-        """Update all parameters with gradients; raises DriveError where the drive fails."""
+        """Update all parameters that have gradients; raises DriveError where the drive fails."""
         if self._drive is None or self._drive.pretends:
             self._optimizer.step()
             return
@@ -436,17 +446,18 @@ class HostOptimizer:
                 self._optimizer.state[parameter]["step"] += 1
 
     def read_weights_again(self) -> None:
-        """Count the read of the parameters for the device, where they are on a drive."""
+        """Count the bytes of parameters that are read from the drive again, to be copied to the device."""
         for place in [places[_WEIGHTS] for places in self._places if _WEIGHTS in places]:
             assert self._drive is not None
             self._drive.link.traffic.drive_read_bytes += place.tensor.nbytes
 
     def host_tensors(self) -> Iterator[Tensor]:
-        """States in host memory."""
+        """Optimizer states in host memory; none if they are on a drive."""
         for parameter in self._parameters if self._drive is None else ():
             yield from (one for one in self._optimizer.state[parameter].values() if isinstance(one, Tensor))
 
     def _chunks(self, length: int) -> Iterator[_Chunk]:
+        """Yield chunks of at most `length` elements of all parameters that have gradients."""
         for parameter, places in zip(self._parameters, self._places, strict=True):
             if parameter.grad is None:
                 continue
@@ -478,6 +489,7 @@ class HostOptimizer:
             written.result()
 
     def _update(self, chunk: _Chunk, states: dict[str, Tensor]) -> None:
+        """Update one chunk in memory; `states` are its weights and moments read from the drive."""
         parameter = self._at_work
         parameter.grad = None
         weights = chunk.weights if chunk.weights is not None else states.pop(_WEIGHTS)
@@ -493,7 +505,7 @@ class HostOptimizer:
 def _place_states(
     drive: Drive, optimizer: Optimizer, parameter: nn.Parameter, *, weights: bool
 ) -> dict[str, FileRange]:
-    """Kind of state of a parameter → where it lies on the drive from now on."""
+    """Allocate a parameter's states on the drive; returns kind of state → its range in the file."""
     values, state = local(parameter.detach()), optimizer.state[parameter]
     moments = _MOMENTS[type(optimizer)]
     places = {kind: drive.place(values.numel()) for kind in (*[_WEIGHTS] * weights, *moments)}
@@ -507,11 +519,11 @@ def _place_states(
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Some numbers of one parameter."""
+    """A run of elements of one parameter that is read, updated and written together."""
 
     places: dict[str, FileRange]
     first: int
     weights: Tensor | None
-    """The weights that are updated, where they are in memory."""
+    """The weights that are updated, if they are in memory; None if they are on the drive."""
     gradient: Tensor
     step: Tensor | None

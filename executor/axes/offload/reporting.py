@@ -16,28 +16,28 @@ from planner.plan import Plan
 
 
 class HostReport(Spec):
-    """Host memory of a rank whose layout offloads; copies and CPU updates of each step."""
+    """Host memory of a rank whose layout offloads, and its copies and CPU updates in each step."""
 
     peak_bytes: int = 0
     """Peak bytes in host memory; 0 if not measured."""
     predicted_bytes: float
     """Bytes in host memory that the plan predicts."""
     down_bytes: tuple[int, ...]
-    """Copied from the device to host memory."""
+    """Bytes copied from the device to host memory in each step."""
     up_bytes: tuple[int, ...]
-    """Copied back."""
+    """Bytes copied from host memory to the device in each step."""
     copy_seconds: tuple[float, ...]
     """Seconds of these copies in each step, both directions added; on a GPU other work runs meanwhile."""
     update_seconds: tuple[float, ...]
     """Seconds of the CPU's updates in each step."""
     predicted_copy_seconds: float
-    """Predicted seconds of copies in a step."""
+    """Seconds of copies in a step that the plan predicts."""
     predicted_update_seconds: float
-    """Predicted seconds of updates in a step."""
+    """Seconds of CPU updates in a step that the plan predicts."""
 
 
 class DriveReport(Spec):
-    """Bytes of a rank on its host's drive; reads and writes of each step."""
+    """Bytes of a rank on its host's drive, and reads and writes in each step."""
 
     held_bytes: int
     predicted_bytes: float
@@ -47,15 +47,15 @@ class DriveReport(Spec):
     seconds: tuple[float, ...]
     """Seconds of reads and writes in each step; the update runs meanwhile."""
     predicted_read_bytes: float
-    """Predicted bytes read in a step."""
+    """Bytes read in a step that the plan predicts."""
     predicted_written_bytes: float
-    """Predicted bytes written in a step."""
+    """Bytes written in a step that the plan predicts."""
     predicted_seconds: float
-    """Predicted seconds of reads and writes in a step; 0 if the cluster does not say how fast its drives are."""
+    """Seconds of reads and writes in a step that the plan predicts; 0 if the drives' speed is not given."""
 
 
 def require_offload(plan: Plan, config: RunConfig) -> None:
-    """Raise InputError where flags of a run do not go with what its plan offloads."""
+    """Raise InputError where a run's flags contradict the plan's offload: a drive not used, or compiled blocks."""
     if config.drive is not None and not plan.layout.offload.drive:
         raise InputError(
             "--drive: the plan keeps nothing on a drive", hint="leave it out, or plan `offload=states/drive`"
@@ -68,7 +68,7 @@ def require_offload(plan: Plan, config: RunConfig) -> None:
 
 
 def drive_folder(config: RunConfig) -> Path:
-    """Folder for states on the drive, or its nearest parent that exists."""
+    """Folder for optimizer states on the drive: `--drive`, else the output folder or its nearest existing parent."""
     if config.drive is not None:
         return config.drive
     if config.out is None:
@@ -78,7 +78,7 @@ def drive_folder(config: RunConfig) -> Path:
 
 
 def require_drive(plan: Plan, folder: Path, nodes: int = 1) -> None:
-    """Raise HostError where a folder cannot hold what this host's ranks of the plan have on the drive."""
+    """Raise HostError where a folder cannot hold the optimizer states of this host's ranks."""
     if not plan.layout.offload.drive:
         return
     if problem := folder_obstacle(folder):
