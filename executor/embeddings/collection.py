@@ -46,15 +46,16 @@ from executor.mesh import make_groups
 
 
 class CopyExchange:
-    """Sends gradients of copied rows to all ranks: those of all tables together, a piece of each at a time."""
+    """Exchange of gradients of rows that are copied on every rank, for all such tables together."""
 
     def __init__(self, peers: Peers, dtype: torch.dtype, at_once: int) -> None:
-        """Send gradients as `dtype`, of about `at_once` rows of a bag at a time."""
+        """Send gradients as `dtype`, in messages of about `at_once` rows for each bag of a sample."""
         self.peers, self.dtype, self.at_once = peers, dtype, at_once
 
     def summed(self, own_gradients: Mapping[Slice, RowGradients]) -> dict[Slice, list[RowGradients]]:
-        """Gradients of the rows that this rank's samples use → of those that any rank's samples use, added in the order
-        of ranks, a piece of each slice after another."""
+        """Gradients of the copied rows that any rank's samples use, given those of this rank's samples. They are added
+        in the order of ranks; returned are the pieces of each slice, one after another.
+        """
         if self.peers.size == 1 or not own_gradients:
             return {piece: [gradients] for piece, gradients in own_gradients.items()}
         rows_of = self.rows_of_ranks([piece.rows for piece in own_gradients.values()])
@@ -70,7 +71,7 @@ class CopyExchange:
         return sums
 
     def rows_of_ranks(self, own_rows: Sequence[Tensor]) -> list[Sequence[Tensor]]:
-        """By rank, then by slice: the rows that its samples use."""
+        """Rows of each slice that the samples of each rank use, by rank, then by slice."""
         counts = torch.tensor([len(rows) for rows in own_rows], device=own_rows[0].device)
         of_ranks = self.peers.all_gather(counts).tolist()
         rows = self.peers.all_gather_uneven(torch.cat(list(own_rows)), list(map(sum, of_ranks)))
@@ -79,7 +80,7 @@ class CopyExchange:
     def _added_up(
         self, own_gradients: Mapping[Slice, RowGradients], pieces: Mapping[Slice, _Piece]
     ) -> dict[Slice, RowGradients]:
-        """A piece of each of some slices: this rank's gradients of it → those of all ranks, added up."""
+        """Gradients of one piece of each slice, summed over all ranks, given this rank's gradients."""
         me, ranks = self.peers.rank, range(self.peers.size)
         sends = [piece.of(me, own_gradients[part].values) for part, piece in pieces.items()]
         sizes = [[len(piece.rows[rank]) * part.width for part, piece in pieces.items()] for rank in ranks]
@@ -95,22 +96,23 @@ class CopyExchange:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Some of a slice's rows."""
+    """Part of the rows of a copied slice whose gradients are exchanged together."""
 
     rows: list[Tensor]
-    """Rows of the piece that the samples of each rank use."""
+    """Rows of the piece that the samples of each rank use, by rank."""
     begins: list[int]
-    """First index, on each rank, of the piece's rows among those that its samples use."""
+    """Index, for each rank, of the piece's first row among the rows that the rank's samples use."""
 
     def of(self, rank: int, values: Tensor) -> Tensor:
-        """Select the piece's part of a rank's rows (U, D)."""
+        """Part of a rank's row gradients, (U, D), that belongs to this piece."""
         number = len(self.rows[rank])
         return values if number == len(values) else values.narrow(0, self.begins[rank], number)
 
 
 def _pieces(rows_of: Sequence[Tensor], max_rows: int) -> list[_Piece]:
-    """Split the rows that the samples of each rank use, in rising order, into pieces with about `max_rows` gradients or
-    fewer; gradients of one row stay together."""
+    """Pieces of the rows (ascending) that each rank's samples use, with about `max_rows` gradients of all ranks or
+    fewer. Gradients of one row stay together.
+    """
     sizes = [len(rows) for rows in rows_of]
     begins = [0] * len(sizes)
     if sum(sizes) <= max_rows:
@@ -124,19 +126,19 @@ def _pieces(rows_of: Sequence[Tensor], max_rows: int) -> list[_Piece]:
 
 
 def _added(rows: Tensor, values: Tensor) -> RowGradients:
-    """Add up gradients of rows (n,) in order, so that each row comes once."""
+    """Sum of the gradients of equal rows, given rows (n,) and their gradients, added in order."""
     once = torch.ones(len(rows), dtype=torch.int32, device=rows.device)
     return row_gradients(Bags(rows, once), values)
 
 
 class Exchange:
-    """Sends partial sums inside a node and then between nodes, and gradients back.
+    """Exchange of partial sums inside each node and then between nodes, and of their gradients back.
 
     Whole tables have nothing to add up: every rank is a node of its own. Rows on all ranks lie in one node of them all.
     """
 
     def __init__(self, node: Peers, across: Peers, slices: list[Slice], samples: int, empty: Tensor) -> None:
-        """`empty` is a tensor of no element, with the type and device of messages."""
+        """`empty` is a tensor without elements that has the type and device of messages."""
         self.node, self.across, self.empty = node, across, empty
         tables = [part for part in slices if part.residue % node.size == 0]
         self.by_node: list[list[Slice]] = [[] for _ in range(across.size)]
@@ -151,8 +153,9 @@ class Exchange:
         self._message = empty
 
     def room(self) -> dict[Slice, Tensor]:
-        """Memory where this rank's slices write their sums for the samples of all ranks: (nodes, places, b · bags · D)
-        by slice.
+        """Memory into which this rank's slices write their sums for samples of all ranks: (nodes, places, b · bags · D)
+        by slice. Samples of ranks that have the same place in their nodes are summed by the rank at that place in this
+        node.
 
         Samples of the ranks at one place of their nodes are added up by the one at that place of this node.
         """
@@ -161,8 +164,9 @@ class Exchange:
         return dict(zip(self.own_slices, parts, strict=True))
 
     def forward(self) -> dict[Slice, Tensor]:
-        """Exchange the sums that were written into vectors (b · bags, D) of this rank's samples, by the first slice of
-        each table in each of its nodes."""
+        """Exchange the sums in `room` into vectors of this rank's samples, (b · bags, D), by each table's first slice
+        in a node.
+        """
         if not any(self.counts):
             return {}
         message, self._message = self._message, self.empty
@@ -172,8 +176,7 @@ class Exchange:
         return {piece: part.view(-1, piece.width) for piece, part in zip(slices, parts, strict=True)}
 
     def backward(self, gradients: Mapping[Slice, Tensor]) -> dict[Slice, Tensor]:
-        """(b · bags, D) gradients by the first slice of each table → (nodes, places, b · bags · D) of this rank's,
-        parts of what came."""
+        """Exchange gradients (b · bags, D) back to the slices of this rank: (nodes, places, b · bags · D) by slice."""
         if not any(self.counts):
             return {}
         parts = (gradients[part].reshape(-1) for part in chain.from_iterable(self.by_node))
@@ -184,14 +187,14 @@ class Exchange:
 
 
 def _in_order(message: Tensor) -> Tensor:
-    """(places, nodes, n) → (nodes, places, n), the order of ranks; with one of either it is that already."""
+    """Message of (places, nodes, n) as (nodes, places, n), the order of ranks."""
     return message if 1 in message.shape[:2] else message.transpose(0, 1)
 
 
 def squares_of_rows(
     peers: Peers, slices: Sequence[Slice], squares: Mapping[Slice, Tensor], device: torch.device
 ) -> dict[Slice, Tensor]:
-    """(U,) sums of squares over a slice's columns → over the columns of the whole rows, added in their order."""
+    """Sums of squares over whole rows, (U,) by slice, given those over the columns of this rank's slices."""
     groups = parts_of_tables(slices)
     own_groups = [group for group in groups if any(part.rank == peers.rank for part in group)]
     rows: dict[Slice, int] = {}
@@ -213,7 +216,7 @@ def squares_of_rows(
 
 
 def parts_of_tables(slices: Iterable[Slice]) -> list[list[Slice]]:
-    """Slices of each part of a table, all ranks' together, in the order of their numbers."""
+    """Slices, on all ranks, of each part of a table (hot rows or the rest), in the order of their numbers."""
     parts: dict[tuple[int, int], list[Slice]] = {}
     for piece in slices:
         parts.setdefault((piece.table, piece.first), []).append(piece)
@@ -221,7 +224,7 @@ def parts_of_tables(slices: Iterable[Slice]) -> list[list[Slice]]:
 
 
 def all_slices(tables: Sequence[TableSpec], sharding: Sharding, places: Places) -> list[Slice]:
-    """Every slice of every table, by table.
+    """Every slice of every table on all ranks, by table.
 
     Raises:
         InputError: places that are not there, or more slices than columns or rows; all problems at once.
@@ -234,6 +237,7 @@ def all_slices(tables: Sequence[TableSpec], sharding: Sharding, places: Places) 
 
 
 def _slices(index: int, table: TableSpec, placement: TablePlacement, places: Places) -> list[Slice]:
+    """Slices of one table: a copy of its hot rows on every rank, then those of its other rows."""
     share = device_share(placement.option)
     bags = int(table.pooling) if table.combiner == "concat" else 1
     size = {"rows": table.rows, "end": table.width, "bags": bags}
@@ -246,7 +250,7 @@ def _slices(index: int, table: TableSpec, placement: TablePlacement, places: Pla
 
 
 def slices_of(table: Slice, placement: TablePlacement, places: Places) -> list[Slice]:
-    """Slices of a table, or of its rows that are not hot, under the option of its placement."""
+    """Slices of a table, or of its rows that are not hot, under the sharding option of its placement."""
     at, shards = placement.at, placement.option.shards
     match placement.option.form:
         case "copy":
@@ -268,6 +272,7 @@ def slices_of(table: Slice, placement: TablePlacement, places: Places) -> list[S
 
 
 def _impossible(table: TableSpec, placement: TablePlacement, places: Places) -> str:
+    """Reason why a table cannot be placed as the sharding says; empty if it can."""
     form = placement.option.form
     count = places.nodes if form == "node-row" else places.ranks
     missing = [place for place in placement.at if place >= count]
@@ -281,28 +286,28 @@ def _impossible(table: TableSpec, placement: TablePlacement, places: Places) -> 
 
 
 AT_ONCE = 8
-"""Gradients of rows that are gathered, or updated with, at once: as many as so many ranks' samples have vectors."""
+"""Gradients of rows that are gathered or applied at a time, as a multiple of the vectors of one rank's samples."""
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 @dataclass(slots=True)
 class _Step:
-    """State of a step between its stages."""
+    """State of one training step of a recommender between its stages."""
 
     lengths: dict[int, Tensor] = field(default_factory=dict)
-    """Ids of each bag of this rank's samples, of tables whose vectors are averaged."""
+    """Number of ids of each bag of this rank's samples, for tables whose vectors are averaged."""
     bags: dict[Slice, Bags] = field(default_factory=dict)
-    """Ids to look up here."""
+    """Ids to look up in each slice on this rank."""
     vectors: dict[Slice, Tensor] = field(default_factory=dict)
-    """Vectors of copied tables; those of other tables are in the memory of their exchange."""
+    """Vectors of copied tables; vectors of other tables are in the memory of their exchange."""
     gradients: dict[Slice, Tensor] = field(default_factory=dict)
-    """Gradients of vectors as received, samples of all ranks in order."""
+    """Gradients of vectors that this rank's slices received, samples of all ranks in order."""
     summed: dict[Slice, list[RowGradients]] = field(default_factory=dict)
-    """Gradients of rows of copies, in pieces."""
+    """Gradients of the rows of each slice, in pieces, to be applied by `update`."""
 
 
 class Embeddings:
-    """The tables of a model, sharded.
+    """All embedding tables of a recommender, sharded over ranks.
 
     Every rank makes one, with its number of samples, and calls the stages of each step in their order.
     """
@@ -326,7 +331,7 @@ class Embeddings:
         self.exchange_dtype = exchange_dtype(training)
         empty = torch.empty(0, dtype=self.exchange_dtype, device=device)
         self.steps = 0
-        """Updates that were made."""
+        """Number of updates made so far."""
         self.traffic, self.link = SentBytes(), HostLink(device)
         self.peers = peers(self.traffic)
         self.slices = all_slices(self.tables, sharding, places)
@@ -355,15 +360,14 @@ class Embeddings:
         self._step = _Step()
 
     def index_exchange(self, ids: Sequence[Bags]) -> None:
-        """Send ids of this rank's samples, by table, to the ranks of their rows."""
+        """Step stage: send ids of this rank's samples, by table, to the ranks that hold their rows."""
         self._step = _Step()
         parts = self._parts(ids)
         self._step.bags = {part: parts[part.table, part.first] for part in self.copies}
         self._step.bags |= self.router.exchange(parts)
 
     def lookup(self, *, learn: bool = True) -> None:
-        """Rows are read and added up by bag, each slice's where it is sent from; `learn`: a key that is new gets a
-        row."""
+        """Step stage: sum the rows of each bag into the exchanges' memory; with `learn` a new key gets a row."""
         rooms = {part: room for exchange in self._exchanges for part, room in exchange.room().items()}
         for part, bags in self._step.bags.items():
             sums = self.holdings[part].lookup(bags, learn=learn)
@@ -373,14 +377,16 @@ class Embeddings:
                 room.copy_(sums.view(room.shape))
 
     def forward_exchange(self) -> list[Tensor]:
-        """The vectors of each table for this rank's samples: (b, D), or with `concat` (b, ids, D)."""
+        """Step stage: exchange sums into each table's vectors of this rank's samples, (b, D), or with `concat` (b, ids,
+        D).
+        """
         vectors, self._step.vectors = self._step.vectors, {}
         for exchange in self._exchanges:
             vectors |= exchange.forward()
         return [self._output(table, vectors) for table in range(len(self.tables))]
 
     def backward_exchange(self, outputs: Sequence[Tensor]) -> None:
-        """Send gradients of the vectors of `forward_exchange` to the ranks of their rows."""
+        """Step stage: send gradients of the vectors of `forward_exchange` to the ranks that hold their rows."""
         gradients = {}
         for table, gradient in enumerate(outputs):
             flat = gradient.reshape(-1, self.tables[table].width)
@@ -394,7 +400,7 @@ class Embeddings:
         self._step.summed = self.copy_exchange.summed(copies)
 
     def update(self, rate: float) -> None:
-        """Add up the gradients of each row, and update the rows that the batch used."""
+        """Step stage: sum the gradients of each row, and update the rows that the batch used."""
         self.steps += 1
         summed = self._step.summed
         for part, gradient in self._step.gradients.items():
@@ -407,10 +413,11 @@ class Embeddings:
         self._step = _Step()
 
     def _with_form(self, *forms: str) -> list[Slice]:
+        """Slices, on all ranks, of these sharding forms."""
         return [one for one in self.slices if one.form in forms]
 
     def _parts(self, ids: Sequence[Bags]) -> dict[tuple[int, int], Bags]:
-        """Ids of each part of a table: one part, or hot rows and the rest."""
+        """Ids of this rank's samples for each part of each table: the whole table, or its hot rows and the rest."""
         parts: dict[tuple[int, int], Bags] = {}
         for part, *_ in parts_of_tables(self.slices):
             table, bags = self.tables[part.table], ids[part.table]
@@ -420,7 +427,7 @@ class Embeddings:
         return parts
 
     def _output(self, table: int, vectors: dict[Slice, Tensor]) -> Tensor:
-        """Columns side by side, sums over some of the rows added up, means taken."""
+        """Vectors of one table: columns joined, sums over parts of the rows added, means taken."""
         spec = self.tables[table]
         parts: dict[tuple[int, int], list[Slice]] = {}
         for part in vectors:
@@ -438,7 +445,9 @@ class Embeddings:
         return total.view(self.samples, -1, spec.width) if spec.combiner == "concat" else total
 
     def _squares(self, summed: dict[Slice, list[RowGradients]]) -> dict[Slice, list[Tensor]]:
-        """(U,) mean of the squares of each row's gradient, in fp64 so that no split of the columns shows; by piece."""
+        """Mean of the squares of each row's gradient, (U,) by piece of each slice; in fp64, so that columns may be
+        split.
+        """
         sums = {}
         for part, pieces in summed.items():
             sums[part] = torch.cat([piece.values.double().square().sum(1) for piece in pieces])
@@ -451,7 +460,7 @@ class Embeddings:
 
 
 def ids_of_part(part: Slice, table: TableSpec, bags: Bags) -> Bags:
-    """The ids of a table's samples that fall into a slice's part of the table, as row numbers in that part."""
+    """Ids of a table's samples that fall into a slice's part of the table, as row numbers in that part."""
     if table.combiner == "concat":
         bags = bags.concatenated(part.bags)
     if part.rows == table.rows:
@@ -462,12 +471,12 @@ def ids_of_part(part: Slice, table: TableSpec, bags: Bags) -> Bags:
 
 
 def exchange_dtype(training: RecommenderTraining) -> torch.dtype:
-    """Type of exchanged vectors: that of the dense network's products by default."""
+    """Type of exchanged vectors; by default that of the dense network's matrix products."""
     return DTYPES[training.exchange_dtype or ("fp32" if training.precision == "fp32" else "bf16")]
 
 
 def _node_peers(peers: type[Peers], counter: SentBytes, places: Places) -> tuple[Peers, Peers]:
-    """(the ranks of this node, the ranks at this one's place in all nodes)."""
+    """Group of the ranks of this node, and group of the ranks at this rank's place in all nodes."""
     nodes = torch.arange(places.ranks).reshape(places.nodes, places.per_node)
     inside, across = make_groups(nodes), make_groups(nodes.T)
     return peers(counter, inside), peers(counter, across)

@@ -1,4 +1,5 @@
-"""Slices of tables on ranks, and their exchanges: collectives that count what they send, ids and rows on their way.
+"""Slices of embedding tables on ranks, and exchanges of ids, rows and vectors by collectives that count the bytes they
+send.
 
 The bytes that a rank sends to others in a step follow from tables and sharding; counters must agree to the byte. Of W
 ranks, b samples of each, slices of D columns with P bags a sample, e bytes an element:
@@ -46,7 +47,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """A part of a table on one rank, or, of a copy, on each.
+    """A part of an embedding table on one rank, or a copy of some rows on every rank.
 
     Of `rows` rows from `first` on it has every `ways`-th, beginning with the one at `residue`; of each the columns from
     `begin` to `end` − 1.
@@ -63,35 +64,35 @@ class Slice:
     begin: int = 0
     end: int
     bags: int
-    """Bags of a sample: 1, or with `concat` one for each of its ids."""
+    """Bags of a sample: 1, or with `concat` the number of ids of a sample."""
     cached: float = 1.0
-    """Share of the rows on the device, those used most; the rest is in host memory."""
+    """Share of the slice's rows that are on the device, those used most; the rest is in host memory."""
     hashed: bool = False
     """Whether ids are keys: key k lies in slice k mod `ways`, in a row assigned when it first came."""
 
     @property
     def held_rows(self) -> int:
-        """Rows of the slice."""
+        """Number of rows of this slice."""
         return -(-(self.rows - self.residue) // self.ways)
 
     @property
     def rows_before(self) -> int:
-        """Rows of the slices that come before this one."""
+        """Number of rows of the slices that precede this one by `residue`."""
         return sum(-(-(self.rows - residue) // self.ways) for residue in range(self.residue))
 
     @property
     def device_rows(self) -> int:
-        """Number of rows on the device: the first ones, as rows are numbered by decreasing use."""
+        """Number of the slice's rows on the device: its first ones, as rows are numbered by decreasing use."""
         return round(self.held_rows * self.cached)
 
     @property
     def width(self) -> int:
-        """Columns of the slice."""
+        """Number of columns of this slice."""
         return self.end - self.begin
 
 
 class SentBytes:
-    """Bytes that this rank sent to others, by stage of the step."""
+    """Bytes that this rank sent to other ranks, by stage of a recommender's step."""
 
     def __init__(self) -> None:
         self.by_stage: Counter[str] = Counter()
@@ -99,7 +100,7 @@ class SentBytes:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Count bytes that are sent inside the block to this stage."""
+        """Context manager that counts bytes sent inside it as those of the stage `name`."""
         outer_stage, self._stage = self._stage, name
         try:
             yield
@@ -107,36 +108,41 @@ class SentBytes:
             self._stage = outer_stage
 
     def add(self, count: int) -> None:
-        """Count bytes that are sent now."""
+        """Count `count` bytes as sent in the current stage."""
         self.by_stage[self._stage] += count
 
     def take_counts(self) -> dict[str, int]:
-        """Bytes by stage since the last call."""
+        """Bytes sent in each stage since the last call."""
         sent_bytes = dict(self.by_stage)
         self.by_stage.clear()
         return sent_bytes
 
 
 Counts = Sequence[int]
-"""Elements for or of each rank of a group."""
+"""Number of elements for, or from, each rank of a group."""
 
 
 class Peers:
-    """The ranks of a group, and this one among them. A group of one sends nothing."""
+    """Collectives among the ranks of a group, one of which is this rank; all sent bytes are counted. A group of one
+    sends nothing.
+    """
 
     def __init__(self, counter: SentBytes, group: dist.ProcessGroup | None = None) -> None:
         self.traffic, self.group = counter, group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
 
     def all_to_all(self, sends: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
-        """`sends[r]`, flat, goes to rank r; returned is what each rank sends here, `counts[r]` elements."""
+        """Send tensor `sends[r]`, flat, to each rank r; returns the `counts[r]` elements that each rank r sends to this
+        one.
+        """
         if self.size == 1:
             return [sends[0]]
         message = self.exchange(torch.cat(list(sends)), [send.numel() for send in sends], counts)
         return list(torch.split(message, list(counts)))
 
     def exchange(self, message: Tensor, sizes: Sequence[int], counts: Sequence[int]) -> Tensor:
-        """A flat message, `sizes[r]` elements for rank r → what came, one rank after another: `counts[r]` of each.
+        """Send `sizes[r]` elements of a flat message to each rank r; returns `counts[r]` elements from each, in rank
+        order.
 
         Nothing else is held beside these two.
         """
@@ -148,7 +154,9 @@ class Peers:
         return received
 
     def reduce_scatter(self, parts: Tensor) -> Tensor:
-        """(ranks, n) what this rank adds to each → (n,) this rank's sum."""
+        """Sum over ranks of their addends for this rank, (n,); `parts`, (ranks, n), has this rank's addends
+        for each.
+        """
         if self.size == 1 or not parts.numel():
             return parts[0]
         total = parts.new_empty(parts.shape[1])
@@ -157,7 +165,7 @@ class Peers:
         return total
 
     def all_gather(self, values: Tensor) -> Tensor:
-        """(n,) → (ranks, n)"""
+        """Values (n,) of every rank, as (ranks, n)."""
         if self.size == 1 or not values.numel():
             return values.expand(self.size, *values.shape)
         gathered = values.new_empty(self.size * values.numel())
@@ -166,11 +174,12 @@ class Peers:
         return gathered.view(self.size, -1)
 
     def all_gather_uneven(self, values: Tensor, counts: Sequence[int]) -> list[Tensor]:
-        """(n,) → what every rank has, `counts[r]` elements of rank r."""
+        """Values (n,) of every rank, `counts[r]` elements of rank r."""
         return self.all_to_all([values] * self.size, counts)
 
     def sum_in_order(self, values: Tensor) -> Tensor:
-        """(n,) added over ranks in their order: the same to the bit everywhere, and at every attempt.
+        """Sum of values (n,) over ranks in their order: the same bits on every rank, and at every attempt. It is a
+        reduce-scatter and an all-gather as in a ring, where each rank sums a share in an order that no library chooses.
 
         An all-reduce as a ring has it, ranks summing a share each, whose order no library chooses.
         """
@@ -181,8 +190,9 @@ class Peers:
     def _all_to_all(
         self, received: Tensor, message: Tensor, counts: Counts, sizes: Counts, *, is_async: bool = False
     ) -> dist.Work | None:
-        """Fill `received` with `counts[r]` elements of each rank r; `message` has `sizes[r]` for it. With `is_async`
-        return the work to wait for."""
+        """Fill `received` with `counts[r]` elements from each rank r; `message` has `sizes[r]` for it. With `is_async`
+        return the work to wait for.
+        """
         how: dict[str, Any] = {"group": self.group, "async_op": is_async}
         work: dist.Work | None = dist.all_to_all_single(received, message, [*counts], [*sizes], **how)
         return work
@@ -197,7 +207,7 @@ class Peers:
 
 
 class SingleRank(Peers):
-    """This rank as a group of its own."""
+    """This rank as a group of its own, which sends nothing."""
 
     def __init__(self, counter: SentBytes) -> None:
         self.traffic, self.group, self.rank, self.size = counter, None, 0, 1
@@ -207,13 +217,13 @@ class SingleRank(Peers):
 
 
 class Summing:
-    """`Peers.sum_in_order` under way: shares of the sum, then all sums, travel while the caller does other things.
+    """`Peers.sum_in_order` in two asynchronous parts: shares of the sum, then sums, travel while the caller computes.
 
     Every rank makes one, then calls `gather` and `result`, in the same order among all collectives of the group.
     """
 
     def __init__(self, peers: Peers, values: Tensor) -> None:
-        """Begin to send (n,) values to the ranks that sum them up, a share each."""
+        """Begin to send values, (n,), to the ranks, each of which sums a share."""
         self._peers, self._number, self._buffer = peers, values.numel(), values
         self._is_single = peers.size == 1 or not values.numel()
         self._work: dist.Work | None = None
@@ -227,7 +237,7 @@ class Summing:
         self._work = peers._all_to_all(self._buffer, padded, even, even, is_async=True)
 
     def gather(self) -> None:
-        """Wait for the shares that come to this rank, add them up, and begin to send their sum to all."""
+        """Wait for the values of this rank's share, sum them, and begin to send the sum to all ranks."""
         if self._is_single:
             return
         share = _added(self._arrived().view(self._peers.size, -1))
@@ -236,10 +246,11 @@ class Summing:
         self._work = self._peers._all_gather(self._buffer, share, is_async=True)
 
     def result(self) -> Tensor:
-        """(n,) the sum over ranks, once it is here."""
+        """Wait for the sum over ranks, (n,), and return it."""
         return self._arrived()[: self._number]
 
     def _arrived(self) -> Tensor:
+        """Wait for the message in flight and return its buffer."""
         work, self._work = self._work, None
         if work is not None:
             work.wait()
@@ -247,7 +258,7 @@ class Summing:
 
 
 def _added(parts: Tensor) -> Tensor:
-    """(ranks, n) → (n,)"""
+    """Sum of values over ranks in their order, (ranks, n) → (n,)."""
     total = parts[0].clone()
     for part in parts[1:]:
         total += part
@@ -259,7 +270,7 @@ Parts = Mapping[tuple[int, int], Bags]
 
 
 class Router:
-    """The exchange of ids for all slices that lie on ranks of their own."""
+    """Exchange of ids for all slices that are on a single rank each, unlike copies."""
 
     def __init__(self, peers: Peers, slices: Sequence[Slice], samples: int) -> None:
         self.peers, self.samples = peers, samples
@@ -271,7 +282,9 @@ class Router:
         self._splits = {(part.table, part.first): part.ways for part in slices}
 
     def exchange(self, parts: Parts) -> dict[Slice, Bags]:
-        """This rank's ids → for each of its slices the ids of all samples, in the order of ranks."""
+        """Ids of all ranks' samples for each slice on this rank, in rank order, given this rank's ids by part of a
+        table.
+        """
         if not self._splits:
             return {}
         split = {part: parts[part].split(ways) for part, ways in self._splits.items()}
@@ -295,13 +308,15 @@ class Router:
 
 
 Pair = tuple[Slice, Slice]
-"""The slice that sends rows, and the slice that gets them."""
+"""The slice that sends rows, and the slice that receives them."""
 
 
 def exchanged_rows(
     peers: Peers, sends: Mapping[Pair, Tensor], incoming: Mapping[Pair, int], none: Tensor
 ) -> dict[Pair, Tensor]:
-    """(n, ...) rows of each pair that this rank sends → those of each pair that it gets, `incoming` rows.
+    """Rows that this rank's slices receive, by pair of slices, given the rows that it sends, (n, ...) by pair.
+    `incoming` has the number of rows of each received pair. All ranks have their pairs in one order of senders, then
+    receivers; `none` is an empty tensor with the shape and type of a row.
 
     All ranks have their pairs in one order of senders, then receivers; `none` of such rows says their shape and type.
     """
@@ -331,7 +346,7 @@ def sent_bytes(
     dense_parameters: int,
     ids: Sequence[Tensor],
 ) -> dict[str, int]:
-    """Stage → bytes that this rank sends in a step with these ids of its own samples, by table."""
+    """Bytes that this rank should send in each stage of a step, given the ids of its own samples by table."""
     ranks, total = places.ranks, Counter(dict.fromkeys(STAGES, 0))
     for piece in slices:
         values = ids[piece.table]

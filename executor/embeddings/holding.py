@@ -1,4 +1,4 @@
-"""The tables that a rank holds: keys of their rows, their memory, their updates.
+"""Slices of embedding tables on a rank: keys of their rows, rows on the device and in host memory, and updates.
 
 **Hashed keys** are ids of any size, each of which gets the next free row of its slice when it is first trained on.
 A hash table with open addressing (linear probing) has key and row of each, 8 B each, in so many entries that half of
@@ -40,18 +40,18 @@ from executor.embeddings.exchanges import Slice
 from executor.pinned import pinned_zeros
 
 LOAD = 0.5
-"""Share of the entries that are taken when all rows are (`hash_load` of the stack)."""
+"""Share of a hash table's entries that are taken when all rows are (`hash_load` of the stack)."""
 EMPTY = -(1 << 63)
-"""Value of entries without a key; smaller than any id."""
+"""Key of entries without a key; smaller than any id."""
 _FACTOR = -7046029254386353131
 _SHIFT = 32
 
 
 class KeyTable:
-    """A hash table from keys to rows, which are assigned from 0 up to `rows`."""
+    """Hash table from keys to row numbers, which are assigned from 0 up to `rows`."""
 
     def __init__(self, rows: int, device: torch.device, *, name: str) -> None:
-        """`name` of the table, for errors."""
+        """Allocate the table; `name` is the embedding table's, for errors."""
         self.rows, self.name = rows, name
         entries = max(1, math.ceil(rows / LOAD))
         self.keys = torch.full((entries,), EMPTY, dtype=torch.int64, device=device)
@@ -60,11 +60,11 @@ class KeyTable:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys and rows."""
+        """Bytes of the hash table: keys and row numbers."""
         return self.keys.nbytes + self.places.nbytes
 
     def find(self, keys: Tensor) -> Tensor:
-        """(n,) rows of keys; −1 of those that have none."""
+        """Row of each key, (n,); −1 for keys without a row."""
         rows = torch.full_like(keys, -1)
         at, pending = self._first(keys), torch.arange(len(keys), device=keys.device)
         while len(pending):
@@ -76,7 +76,7 @@ class KeyTable:
         return rows
 
     def add(self, keys: Tensor) -> Tensor:
-        """(n,) keys that have no row, each once → the rows that they get, one after another.
+        """Assign the next free rows, (n,), to distinct keys without a row, and return these.
 
         Raises:
             InputError: there are not as many left.
@@ -103,7 +103,7 @@ class KeyTable:
         return rows
 
     def by_row(self) -> Tensor:
-        """(rows,) the key of each row; EMPTY where it has none."""
+        """Key of each row, (rows,); EMPTY for rows without a key."""
         keys = torch.full((self.rows,), EMPTY, dtype=torch.int64, device=self.keys.device)
         is_used = self.keys != EMPTY
         keys[self.places[is_used]] = self.keys[is_used]
@@ -115,7 +115,7 @@ class KeyTable:
         self.used = 0
 
     def _first(self, keys: Tensor) -> Tensor:
-        """(n,) entry at which the search for each key begins."""
+        """Entry at which the search for each key begins, (n,)."""
         mixed = keys * _FACTOR
         mixed = (mixed ^ ((mixed >> _SHIFT) & ((1 << _SHIFT) - 1))) * _FACTOR
         return (mixed >> 1 & ((1 << 62) - 1)) % len(self.keys)
@@ -133,27 +133,27 @@ _STATES: dict[TableOptimizer, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class RowOptimizer:
-    """The update rule of rows: one for all tables."""
+    """Update rule of embedding rows, the same for all tables."""
 
     kind: TableOptimizer
 
     @property
     def by_row(self) -> bool:
-        """Whether the optimizer keeps one number a row, whatever its width."""
+        """Whether the optimizer keeps one number for each row, whatever the row's width."""
         return self.kind == "rowwise-adagrad"
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Names of the tensors of a row: its weights and the optimizer's states."""
+        """Names of a row's tensors: `weights` and the optimizer's states."""
         return "weights", *_STATES[self.kind]
 
     def tier(self, weights: Tensor) -> Tier:
-        """Rows (n, width) with states of zeros, (n, width) or (n,) each."""
+        """Tier of these rows, (n, width), with states of zeros, (n, width) or (n,)."""
         shape = weights.shape[:1] if self.by_row else weights.shape
         return Tier(weights, {name: torch.zeros(shape, device=weights.device) for name in _STATES[self.kind]})
 
     def apply(self, tier: Tier, used: RowGradients, squares: Tensor | None, rate: float, step: int) -> None:
-        """Update the rows with gradients; `squares` are means over full rows, and `step` counts from 1."""
+        """Update the rows of a tier that have gradients; `squares` are means over whole rows, `step` counts from 1."""
         weights, rows = tier.weights, used.rows
         change = self._change(tier.states, rows, used.values.float(), squares, step)
         weights[rows] = weights[rows].float().sub_(change, alpha=rate).to(weights.dtype)
@@ -161,6 +161,7 @@ class RowOptimizer:
     def _change(
         self, states: dict[str, Tensor], rows: Tensor, gradients: Tensor, squares: Tensor | None, step: int
     ) -> Tensor:
+        """Change of each row in units of the learning rate; updates the states."""
         if self.kind == "sgd":
             return gradients
         if self.kind == "adam":
@@ -180,10 +181,10 @@ class RowOptimizer:
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """Rows in one memory."""
+    """Rows of a slice in one memory (device or host), with their optimizer states."""
 
     weights: Tensor
-    """(rows, width)"""
+    """Rows, (rows, width)."""
     states: dict[str, Tensor]
 
     @property
@@ -193,12 +194,12 @@ class Tier:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of rows and states."""
+        """Bytes of the tier's rows and states."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
 
 class Holding:
-    """The rows of one slice: the first `device_rows` on the device, the rest in host memory."""
+    """All rows of one slice on this rank: the first `device_rows` on the device, the rest in host memory."""
 
     def __init__(
         self, part: Slice, initial: InitialRows, dtype: torch.dtype, optimizer: RowOptimizer, link: HostLink
@@ -219,11 +220,11 @@ class Holding:
             self.initial.fill(tier.weights, self.part, start)
 
     def tiers(self) -> list[tuple[Tier, int]]:
-        """Each tier and the slice's row that it begins with."""
+        """Each tier, with the number of its first row in the slice."""
         return [(self.device, 0)] + ([(self.host, self.cut)] if self.host is not None else [])
 
     def lookup(self, bags: Bags, *, learn: bool = True) -> Tensor:
-        """(bags, width) sums of rows; `bags` has the slice's own row numbers, or keys.
+        """Sum of the rows of each bag, (bags, width); `bags` has row numbers of the slice, or keys.
 
         New keys get a row where something is to be learned; else they add nothing.
         """
@@ -243,7 +244,7 @@ class Holding:
         return pooled(vectors, Bags(place, bags.lengths))
 
     def take(self, keys: Tensor, rows: Mapping[str, Tensor]) -> None:
-        """Hold these keys and no others, with their rows: `weights` and states by name."""
+        """Replace all keys and rows by these keys and their rows: `weights` and states by name."""
         assert self.keys is not None
         self.keys.clear()
         self.keys.add(keys)
@@ -255,7 +256,7 @@ class Holding:
                 target[: len(values)] = values
 
     def _rows_of(self, keys: Tensor) -> Tensor:
-        """Rows (n,) of distinct keys; a new key gets the next free row, with initial values."""
+        """Row of each of these distinct keys, (n,); a new key gets the next free row, with initial values."""
         assert self.keys is not None
         rows = self.keys.find(keys)
         if len(new := (rows < 0).nonzero()[:, 0]):
@@ -268,7 +269,9 @@ class Holding:
         return rows
 
     def update(self, gradients: RowGradients, squares: Tensor | None, rate: float, step: int) -> None:
-        """Update the rows that a batch used: each in the memory in which it is. `squares`: means over whole rows."""
+        """Update the rows that a batch used, on the device or in host memory; `squares` are means over whole rows.
+        `squares`: means over whole rows.
+        """
         rows, values = gradients.rows, gradients.values
         if self.keys is not None:
             rows, order = self._rows_of(rows).sort()
@@ -285,59 +288,59 @@ class Holding:
 
 
 def device_share(option: Option) -> float:
-    """Share of a slice's rows on the device."""
+    """Share of a slice's rows that are on the device under a sharding option."""
     return 1.0 if option.tier == "device" else option.cached
 
 
 @dataclass(slots=True)
 class HostLink:
-    """The link between a device and host memory, and its traffic."""
+    """Copies between a device and host memory, with counts of their bytes and of lookups."""
 
     device: torch.device
     up_bytes: int = 0
     down_bytes: int = 0
     hits: int = 0
-    """Lookups of rows on the device, of tables that have rows in host memory."""
+    """Lookups whose rows are on the device, in slices that have rows in host memory."""
     lookups: int = 0
-    """All lookups of these tables."""
+    """All lookups in slices that have rows in host memory."""
 
     def up(self, values: Tensor) -> Tensor:
-        """Host memory → device."""
+        """Copy values from host memory to the device, and count their bytes."""
         self.up_bytes += values.nbytes
         return values.to(self.device)
 
     def down(self, values: Tensor) -> Tensor:
-        """Device → host memory."""
+        """Copy values from the device to host memory, and count their bytes."""
         self.down_bytes += values.nbytes
         return values.to("cpu")
 
     def take_counts(self) -> HostLink:
-        """Counts since the last call."""
+        """Counts of bytes, lookups and hits since the last call."""
         counts = HostLink(self.device, self.up_bytes, self.down_bytes, self.hits, self.lookups)
         self.up_bytes = self.down_bytes = self.hits = self.lookups = 0
         return counts
 
 
 def host_of(device: torch.device) -> torch.device:
-    """The device of host memory: `meta` for a meta device."""
+    """Device of host memory: `cpu`, or `meta` for a meta device."""
     return device if device.type == "meta" else torch.device("cpu")
 
 
 def on_host(rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros in host memory: pinned where a GPU copies from it."""
+    """Zeros, (rows, width), in host memory, pinned if the device is a GPU."""
     if device.type == "cuda":
         return pinned_zeros(rows * width, dtype).view(rows, width)
     return torch.zeros(rows, width, dtype=dtype, device=host_of(device))
 
 
 _AT_ONCE = 1 << 22
-"""Elements made at a time."""
+"""Elements of initial rows that are made at a time."""
 _MANTISSA = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitialRows:
-    """Initial rows of a table of (`rows`, `width`)."""
+    """Initial values of a table's rows, (`rows`, `width`), which follow from seed, name, row and column."""
 
     name: str
     rows: int
@@ -345,7 +348,7 @@ class InitialRows:
     seed: int
 
     def fill(self, weights: Tensor, part: Slice, from_row: int) -> None:
-        """Fill the slice's rows from its `from_row`-th on: (n, part.width)."""
+        """Fill weights (n, part.width) with initial values of the slice's rows from its row `from_row` on."""
         chunk = max(1, _AT_ONCE // max(1, part.width))
         for begin in range(0, 0 if weights.is_meta else len(weights), chunk):
             end = min(len(weights), begin + chunk)
@@ -353,11 +356,11 @@ class InitialRows:
             weights[begin:end] = self._of(part.first + part.residue + part.ways * numbers, part)
 
     def of_keys(self, keys: Tensor, part: Slice) -> Tensor:
-        """(n, part.width) initial rows of keys as a hashed slice numbers them: those of the rows of these numbers."""
+        """Initial rows of keys of a hashed slice, (n, part.width): those of the rows with the keys' numbers."""
         return self._of(part.residue + part.ways * keys, part)
 
     def _of(self, numbers: Tensor, part: Slice) -> Tensor:
-        """The slice's columns of rows of these numbers."""
+        """Initial values of a slice's columns in the table's rows with these numbers."""
         columns = torch.arange(part.begin, part.end, device=numbers.device)
         bits = bits_of(numbers[:, None] * self.width + columns, key_of(self.seed, self.name))
         uniform = shifted(bits, 64 - _MANTISSA).float() / (1 << _MANTISSA)  # in [0, 1)

@@ -1,1 +1,1 @@
-"""One rank of a plan alone, its neighbours stood in for; and plans built without devices."""
+"""Runs of one rank of a plan alone, with stand-ins for the other ranks; and plans built without devices."""

@@ -1,4 +1,4 @@
-"""Build a plan without its devices: what ranks would hold before their first step, on the meta device.
+"""Builds a plan without its devices: the state of ranks before their first step, on the meta device.
 
 The process group is a fake one in which every collective does nothing, so any number of ranks fits in this process.
 Checked is that the model can be sliced, split, sharded and scheduled as the layout or sharding says; nothing is
@@ -30,19 +30,20 @@ from planner.recommender.plan import RecommenderPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltRank:
-    """Contents of a built rank before its first step."""
+    """What a rank of a transformer's plan holds before its first step."""
 
     rank: int
     pipeline_rank: int
     blocks: tuple[int, ...]
-    """Transformer blocks of each of its virtual stages."""
+    """Number of transformer blocks of each of the rank's virtual stages."""
     parameters: int
-    """Elements on this rank: its tensor-parallel slice, under ZeRO-2 and 3 its shard of that."""
+    """Number of elements on this rank: its tensor-parallel slice, or under ZeRO-2 and 3 its shard of that."""
     weights_bytes: int
 
 
 def build_without_devices(plan: Plan) -> tuple[BuiltRank, ...]:
-    """Build the first rank of every pipeline stage, in order. Call it where no process group exists.
+    """Build the first rank of every pipeline stage, in order, on the meta device. Call it where no process group
+    exists.
 
     Raises:
         InputError: the executor cannot train this plan.
@@ -56,6 +57,7 @@ def build_without_devices(plan: Plan) -> tuple[BuiltRank, ...]:
 
 
 def _built(plan: Plan, stage: int, rank: int) -> BuiltRank:
+    """Build one rank of a pipeline stage, and return what it holds."""
     try:
         with fake_process_group(rank, plan.layout.num_gpus):
             engine = Engine(plan, torch.device("meta"), EngineOptions())
@@ -71,31 +73,32 @@ def _built(plan: Plan, stage: int, rank: int) -> BuiltRank:
 
 
 MOST_RANKS = 16
-"""Ranks that are all built; of more the fullest, the least full, and those that stages wait for."""
+"""Largest number of ranks that are all built; of more, only the fullest, the least full and the busiest are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltShards:
-    """Contents of a built rank before its first step."""
+    """What a rank of a recommender's plan holds before its first step."""
 
     rank: int
     slices: int
-    """Slices of tables, copies of hot rows among them."""
+    """Number of slices of tables, copies of hot rows included."""
     rows: int
-    """Rows of all slices."""
+    """Number of rows of all slices."""
     table_bytes: int
-    """Rows on the device, and hash tables of keys."""
+    """Bytes of rows on the device and of hash tables of keys."""
     state_bytes: int
-    """Their optimizer states there."""
+    """Bytes of optimizer states of the rows on the device."""
     host_bytes: int
-    """Rows and states in host memory."""
+    """Bytes of rows and states in host memory."""
     dense_parameters: int
     predicted_table_bytes: float
     predicted_state_bytes: float
 
 
 def build_shards_without_devices(plan: RecommenderPlan) -> tuple[BuiltShards, ...]:
-    """Build ranks one after another. Call it where no process group exists.
+    """Build ranks of a recommender's plan, one after another, on the meta device. Call it where no process group
+    exists.
 
     Raises:
         InputError: the executor cannot train this plan.
@@ -106,7 +109,7 @@ def build_shards_without_devices(plan: RecommenderPlan) -> tuple[BuiltShards, ..
 
 
 def built_ranks(plan: RecommenderPlan) -> Sequence[int]:
-    """The ranks that are built."""
+    """Ranks of a recommender's plan that a dry run builds."""
     if plan.num_ranks <= MOST_RANKS:
         return range(plan.num_ranks)
     sizes = plan.prediction.device_bytes
@@ -114,6 +117,7 @@ def built_ranks(plan: RecommenderPlan) -> Sequence[int]:
 
 
 def _built_shards(plan: RecommenderPlan, rank: int) -> BuiltShards:
+    """Build one rank of a recommender's plan, and return what it holds."""
     places = Places(plan.num_ranks, plan.cluster.gpus_per_node)
     try:
         with fake_process_group(rank, plan.num_ranks):

@@ -57,53 +57,52 @@ from executor.transformer.training import TransformerTraining, require_trainable
 from planner.plan import LayoutText, Plan, Prediction
 
 _WORK = {"forward_backward": ("compute", "recompute", "host"), "update": ("optimizer",)}
-"""Phases of a step, and the predicted parts in which this rank computes."""
+"""Phases of a step, and the parts of the predicted time in which this rank computes in each."""
 
 
 _FIRST = (
     *("schema_version", "model", "layout", "rank", "pipeline_rank", "device", "torch"),
     *("memory", "predicted_memory", "memory_as_run", "allocator_peak"),
 )
-"""Fields of a report in the order of its file."""
+"""First fields of a report, in the order of its file."""
 _OFFLOADED = ("host", "drive")
-"""Fields that only a layout that offloads has."""
+"""Fields that are in a report only if the layout offloads."""
 
 
 class EmulationReport(AnyEmulation):
-    """One rank of a transformer's plan; memory by part: weights, gradients, optimizer, rest."""
+    """Report of one emulated rank of a transformer's plan; memory by part: weights, gradients, optimizer, rest."""
 
     layout: LayoutText
     pipeline_rank: int
     allocator_peak: AllocatorPeak | None = None
-    """On a GPU."""
+    """Peak of torch's allocator on a GPU; None on a CPU."""
     host: HostReport | None = None
-    """Host memory, and the copies and updates there, which a thread beside the training thread makes; None where all
-    is on the device, or without one."""
+    """Host memory, copies and CPU updates of offloaded blocks. None if all is on the device, or with `--fake`."""
     drive: DriveReport | None = None
-    """Report of the drive; None if nothing lies on one."""
+    """Bytes, reads and writes of the drive; None if nothing is on a drive."""
     predicted: Prediction
 
     @model_serializer(mode="wrap")
     def _in_order(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """The fields of a report, the layout behind the model and the pipeline rank behind the rank."""
+        """Fields of the report in the order of its file."""
         fields: dict[str, Any] = write(self)
         order = [name for name in (*_FIRST, *fields) if name in fields]
         return {name: fields[name] for name in order if fields[name] is not None or name not in _OFFLOADED}
 
     @property
     def peak_bytes(self) -> int:
-        """Sum of the parts."""
+        """Sum of the measured memory of all parts, in bytes."""
         return sum(self.memory.values())
 
     @property
     def on_a_device(self) -> bool:
-        """Whether a device computed: not with `--fake`."""
+        """Whether a device computed; False with `--fake`."""
         return self.device != NO_DEVICE
 
     @property
     def step_seconds(self) -> float | None:
-        """A step with this rank's compute as measured and communication and waiting as predicted, also for updates on
-        the host.
+        """Step seconds of the plan if this rank computes, also updates on the host, as fast as measured. Communication
+        and waiting are as predicted. None without a device, or on a CPU in the place of a GPU.
 
         None without a device, or on a CPU in the place of a GPU.
         """
@@ -114,7 +113,7 @@ class EmulationReport(AnyEmulation):
 
 
 def emulate(plan: Plan, rank: int, *, steps: int = 3, fake: bool = False) -> EmulationReport:
-    """Run one rank of a plan for any number of devices; call it where no process group exists.
+    """Run one rank of a transformer's plan alone in this process; call it where no process group exists.
 
     Trains one step of warm-up, `steps` whose compute is timed and one whose storages are followed, on random tokens: on
     a GPU where the plan is for GPUs and there is one, else on one CPU thread. With `fake` nothing is computed, and
@@ -173,7 +172,7 @@ def emulate(plan: Plan, rank: int, *, steps: int = 3, fake: bool = False) -> Emu
 
 
 def _predicted(plan: Plan, stage: int, device: torch.device) -> dict[str, float]:
-    """Predicted seconds of each measured phase.
+    """Predicted seconds of each phase that is measured: the rank's compute, and its work for offloaded blocks.
 
     Beside its compute that is what it does for offloaded blocks: on a CPU the training thread makes the copies, on a
     GPU the update waits for what outlasts the passes.
@@ -194,7 +193,7 @@ def _predicted(plan: Plan, stage: int, device: torch.device) -> dict[str, float]
 
 
 def _as_run(plan: Plan, stage: int, device: torch.device) -> dict[str, float]:
-    """The cost model's memory of a rank of our own executor in eager mode, as memory is measured."""
+    """Memory by part that the cost model predicts for a rank of this executor in eager mode on this device."""
     question = plan.question
     here = as_run_here(question.cluster, question.stack, device)
     priced = estimate(replace(question, **here), plan.layout)
@@ -202,6 +201,7 @@ def _as_run(plan: Plan, stage: int, device: torch.device) -> dict[str, float]:
 
 
 def _timed(engine: Engine, steps: int) -> dict[str, tuple[float, ...]]:
+    """Measured seconds of each phase in each step, after one warm-up step."""
     clock = StepClock(engine.device)
     tokens = tokens_of(engine)
     for step in range(1 + steps):
@@ -215,7 +215,7 @@ def _timed(engine: Engine, steps: int) -> dict[str, tuple[float, ...]]:
 
 
 def _sizes(plan: Plan, device: torch.device) -> dict[str, int]:
-    """Part → bytes in a second step, when optimizer states exist."""
+    """Bytes of each part of memory in a second step, when optimizer states exist."""
     with without_values():
         engine = Engine(plan, device, EngineOptions())
         spread_evenly(engine.parts)
@@ -225,7 +225,7 @@ def _sizes(plan: Plan, device: torch.device) -> dict[str, int]:
 
 
 def tokens_of(engine: Engine) -> tuple[Tensor, ...]:
-    """(B, S) random inputs and targets for this rank, behind images where it sees any: its sequences of a step."""
+    """Random inputs and targets of this rank's sequences of a step, (B, S), after images if the model sees any."""
     lengths = engine.plan.training.sequences
     draw = partial(torch.randint, 0, engine.plan.model.vocab_size)
     tokens = tuple(draw((engine.share.sequences, length)) for length in (*lengths, lengths[-1]))

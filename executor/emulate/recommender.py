@@ -35,32 +35,34 @@ from executor.timing import StepClock, compute_seconds
 from planner.recommender.plan import RecommenderPlan, ShardingPrediction
 
 NOT_TENSORS = ("workspace", "communicators")
-"""Predicted parts of device memory that no tensor holds."""
+"""Predicted parts of device memory that are in no tensor."""
 COMPUTED = (STAGES.lookup, STAGES.dense, STAGES.update)
-"""Stages in which a rank does not wait for others, but for the sums of the dense network's gradients."""
+"""Stages of a recommender's step in which a rank computes; only the sum of dense gradients waits for others."""
 _TABLES, _STATES = ("weights", "hash tables"), ("optimizer",)
 HOST = "host memory"
 
 
 class ShardEmulation(AnyEmulation):
-    """One rank of a recommender's plan; memory by part: tables, optimizer states of their rows, rest, host memory."""
+    """Report of one emulated rank of a recommender's plan; memory by part: tables, their optimizer states,
+    rest, host.
+    """
 
     sharding: str
     ranks: int
     fullest_moment: str = ""
-    """Moment of a step at which the model has this rank fullest, for what was followed."""
+    """Moment of a step at which the model predicts this rank to be fullest."""
     step_seconds: float | None
-    """A step in which this rank computes as it did and all else is as predicted; None on another kind of device."""
+    """Step seconds with this rank's compute as measured and all else as predicted; None on another kind of device."""
     predicted: ShardingPrediction
 
     @property
     def peak_bytes(self) -> int:
-        """Peak bytes on the device."""
+        """Sum of the measured memory of all parts on the device, in bytes."""
         return sum(size for part, size in self.memory.items() if part != HOST)
 
 
 def emulate(plan: RecommenderPlan, rank: int, *, steps: int = 3) -> ShardEmulation:
-    """Run one rank of a plan for any number of GPUs; call it where no process group exists.
+    """Run one rank of a recommender's plan alone in this process; call it where no process group exists.
 
     Trains one step of warm-up, `steps` whose stages are timed and one whose storages are followed, on made-up samples:
     on a GPU where the plan is for GPUs and there is one, else on one CPU thread.
@@ -113,7 +115,7 @@ def emulate(plan: RecommenderPlan, rank: int, *, steps: int = 3) -> ShardEmulati
 def _followed(
     plan: RecommenderPlan, device: torch.device, steps: int
 ) -> tuple[dict[str, int], dict[str, tuple[float, ...]]]:
-    """(bytes by part at the peak of a step, seconds of each measured step by stage)."""
+    """Bytes of each part at the peak of a step, and seconds of each computing stage in each measured step."""
     places = Places(plan.num_ranks, plan.cluster.gpus_per_node)
     engine = RecommenderEngine(plan.model, plan.sharding, plan.training, places, device, peers=AbsentPeers)
     engine.set_rate(RunConfig().learning_rate)
@@ -134,7 +136,7 @@ def _followed(
 
 
 def _laps(engine: RecommenderEngine, clicks: MadeUpClicks, step: int, rank: int) -> list[float]:
-    """Seconds of one step: lookup, dense network, update of rows, update of the dense network."""
+    """Measured seconds of one step: lookup, dense network, update of rows, update of the dense network."""
     own_clicks = clicks.slice(step, rank, engine.places.ranks).to(engine.device)
     clock = StepClock(engine.device)
     *stages, _ = engine.stages(own_clicks)
@@ -144,13 +146,13 @@ def _laps(engine: RecommenderEngine, clicks: MadeUpClicks, step: int, rank: int)
 
 
 def _as_run(plan: RecommenderPlan, device: torch.device) -> RecommenderEstimate:
-    """The cost model's estimate of our own executor on this kind of device."""
+    """Estimate of the cost model for this executor on this kind of device."""
     question = plan.question
     return estimate(replace(question, **as_run_here(question.cluster, question.stack, device)), plan.sharding)
 
 
 def _parts(priced: RecommenderEstimate, rank: int) -> dict[str, float]:
-    """Bytes of a rank by part, as memory is measured."""
+    """Predicted bytes of a rank by the parts in which memory is measured."""
     size = {name: float(each[rank]) for name, each in priced.device_parts.items() if name not in NOT_TENSORS}
     tables, states = (sum(size[name] for name in names) for names in (_TABLES, _STATES))
     return {
@@ -162,7 +164,7 @@ def _parts(priced: RecommenderEstimate, rank: int) -> dict[str, float]:
 
 
 def _compute(plan: RecommenderPlan, priced: RecommenderEstimate, rank: int) -> dict[str, float]:
-    """Seconds that a rank computes, by stage."""
+    """Predicted seconds that a rank computes in each stage."""
     seconds = {stage: float(priced.loads[rank, at] + priced.fixed[at]) for at, stage in enumerate(STAGES)}
     if not plan.question.facts.hides_reduction:
         seconds[STAGES.update] -= reduction_seconds(plan.question, links_of(plan.question))
@@ -172,7 +174,7 @@ def _compute(plan: RecommenderPlan, priced: RecommenderEstimate, rank: int) -> d
 def _step_seconds(
     plan: RecommenderPlan, priced: RecommenderEstimate, rank: int, seconds: dict[str, tuple[float, ...]]
 ) -> float:
-    """A step whose stages last as long as their busiest ranks, with this rank's compute as measured."""
+    """Step seconds with each stage as long as on its busiest rank, and this rank's compute as measured."""
     loads, predicted = priced.loads.copy(), _compute(plan, priced, rank)
     for stage in COMPUTED:
         loads[rank, STAGES.index(stage)] += statistics.median(seconds[stage]) - predicted[stage]
