@@ -183,9 +183,10 @@ def found(*fix, forbid=()):
     return enumerate_layouts(question, parse_restrictions(fix, forbid))
 
 def best(max_memory, *fix, forbid=()):
-    limits = replace(parse_restrictions(("pp=1", *fix), forbid), max_memory=max_memory)
-    every = map(enumerate_layouts(question, limits).layout, range(len(enumerate_layouts(question, limits))))
-    priced = [one for one in (estimate(question, layout) for layout in every) if one.peak_bytes <= max_memory]
+    limits = replace(parse_restrictions(("pp=1", "mbs=1", *fix), forbid), max_memory=max_memory)
+    every = enumerate_layouts(question, limits)
+    priced = [estimate(question, every.layout(row)) for row in range(len(every))]
+    priced = [one for one in priced if one.peak_bytes <= max_memory]
     least = min(one.step_seconds for one in priced)
     own = search(question, top=1, restrictions=limits)
     assert own.certificate.gap == 0
