@@ -39,8 +39,8 @@ _BLOCKWISE |= dict.fromkeys(("adamw-8bit", "paged-adamw-8bit"), 2 * _8BIT)
 
 
 class StateBytes(NamedTuple):
-    """Bytes of weights, gradients and optimizer states on a rank per parameter of the rank's share of the
-    model, (N,) each. Parameters are those of the rank's share of the model."""
+    """Bytes of weights, gradients and optimizer states per parameter of the part of the model that a rank
+    has, (N,) each. Parameters are those of the rank's share of the model."""
 
     weights: Array
     gradients: Array

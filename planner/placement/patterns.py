@@ -61,8 +61,8 @@ def chunk_sizes(num_layers: int, stages: int, most_smaller: int = MOST_SMALLER) 
 
 
 def policy_ends(allowed_P: Bools, sizes_CR: Ints, per_chunk: bool = False) -> Ints:
-    """List every way, (T, P), to divide the blocks of a rank or, with `per_chunk`, of a chunk among recompute
-    policies. Each entry is the index where the blocks that recompute at least as much as a policy end."""
+    """List all divisions of the blocks of a rank or, with `per_chunk`, of a chunk among recompute policies,
+    (T, P). Each entry is the index where the blocks that recompute at least as much as a policy end."""
     most_blocks = int((sizes_CR if per_chunk else sizes_CR.sum(axis=0)).max())
     first, *stronger = np.flatnonzero(allowed_P).tolist()
     stronger.reverse()  # the blocks that recompute most come first

@@ -93,8 +93,8 @@ def binding_stages(priced: PricedOptions, sharding: Sharding) -> tuple[BindingSt
 
 
 def _state(priced: PricedOptions, sharding: Sharding) -> tuple[State, float]:
-    """State of local search with all tables placed as in a sharding, and the seconds of the sharding's step,
-    its unit of time."""
+    """State of local search in which all tables are placed as in a sharding, and the seconds of the
+    sharding's step, which are the unit of time of the state."""
     problem = every_option(replace(priced, host_memory=priced.host_memory or np.inf), "step")
     placement = Placement(np.array(rows_of(priced, sharding)), tuple(placed.at for placed in sharding.tables))
     step = problem.value(problem.use(placement))

@@ -80,8 +80,8 @@ def parse_sizes(text: str, question: AnyQuestion, *, skip_impossible: bool = Fal
 
 
 def _out_of_range(word: str, first: int, last: int, step: int, points: int) -> str:
-    """Complaint about the numbers of one word of `--gpus`, where -1 stands for a missing number; empty if there
-    is none."""
+    """Complaint about impossible numbers in one word of `--gpus` (-1 stands for a missing number); empty if
+    the numbers are possible."""
     if first == 0:
         return "is not a number of GPUs"
     if word.startswith("0"):
