@@ -1,4 +1,4 @@
-"""Training by family of models: what the launcher and every rank call."""
+"""Training by model family: the functions that the launcher and every rank call."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ P = TypeVar("P", bound=AnyPlan, contravariant=True)
 
 
 class Training(Protocol[P]):
-    """Training of one family's plans; processes, devices, faults and records are common to all."""
+    """Interface of training one family's plans; processes, devices, faults and records are common to all families."""
 
     trainer: ClassVar[str]
     """Import path `module:function` of the training function, which imports torch."""
 
     def require_trainable(self, plan: P, config: RunConfig, on_note: OnNote) -> RunConfig:
-        """Check plan and flags; returns the flags that the plan is trained with.
+        """Check a plan and flags; returns the flags with which the plan is trained.
 
         Raises:
             InputError: the plan cannot be trained, or not with these flags or this data.
         """
 
     def require_devices(self, plan: P, name: str, *, on_gpu: bool) -> None:
-        """Raise HostError where devices or software here cannot compute what the plan, called `name`, asks for."""
+        """Raise HostError where devices or software here cannot compute the plan, which is called `name`."""
 
     def train(
         self, plan: P, device: torch.device, config: RunConfig, watcher: Watcher, stop: Callable[[], bool]
@@ -51,11 +51,12 @@ class Training(Protocol[P]):
         return result
 
     def of_rank(self, plan: P, rank: int) -> dict[str, Any]:
-        """Fields of the failure of a rank that ran out of memory: its `place`, such as `stage 3`, and `predicted`
-        bytes by part."""
+        """Fields that describe a rank that ran out of memory: its `place`, such as `stage 3`, and `predicted` bytes by
+        part.
+        """
 
 
 def training_of(plan: AnyPlan) -> Training[Any]:
-    """The training of the plan's family."""
+    """Training of a plan's model family."""
     training: Callable[[], Training[Any]] = load(family_of_plan_kind(plan.kind).training)
     return training()

@@ -52,49 +52,49 @@ NO_DEVICE = "none"
 
 
 class AnyEmulation(Spec):
-    """Measurements of one rank that ran alone, beside its plan's predictions; each family adds fields."""
+    """Measurements of one rank that ran alone beside its plan's predictions; each model family adds fields."""
 
     schema_version: int = 1
     model: str
     rank: int
     device: str
-    """`cpu`, the name of the GPU, or `none`: memory only."""
+    """Device that computed: `cpu`, the name of the GPU, or `none` if only memory was measured."""
     torch: str
     memory: dict[str, int]
-    """Bytes by part at this rank's peak."""
+    """Measured bytes by part at this rank's peak."""
     predicted_memory: dict[str, float]
-    """Predicted bytes of the same parts under the plan's stack, on its GPU."""
+    """Predicted bytes of the same parts under the plan's stack, on the plan's GPU."""
     memory_as_run: dict[str, float]
-    """Predicted bytes of the same parts as they ran here: the executor's operators, on this kind of device or on a CPU.
-    """
+    """Predicted bytes of the same parts for the executor's own operators, on the kind of device that ran."""
     seconds: dict[str, tuple[float, ...]]
-    """Compute in each measured step, by phase or stage: on a CPU the training thread's CPU time, on a GPU time by its
-    own clock. Empty without a device."""
+    """Measured compute seconds of each step, by phase or stage: CPU time of the training thread, or time of the GPU's
+    clock. Empty without a device.
+    """
     on_planned_device: bool
-    """Not a CPU in the place of the plan's GPU, or no device."""
+    """Whether the plan's kind of device computed, and not a CPU in its place or no device."""
     predicted_seconds: dict[str, float]
-    """Predicted seconds of the same phases or stages for this rank, without communication."""
+    """Predicted compute seconds of the same phases or stages for this rank, without communication."""
 
     @property
     def runs_otherwise(self) -> bool:
-        """Whether what ran keeps other tensors than the plan's stack on the plan's GPU would."""
+        """Whether the run keeps other tensors in memory than the plan's stack on the plan's GPU would."""
         return any(abs(size - self.predicted_memory[part]) >= 1 for part, size in self.memory_as_run.items())
 
     @property
     def compute_seconds(self) -> dict[str, float]:
-        """Median of each phase or stage."""
+        """Median over steps of the measured compute seconds of each phase or stage."""
         return {phase: statistics.median(seconds) for phase, seconds in self.seconds.items()}
 
 
 def require_rank(rank: int, ranks: int) -> None:
-    """Raise InputError where a plan has no such rank."""
+    """Raise InputError where a plan of `ranks` ranks has no rank `rank`."""
     if not 0 <= rank < ranks:
         raise InputError(f"the plan has no rank {rank}", hint=f"its {ranks} ranks go from 0 to {ranks - 1}")
 
 
 @contextmanager
 def fake_process_group(rank: int, ranks: int) -> Iterator[None]:
-    """Make this process one rank of a group that sends nothing, on one thread as every worker has."""
+    """Context manager that makes this process one rank of a group that sends nothing, on one CPU thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
@@ -108,7 +108,7 @@ def fake_process_group(rank: int, ranks: int) -> Iterator[None]:
 
 
 def as_run_here(cluster: ClusterSpec, stack: StackSpec, device: torch.device) -> dict[str, Any]:
-    """The cluster and stack of an emulated question: this executor, on this kind of device."""
+    """Cluster and stack of an emulated question: this executor's stack, on this kind of device."""
     if device.type == "cpu":
         cluster = cluster.model_copy(update={"gpu": cluster.gpu.model_copy(update={"kind": "cpu"})})
     return {"cluster": cluster, "stack": stack if stack.name == OWN_STACK else load_stack(OWN_STACK)}
@@ -116,13 +116,15 @@ def as_run_here(cluster: ClusterSpec, stack: StackSpec, device: torch.device) ->
 
 @contextmanager
 def without_values() -> Iterator[None]:
-    """Make tensors with a shape and a type but no memory inside the block."""
+    """Context manager in which tensors have a shape and a type but no memory."""
     with _outside_modes(), FakeTensorMode(), _NoNumbers():  # type: ignore[no-untyped-call]
         yield
 
 
 class _NoNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Reads numbers of tensors as zero, and gives grouped products a shape in fp32, too (PyTorch: only bf16)."""
+    """Dispatch mode that reads numbers of tensors as zero, and gives fp32 grouped products a shape (PyTorch: only
+    bf16).
+    """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
@@ -133,7 +135,9 @@ class _NoNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _grouped(rows: Tensor, right: Tensor, ends_L: Tensor, *_: Any) -> Tensor:
-    """(R, K) rows in groups times (L, K, N) matrices, or (M, R) times (R, N) group by group."""
+    """Empty result of a grouped product: (R, K) rows times (L, K, N) matrices, or (M, R) times (R, N) group
+    by group.
+    """
     if right.ndim == 3:
         return rows.new_empty(rows.shape[0], right.shape[-1])
     return rows.new_empty(ends_L.shape[0], rows.shape[0], right.shape[-1])
@@ -141,9 +145,10 @@ def _grouped(rows: Tensor, right: Tensor, ends_L: Tensor, *_: Any) -> Tensor:
 
 @contextmanager
 def _outside_modes() -> Iterator[None]:
-    """Run methods of meshes and DTensor's shape inference outside all dispatch modes. Methods of meshes compute with
-    rank numbers, which fake tensors lack; shape inference uses fake tensors of the global shape, which no rank holds
-    and which trackers of storages must not see."""
+    """Context manager in which methods of meshes and DTensor's shape inference run outside all dispatch modes. Methods
+    of meshes compute with rank numbers, which fake tensors lack; shape inference uses fake tensors of the global shape,
+    which no rank holds and which trackers of storages must not see.
+    """
     members: list[tuple[type, str, Any]] = [
         (DeviceMesh, name, member)
         for name, member in vars(DeviceMesh).items()
@@ -176,7 +181,7 @@ def _outside(member: Any) -> Any:
 
 
 def spread_evenly(parts: Iterable[nn.Module]) -> None:
-    """Give the experts of every MoE layer the same number of copies, here and on all ranks it exchanges with; in place.
+    """Give every expert the same number of token copies in all MoE layers of these model slices, in place.
 
     Counts of copies are numbers, which fake tensors do not have.
     """
@@ -190,7 +195,7 @@ def spread_evenly(parts: Iterable[nn.Module]) -> None:
 
 
 class _EvenExchange(Exchange):
-    """An exchange whose sizes are known: experts are evenly loaded."""
+    """Exchange of token copies whose sizes need no messages, as all experts get the same number of copies."""
 
     def __init__(self, exchange: Exchange) -> None:
         super().__init__(exchange.across, exchange.inside)
@@ -208,16 +213,16 @@ class _EvenExchange(Exchange):
 
 
 def _evenly(copies: int, experts: int) -> list[int]:
-    """Split a total into nearly equal shares, larger shares first."""
+    """Number of copies for each expert: nearly equal shares of `copies`, larger ones first."""
     return [copies // experts + (expert < copies % experts) for expert in range(experts)]
 
 
 _SCALE = 0.02
-"""Noise lies between 0 and this: sums of squares are among what ranks send."""
+"""Upper bound of noise from absent ranks, which is never negative as they also send sums of squares."""
 
 
 class AbsentPeers(Peers):
-    """Absent ranks: their vectors and gradients are noise."""
+    """Peers that stand in for absent ranks: vectors and gradients that these would send are noise."""
 
     def _all_to_all(
         self, received: Tensor, message: Tensor, counts: Counts, sizes: Counts, *, is_async: bool = False
@@ -236,7 +241,7 @@ class AbsentPeers(Peers):
 
 
 class _KnownRouter(Router):
-    """Ids that samples of all ranks have for the slices of this one."""
+    """Router that returns drawn ids of all ranks' samples for this rank's slices, in place of received ones."""
 
     known_bags: dict[Slice, Bags]
 
@@ -247,7 +252,7 @@ class _KnownRouter(Router):
 
 
 class _KnownCopies(CopyExchange):
-    """Rows of copies that samples of all ranks use."""
+    """Exchange of copied rows that knows which rows the samples of all ranks use."""
 
     rows: list[Sequence[Tensor]]
 
@@ -258,7 +263,7 @@ class _KnownCopies(CopyExchange):
 
 
 class OtherRanks:
-    """Messages that absent ranks would send to the rank that runs."""
+    """Draws the ids that absent ranks of a recommender would send to the rank that runs."""
 
     def __init__(self, embeddings: Embeddings, clicks: MadeUpClicks) -> None:
         self.embeddings, self.clicks = embeddings, clicks
@@ -269,7 +274,7 @@ class OtherRanks:
         embeddings.router, embeddings.copy_exchange = self._router, self._copies
 
     def draw(self, step: int) -> None:
-        """Draw the samples of absent ranks for a step, counted from 0."""
+        """Draw ids of the samples of all ranks for a step, counted from 0."""
         own_tables = {part.table for part in self.embeddings.holdings}
         table_ids = {table: self._ids(step, table) for table in own_tables}
         self._router.known_bags = {
@@ -280,14 +285,16 @@ class OtherRanks:
         self._copies.rows = list(zip(*used, strict=True))
 
     def _ids(self, step: int, table: int) -> Bags:
-        """Ids of a table for all samples, rank by rank, as they would arrive."""
+        """Ids of a table for the samples of all ranks, in rank order."""
         values, lengths = self.clicks.ids(table, step, 0, self.clicks.global_batch)
         return Bags(torch.from_numpy(values), torch.from_numpy(lengths)).to(self.embeddings.device)
 
     def _part(self, part: Slice, bags: Bags) -> Bags:
+        """Ids that fall into a slice's part of a table."""
         return ids_of_part(part, self.embeddings.tables[part.table], bags)
 
     def _rows_by_rank(self, part: Slice, bags: Bags) -> list[Tensor]:
+        """Distinct rows of a copied slice that the samples of each rank use."""
         own_bags = self._part(part, bags)
         counts = own_bags.lengths.view(self.embeddings.peers.size, -1).sum(1).tolist()
         return [rows.unique() for rows in cut(own_bags.values, counts)]  # type: ignore[no-untyped-call]

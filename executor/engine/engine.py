@@ -1,4 +1,4 @@
-"""A plan on this rank: its slices of the model, wrapped as the layout says, and one optimizer step.
+"""A plan on this rank: its slices of the model, changed as the layout says, and one optimizer step.
 
 **Recompute** is of everything in a block, or of what mixes tokens alone.
 
@@ -51,7 +51,7 @@ from planner.plan import Plan
 
 
 def recompute_activations(model: Transformer, recompute: str) -> None:
-    """Wrap the slice's blocks in place, as its policy or mix of policies says.
+    """Wrap the blocks of a model slice for recomputation, in place, as a policy or mix of policies says.
 
     `selective` wraps attention, or a recurrence: what is kept is its input. `full` wraps the block.
     """
@@ -67,15 +67,14 @@ def recompute_activations(model: Transformer, recompute: str) -> None:
 
 
 class RecomputeAxis(Axis):
-    """Recomputes activations as the layout says of each virtual stage."""
+    """Recomputation on one rank: recomputes activations of each virtual stage as the layout says."""
 
     def apply(self, part: Transformer, stage: int) -> None:
         recompute_activations(part, self.rank.layout.stage_recompute[stage])
 
 
 def compile_blocks(model: Transformer, *, split: bool, options: Mapping[str, Any] | None = None) -> None:
-    """Compile every block of the slice when it is first called; `split` says that tensor ranks share it, `options` go
-    to inductor.
+    """Have every block of a model slice compiled at its first call; `split` says that tensor ranks share it.
 
     What recomputes does so inside the graph, which then knows that it does; over tensor ranks around it, where a piece
     must find its graph again: none has a mask that is made in one call and kept for the next.
@@ -90,8 +89,9 @@ def compile_blocks(model: Transformer, *, split: bool, options: Mapping[str, Any
 
 
 def _unbroken(block: Block) -> list[nn.Module]:
-    """The largest pieces without a graph break: routed experts break it, recurrences, and attention that recomputes
-    alone, has only some of a sequence, or has on a GPU a kernel of its own."""
+    """Largest modules of a block that compile without a graph break. Breaks come from routed experts, recurrences, and
+    attention that recomputes alone, has only some of a sequence, or has on a GPU a kernel of its own.
+    """
     attention, mlp = block.attention, block.mlp
     plain = attention is not None and not isinstance(attention, CheckpointWrapper) and _is_plain(attention)
     if plain and isinstance(mlp, FeedForward) and block.recurrence is None:
@@ -101,24 +101,26 @@ def _unbroken(block: Block) -> list[nn.Module]:
 
 
 def _is_plain(attention: Attention | LatentAttention) -> bool:
+    """Whether attention is causal, without window or ALiBi, over whole sequences."""
     causal = attention.window is None and attention.spec.positions != "alibi"
     return causal and isinstance(attention.sequence, WholeSequence)
 
 
 def _inside(block: nn.Module) -> Block:
-    """The module that a recompute wrapper holds; any other itself."""
+    """The block inside a recompute wrapper; a block without wrapper itself."""
     inside = block._checkpoint_wrapped_module if isinstance(block, CheckpointWrapper) else block
     assert isinstance(inside, Block)
     return inside
 
 
 def _wait(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    """Forward hook that waits for a module's output if it is still in flight."""
     arrived: Tensor = _Arrived.apply(output)  # type: ignore[no-untyped-call]
     return arrived
 
 
 class _Arrived(torch.autograd.Function):
-    """Waits for a tensor in flight and passes its gradient on."""
+    """Wait for a tensor in flight; its gradient passes unchanged."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -139,12 +141,13 @@ AXES: tuple[type[Axis], ...] = (
     OverlapAxis,
     DataAxis,
 )
-"""Axes in the order in which they change a rank: blocks are split, recomputed, offloaded, cut into stages, overlapped,
-then sharded."""
+"""All axes in the order in which they change a rank: blocks are split, recomputed, offloaded, cut into stages,
+overlapped, then sharded.
+"""
 
 
 class Engine(Rank):
-    """A rank that trains: its slices of the model, its optimizer, and the steps of both.
+    """A rank that trains: its slices of the model, its optimizer, and its steps.
 
     Weights have their initial values, unless they are not to be `filled`, as they will be loaded.
     """
@@ -167,7 +170,7 @@ class Engine(Rank):
         self.axes = [axis(self) for axis in axes if axis.is_used(self.layout)]
         self.parts = [self._part(stage) for stage in self.stages]
         self.names = parameter_names(self.parts)
-        """id of each parameter → its name and place in the whole model."""
+        """id of each parameter → its name and place in the full model."""
         for axis in self.axes:
             axis.parts_made()
         self.optimizer = Optimizer(self)
@@ -182,8 +185,9 @@ class Engine(Rank):
             self.fill()
 
     def fill(self, values: Values | None = None) -> None:
-        """Set the weights to given values, or to their initial ones. Each rank reads the values that it updates, and
-        sends them to where they are used."""
+        """Set the trained weights to `values`; None: to their initial values. Each rank reads the values that it
+        updates, and sends them to where they are used.
+        """
         values = values or InitialValues.of(self.plan, self.options, self.device)
         with torch.no_grad():
             for owner in owned(self.optimizer, self.names):
@@ -192,7 +196,7 @@ class Engine(Rank):
         self.spread()
 
     def fill_frozen(self, values: Values | None = None) -> None:
-        """Set the frozen weights that adapters are added to; by default to their initial values."""
+        """Set the frozen weights that adapters are added to; `values` None: to their initial values."""
         values = values or InitialValues.of(self.plan, self.options, self.device)
         with torch.no_grad():
             for parameter, box, piece in frozen(self.parts, self.names):
@@ -209,7 +213,8 @@ class Engine(Rank):
         self.forget()
 
     def step(self, *batch: Tensor) -> tuple[float, float]:
-        """One optimizer step on this rank's share of the global batch: (mean loss here, global gradient norm).
+        """Train one step on this rank's share of the global batch; returns the mean loss here and the global gradient
+        norm.
 
         The batch is what the first stage is given, then targets. The loss is 0 on ranks that hold no output layer.
         """
@@ -217,7 +222,7 @@ class Engine(Rank):
         return value, self.update()
 
     def forward_backward(self, *batch: Tensor) -> float:
-        """The first phase of a step: gradients of every microbatch added up; the mean loss here.
+        """First phase of a step: add up gradients of every microbatch; returns the mean loss on this rank.
 
         Takes whole sequences, of which this rank works on its tokens.
         """
@@ -227,20 +232,20 @@ class Engine(Rank):
 
     @contextmanager
     def inside_step(self) -> Iterator[None]:
-        """Context manager for the forward and backward passes of a step, made of the contexts of all axes."""
+        """Context manager for the passes of a step, made of the contexts of all axes."""
         with ExitStack() as stack:
             for axis in self.axes:
                 stack.enter_context(axis.step())
             yield
 
     def take(self, tokens_BS: Tensor) -> Tensor:
-        """The tokens of whole sequences that this rank works on."""
+        """Part of whole sequences of tokens, (B, S), on which this rank works."""
         for axis in self.axes:
             tokens_BS = axis.take(tokens_BS)
         return tokens_BS
 
     def update(self) -> float:
-        """The second phase: gradients synchronised, parameters updated; the global gradient norm."""
+        """Second phase of a step: synchronise gradients and update parameters; returns the global gradient norm."""
         self.optimizer.settle()
         return self.optimizer.step()
 
@@ -258,29 +263,30 @@ class Engine(Rank):
         return [one for axis in self.axes for one in axis.drive_tensors()]
 
     def host_parameters(self) -> set[int]:
-        """ids of parameters whose gradients are in host memory, too."""
+        """ids of parameters that, like their gradients, are kept in host memory."""
         return {one for axis in self.axes for one in axis.host_parameters()}
 
     def record(self, into: list[Carried] | None) -> None:
-        """Start recording copies to and from host memory and updates there; None: stop."""
+        """Start appending host copies and CPU updates of all axes to the list `into`; None stops the recording."""
         for axis in self.axes:
             axis.record(into)
 
     def end_step(self) -> None:
-        """Have axes keep the counts of a finished step for the report."""
+        """Have axes keep their counts of the step that has just ended, for the report."""
         for axis in self.axes:
             axis.end_step()
 
     def forget(self) -> None:
-        """Have axes discard the counts of the start or the warm-up."""
+        """Have axes discard their counts so far, of start-up and warm-up steps."""
         for axis in self.axes:
             axis.forget()
 
     def report(self, host_peak: int) -> dict[str, Any]:
-        """Field of a rank's report → what an axis measured; `host_peak` bytes were in host memory at most."""
+        """Fields that axes add to this rank's report; `host_peak` is the peak of host memory in bytes."""
         return {name: found for axis in self.axes for name, found in axis.report(host_peak).items()}
 
     def _forward_backward(self, inputs: list[Tensor], targets_BS: Tensor) -> float:
+        """Run all microbatches of a step, by the pipeline's schedule if there is one; returns the mean loss here."""
         text_inputs = {"tokens_BS": inputs.pop()} if self.plan.model.tower is not None else {}
         if self.pipeline is not None:
             return self.pipeline.step(inputs, targets_BS, text_inputs)
@@ -300,7 +306,7 @@ class Engine(Rank):
         return float(total)
 
     def _share_of_loss(self, answer: Tensor, targets_BS: Tensor) -> Tensor:
-        """One microbatch's share of the mean over this rank's sequences, so that gradients simply add up.
+        """Share of one microbatch in the mean loss of this rank's sequences, so that gradients simply add up.
 
         Where replicas take different numbers of microbatches, it is that of a replica with the mean number.
 
@@ -313,7 +319,7 @@ class Engine(Rank):
         return value / self.share.mean_microbatches
 
     def _part(self, stage: int) -> Transformer:
-        """Build one virtual stage, and allocate the parameters of it that this rank holds."""
+        """Build the model slice of a virtual stage, and allocate those of its parameters that this rank holds."""
         part, on_host = self._without_memory(stage)
         if self.device.type != "meta":
             make_room(part, self.device, on_host, flat=self.layout.zero <= 1)
@@ -321,8 +327,9 @@ class Engine(Rank):
 
     @with_values
     def _without_memory(self, stage: int) -> tuple[Transformer, set[str]]:
-        """A virtual stage on the meta device: built, its GEMMs in fp8, changed by its axes, compiled, sharded; and the
-        names of its blocks in host memory."""
+        """The model slice of a virtual stage on the meta device, and the names of its blocks in host memory. It is
+        built, its GEMMs put in fp8, changed by its axes, compiled and sharded.
+        """
         layout, model = self.layout, self.plan.model
         flat = layout.zero <= 1  # else parameters stay fp32 and are cast where they are gathered
         with torch.device("meta"), made_of(self.dtype if flat else torch.float32):
@@ -357,7 +364,7 @@ class Engine(Rank):
 
 
 def without_padding(logits_BSV: Tensor, vocabulary: int) -> Tensor:
-    """Logits of the vocabulary alone; where tensor ranks share it out, others so low that they have no part."""
+    """Logits without padding of the vocabulary; where tensor ranks share it, padding gets the lowest logits instead."""
     if logits_BSV.shape[-1] == vocabulary:
         return logits_BSV
     if not isinstance(logits_BSV, DTensor):
@@ -370,8 +377,9 @@ def without_padding(logits_BSV: Tensor, vocabulary: int) -> Tensor:
 
 
 def loss(logits_BSV: Tensor, targets_BS: Tensor, target_share: float = 1.0) -> Tensor:
-    """Mean cross-entropy of the next token, in fp32; of a share of the tokens `counted`, whose targets are others than
-    `NO_TARGET`: context ranks have more or less of these, and all divide alike."""
+    """Mean cross-entropy of the next token, in fp32, over the tokens that have a target. The sum is divided by
+    `target_share` of all tokens, as context ranks have more or fewer targets and all divide alike.
+    """
     logits, targets = logits_BSV.flatten(0, 1).float(), targets_BS.flatten()
     if target_share == 1.0:
         return F.cross_entropy(logits, targets)
@@ -380,7 +388,7 @@ def loss(logits_BSV: Tensor, targets_BS: Tensor, target_share: float = 1.0) -> T
 
 
 def mean_over_data(value: float, engine: Engine) -> float:
-    """The loss of the global batch, known on every rank."""
+    """Mean loss of the global batch on every rank, given the loss of each rank."""
     has_head = any(part.head is not None for part in engine.parts)
     share = value / (engine.layout.data_ranks * engine.layout.tp) if has_head else 0.0
     total = torch.tensor(share, device=engine.device)

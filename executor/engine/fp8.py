@@ -1,4 +1,4 @@
-"""Products of the blocks in fp8: torchao's linear layers, split over tensor ranks.
+"""Matrix products of a model's blocks in fp8: torchao's linear layers, split over tensor ranks.
 
 Each row of an operand has a scale of its own, a power of two (torchao's recipe `rowwise`). Such a scale moves a row
 into the range of e4m3 without rounding anything, so a row's values do not depend on what lies in the other rows, and
@@ -44,7 +44,7 @@ RECIPE = "rowwise"
 
 
 def multiply_in_fp8(model: Transformer, *, emulate: bool) -> None:
-    """Replace every projection and dense MLP of the slice's blocks by fp8 layers, in place, before anything is split.
+    """Replace every projection and dense MLP in a model slice's blocks by fp8 layers, in place, before any is split.
 
     `emulate` rounds operands to fp8 and multiplies them in fp32, on any device.
     """
@@ -57,13 +57,13 @@ def multiply_in_fp8(model: Transformer, *, emulate: bool) -> None:
 
 
 class _LocalFloat8Linear(Float8Linear):  # type: ignore[misc]  # torchao has no types
-    """An fp8 linear layer over this rank's shards; the result says how it is sharded.
+    """fp8 linear layer that computes with this rank's shards alone.
 
     DTensor would have the ranks agree on a scale for every row that is split over them.
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """(…, in) → (…, out), split as input and weight leave it."""
+        """Product (…, in) → (…, out), sharded as input and weight imply."""
         if not isinstance(self.weight, DTensor):
             out: Tensor = super().forward(input)
             return out

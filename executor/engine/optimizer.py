@@ -34,11 +34,11 @@ from executor.models.ends import held_by_several, is_gain
 _BETAS = (0.9, 0.95)
 _WEIGHT_DECAY = 0.1
 _AT_ONCE = 64
-"""Parameters of one fused update: torch looks through all of its `DTensor`s for each of them at the first."""
+"""Parameters of one fused update, as torch looks through all `DTensor`s of an update for each of them at the first."""
 
 
 class Optimizer:
-    """The plan's optimizer for this rank's parameters."""
+    """The plan's optimizer for all parameters that this rank trains."""
 
     def __init__(self, rank: Rank) -> None:
         self.rank, self.mesh, self.options, self.plan = rank, rank.mesh, rank.options, rank.plan
@@ -48,7 +48,7 @@ class Optimizer:
         self.experts = None if rank.experts is None else ExpertParameters(rank.parts, rank.experts)
         self.flats: list[FlatParameters] = []
         self.sharded: list[Shards] = []
-        """Under ZeRO-2 and 3, blocks that are not wholly on the device."""
+        """Shards of blocks that an axis updates under ZeRO-2 and 3, as they are not wholly on the device."""
         self._order = {id(parameter): place for place, parameter in enumerate(self.parameters)}
         self._name = "sgd" if self.options.sgd else self.plan.training.optimizer
         buckets = {shard: bucket for axis in rank.axes for shard, bucket in axis.buckets().items()}
@@ -80,19 +80,21 @@ class Optimizer:
         self._whole_norms = self._connect_lamb() if self._name == "lamb" else None
 
     def gradient(self, parameter: Tensor) -> Tensor | None:
-        """The gradient that this rank has accumulated for a parameter, as a plain tensor."""
+        """Gradient that this rank has accumulated for a parameter, as a plain tensor; None if it has none."""
         for flat in self.flats:
             if flat.contains(parameter):
                 return flat.gradient(parameter)
         return None if parameter.grad is None else local(parameter.grad)
 
     def take_gradients(self) -> None:
-        """Move gradients that came without a hook's call into the flat buffer; elsewhere they stay in `.grad`."""
+        """Move gradients that came without a hook's call into the flat buffers; without buffers they stay in
+        `.grad`.
+        """
         for flat in self.flats:
             flat.take_gradients()
 
     def settle(self) -> None:
-        """Complete the gradients within the tensor-parallel group and between stages, after the backward pass."""
+        """Complete the gradients among tensor-parallel ranks and between pipeline stages, after the backward pass."""
         for flat in self.flats:
             flat.settle()
         if not self.flats:
@@ -101,17 +103,18 @@ class Optimizer:
         self._join(self.gradient)
 
     def _join(self, gradient: Gradient) -> None:
+        """Have axes add up the gradients of parameters that several pipeline stages hold."""
         for axis in self.rank.axes:
             axis.join(gradient)
 
     def set_rate(self, rate: float) -> None:
-        """Set the learning rate of the updates to come."""
+        """Set the learning rate of all updates that follow."""
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate
 
     def step(self) -> float:
-        """Update every parameter; returns the norm of the whole model's gradient before clipping."""
+        """Update every parameter; returns the gradient norm of the whole model before clipping."""
         for axis in self.rank.axes:
             axis.before_reduce()
         for flat in self.flats:
@@ -134,7 +137,9 @@ class Optimizer:
         return norm
 
     def same_shard(self, parameter: Tensor) -> dist.ProcessGroup | None:
-        """The ranks with the same shard of a parameter that is in no flat buffer; None: this one alone."""
+        """Ranks that hold the same shard of a parameter as this one, if it is in no flat buffer; None if no
+        other does.
+        """
         experts = self.experts
         return (experts.copies if experts and experts.contains(parameter) else self._replicas).groups
 
@@ -144,7 +149,7 @@ class Optimizer:
             updating.spread()
 
     def updated(self) -> Iterator[tuple[nn.Parameter, nn.Parameter, torch.optim.Optimizer]]:
-        """(parameter, updated tensor, optimizer) of each parameter that is in no flat buffer."""
+        """Yield (parameter, tensor that is updated, optimizer) for each parameter that is in no flat buffer."""
         for optimizer in self._on_device:
             for group in optimizer.param_groups:
                 yield from ((parameter, parameter, optimizer) for parameter in group["params"])
@@ -153,7 +158,7 @@ class Optimizer:
                 yield parameter, updated, block.optimizer
 
     def _flat(self, parameters: Sequence[nn.Parameter], bucket: Bucket) -> list[FlatParameters]:
-        """One buffer over the ranks that hold the same parameters; another over those that hold the same experts."""
+        """Flat buffers of a bucket: one for routed experts, one for other parameters, as these have other replicas."""
         experts = self.experts
         layout, buffers = self.plan.layout, []
         how: dict[str, Any] = {"sharded": layout.zero == 1, "mean_over": layout.data_ranks}
@@ -169,7 +174,7 @@ class Optimizer:
         return buffers
 
     def _connect_lamb(self) -> WholeNorms:
-        """Tell the LAMB optimizers of this rank which parameters their elements belong to; every rank must call it."""
+        """Tell this rank's LAMB optimizers which parameters their elements belong to; every rank must call it."""
         layout = self.plan.layout
         axes = ("copy", "shard", "tp") if self.experts else ("shard", "tp") if layout.zero else ("tp",)
         tensor_group = self.mesh["tp"].get_group() if axes == ("tp",) and layout.tp > 1 else None
@@ -181,7 +186,7 @@ class Optimizer:
         return norms
 
     def _slices(self) -> list[list[Slice]]:
-        """Slices of parameters that each optimizer updates."""
+        """Slices of parameters that each torch optimizer updates."""
         slices: dict[int, list[Slice]] = {id(one): [] for one in self.optimizers}
         for flat in self.flats:
             for parameter, begin, end, start in flat.owned():
@@ -192,7 +197,7 @@ class Optimizer:
         return list(slices.values())
 
     def decay_gains_to_one(self) -> None:
-        """Have AdamW's weight decay pull gains of norms towards 1, as it does those that a model keeps less one.
+        """Have AdamW's weight decay pull gains of norms towards 1, as for models that keep gains less one.
 
         With rate η and decay λ an update makes x (1 − ηλ) of x, less its step, and of x + ηλ / (1 − ηλ) that and ηλ.
         """
@@ -204,6 +209,7 @@ class Optimizer:
                 optimizer.register_step_pre_hook(partial(_raise_gains, gain_slices))
 
     def _make(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        """Torch optimizer of the plan's kind for these parameters."""
         rate = self.options.rate.peak
         if self._name == "sgd":
             return torch.optim.SGD(parameters, lr=rate, foreach=False)
@@ -212,7 +218,7 @@ class Optimizer:
         return torch.optim.AdamW(parameters, lr=rate, betas=_BETAS, weight_decay=_WEIGHT_DECAY, fused=True)
 
     def _norm(self) -> float:
-        """The global gradient norm, each element counted once: squares are summed by the axes they are split over."""
+        """Global gradient norm, each element counted once: squares are summed over the ranks that share a parameter."""
         kinds: dict[tuple[int, int], list[Tensor]] = {}  # by (split over tp, over replicas)
         routed: list[tuple[nn.Parameter, Tensor]] = []
         for parameter, gradient, norm, over_replicas in self._norms():
@@ -237,7 +243,9 @@ class Optimizer:
         return float(total.sqrt())
 
     def _norms(self) -> list[tuple[nn.Parameter, Tensor, Tensor, int]]:
-        """Parameters in order, each with this rank's gradient, its norm, and whether it is split over replicas."""
+        """Each parameter in order, with this rank's gradient, its norm, and 1 if it is sharded over replicas,
+        else 0.
+        """
         entries: list[tuple[nn.Parameter, Tensor, Tensor, int]] = []
         for flat in self.flats:
             split = int(flat.shards > 1)
@@ -250,7 +258,7 @@ class Optimizer:
         return sorted(entries, key=lambda entry: self._order[id(entry[0])])
 
     def _shards_by_device(self) -> list[list[tuple[nn.Parameter, Tensor]]]:
-        """(parameter, this rank's gradient) without flat buffers, those on one device together."""
+        """Each parameter outside flat buffers with this rank's gradient, grouped by device."""
         shards: dict[torch.device, list[tuple[nn.Parameter, Tensor]]] = {}
         for parameter in [] if self.flats else self.parameters:
             if parameter.grad is not None:
@@ -259,6 +267,7 @@ class Optimizer:
         return list(shards.values())
 
     def _scale(self, factor: float) -> None:
+        """Multiply all gradients by `factor`."""
         for flat in self.flats:
             flat.scale(factor)
         for gradients in self._shards_by_device():
@@ -266,6 +275,7 @@ class Optimizer:
 
 
 def _raise_gains(slices: Sequence[Slice], optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Hook before AdamW's step that makes its weight decay pull these gains towards 1."""
     group = optimizer.param_groups[0]
     decay = group["lr"] * group["weight_decay"]
     for piece in slices:
@@ -274,7 +284,7 @@ def _raise_gains(slices: Sequence[Slice], optimizer: torch.optim.Optimizer, *_: 
 
 
 def _by_kind(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Plain tensors, and DTensors by their mesh: one fused update takes some of one kind."""
+    """Parameters in groups for one fused update each: plain tensors, or DTensors of one mesh."""
     kinds: dict[int, list[nn.Parameter]] = {}
     for parameter in parameters:
         key = hash(parameter.device_mesh) if isinstance(parameter, DTensor) else 0
@@ -283,7 +293,7 @@ def _by_kind(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 
 def _split_over(parameter: Tensor, axis: str) -> int:
-    """1 where the parameter is sharded over this axis (replicas are not), else 0."""
+    """1 if a parameter is sharded over this mesh axis, 0 if not."""
     if not isinstance(parameter, DTensor):
         return 0
     names = parameter.device_mesh.mesh_dim_names or ()
@@ -293,12 +303,12 @@ def _split_over(parameter: Tensor, axis: str) -> int:
 
 _EPSILON = 1e-6
 _CHUNK = 2**22
-"""Elements that are worked on at a time: temporaries are no larger."""
+"""Elements that LAMB works on at a time, which bounds its temporaries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Elements `begin` to `end` − 1 of an updated tensor that belong to one parameter of the stage."""
+    """Elements `begin` to `end` − 1 of an updated tensor, which belong to one parameter."""
 
     parameter: nn.Parameter
     updated: nn.Parameter
@@ -306,12 +316,12 @@ class Slice:
     end: int
 
     def of(self, tensor: Tensor) -> Tensor:
-        """This slice's elements of a tensor, the weights or the gradient of the updated parameter."""
+        """Elements of this slice in a tensor that is laid out like the updated one: weights or gradient."""
         return local(tensor.detach()).view(-1)[self.begin : self.end]
 
 
 class Lamb(torch.optim.Optimizer):
-    """LAMB for this rank's slices of some parameters; `connect` it before its first step."""
+    """LAMB optimizer of this rank's slices of some parameters; call `connect` before its first step."""
 
     def __init__(self, updated: Sequence[nn.Parameter], *, rate: float) -> None:
         super().__init__(updated, {"lr": rate})
@@ -337,7 +347,9 @@ class Lamb(torch.optim.Optimizer):
         self._ratios = None
 
     def begin(self) -> list[tuple[nn.Parameter, Tensor]]:
-        """Update the moments and overwrite gradients by r; (parameter, squares of x and of r here) of each slice."""
+        """Update moments and overwrite gradients by r; returns each slice's parameter with squares of x and of
+        r here.
+        """
         for updated in self._updated:
             self._direct(updated)
         weights = [one.of(one.updated) for one in self._slices]
@@ -349,10 +361,11 @@ class Lamb(torch.optim.Optimizer):
         return [(one.parameter, square) for one, square in zip(self._slices, squares, strict=True)]
 
     def take(self, ratios: Sequence[Tensor]) -> None:
-        """Set ‖x‖ / ‖r‖ of the parameter of each slice for the next step."""
+        """Set the trust ratio ‖x‖ / ‖r‖ of each slice's parameter for the next step."""
         self._ratios = list(ratios)
 
     def _direct(self, updated: nn.Parameter) -> None:
+        """Update the moments of one tensor, and overwrite its gradient by the direction r."""
         state = self.state[updated]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32, device=local(updated).device)
@@ -372,7 +385,7 @@ class Lamb(torch.optim.Optimizer):
 
 
 class WholeNorms:
-    """Adds up squares of the slices of each parameter over the ranks of a stage."""
+    """Norms of whole parameters for LAMB: sums squares of all slices over the ranks of a pipeline stage."""
 
     def __init__(
         self,
@@ -381,7 +394,8 @@ class WholeNorms:
         join_tied: Callable[[Gradient], None],
         device: torch.device | str,
     ) -> None:
-        """`group` holds all elements of each parameter, some as often as others; None: this rank has all of them.
+        """`group` has all elements of each parameter, some as often as others; None: this rank has all of them.
+        `join_tied` sums over the copies of a matrix that several stages hold; sums are made on `device`.
 
         `join_tied` adds up what the two copies of a tied matrix have; sums are made on `device`.
         """
@@ -389,8 +403,9 @@ class WholeNorms:
         self._group, self._join_tied, self._device = group, join_tied, device
 
     def find(self, optimizers: Sequence[Lamb], *, tied: bool = False) -> None:
-        """Begin each optimizer's update and set every parameter's trust ratio (norm of the weight / norm of the
-        update), with one all-reduce for all."""
+        """Begin each optimizer's update and set the trust ratio of every parameter, with one all-reduce for all. The
+        ratio is the norm of the weight over the norm of the update.
+        """
         squares_of = [optimizer.begin() for optimizer in optimizers]
         sums = torch.zeros(len(self._place), 2, device=self._device)
         for parameter, squares in chain.from_iterable(squares_of):

@@ -1,4 +1,4 @@
-"""The weights of a rank: room for what it keeps and no more, and which boxes of the whole model that is.
+"""The weights of a rank: memory for the parts that it keeps, and which boxes of the full model these are.
 
 Slices of the model are made without memory, then changed as the axes say; only what is left of each parameter gets
 memory. A `DTensor` knows which part of the whole it is; parameters of routed experts are parts without being one; any
@@ -31,7 +31,7 @@ _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
 
 @contextmanager
 def made_of(dtype: torch.dtype) -> Iterator[None]:
-    """Make parameters of this type inside the block."""
+    """Context manager in which parameters are made with this type."""
     default_dtype = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -41,7 +41,7 @@ def made_of(dtype: torch.dtype) -> Iterator[None]:
 
 
 def make_room(part: Transformer, device: torch.device, on_host: Collection[str], *, flat: bool) -> None:
-    """Bring a slice from the meta device, in place, to one with memory; values come later.
+    """Move a model slice from the meta device, in place, to a device with memory; values are set later.
 
     Where parameters move into `flat` buffers, each has a single element of memory until then. Else their shards have
     theirs, those of blocks `on_host` in host memory.
@@ -66,6 +66,7 @@ def make_room(part: Transformer, device: torch.device, on_host: Collection[str],
 
 
 def _await_buffers(part: nn.Module, device: torch.device) -> None:
+    """Give each trained parameter one element of memory, as a flat buffer will hold it; frozen ones get all."""
     parameters: dict[int, nn.Parameter] = {}
     for module in part.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
@@ -79,7 +80,7 @@ def _await_buffers(part: nn.Module, device: torch.device) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ParameterPlace:
-    """Name of a parameter, the shape of the full parameter, and the offsets of this part in it."""
+    """Name of a parameter, shape of the full parameter, and offsets of this rank's part in it."""
 
     name: str
     shape: tuple[int, ...]
@@ -87,7 +88,7 @@ class ParameterPlace:
 
 
 def parameter_names(parts: Sequence[nn.Module]) -> dict[int, ParameterPlace]:
-    """id of each parameter → its name and place; take them before anything gathers or swaps parameters."""
+    """id of each parameter → its name and place in the full model; call before anything gathers or swaps parameters."""
     names: dict[int, ParameterPlace] = {}
     for part in parts:
         for prefix, module in part.named_modules():
@@ -98,19 +99,19 @@ def parameter_names(parts: Sequence[nn.Module]) -> dict[int, ParameterPlace]:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """Elements of a parameter that this rank updates: those of `tensor`, flat, from `start` on."""
+    """Elements of one parameter that this rank updates: elements of `tensor`, flat, from `start` on."""
 
     place: ParameterPlace
     boxes: list[Box]
-    """Boxes of the full parameter, in their order in the tensor."""
+    """Boxes of the full parameter that these elements make up, in their order in the tensor."""
     tensor: nn.Parameter
     start: int
     optimizer: torch.optim.Optimizer
     holders: dist.ProcessGroup | None
-    """The ranks that update the same elements; None: this one alone."""
+    """Ranks that update the same elements as this one; None if no other does."""
 
     def pieces(self, like_it: Tensor) -> Iterator[tuple[Box, Tensor]]:
-        """(box, its elements) for each box, out of another tensor with the layout of `tensor`."""
+        """Yield each box with its elements in `like_it`, a tensor that is laid out like `tensor`."""
         flat, first = like_it.view(-1), self.start
         for box in self.boxes:
             yield box, flat[first : first + box.elements].view(box.sizes)
@@ -118,7 +119,7 @@ class Owned:
 
 
 def owned(optimizer: Optimizer, names: dict[int, ParameterPlace]) -> Iterator[Owned]:
-    """Elements that this rank updates, parameter by parameter."""
+    """Yield the elements of each parameter that this rank updates."""
     for flat in optimizer.flats:
         for parameter, begin, end, start in flat.owned():
             place = names[id(parameter)]
@@ -133,7 +134,7 @@ def owned(optimizer: Optimizer, names: dict[int, ParameterPlace]) -> Iterator[Ow
 def frozen(
     parts: Sequence[nn.Module], names: dict[int, ParameterPlace]
 ) -> Iterator[tuple[ParameterPlace, Box, Tensor]]:
-    """Frozen parameters on this rank: place, box of the full parameter, values."""
+    """Yield frozen parameters on this rank: name and place, box of the full parameter, values."""
     for parameter in {id(one): one for part in parts for one in part.parameters()}.values():
         place = names[id(parameter)]
         values = local(parameter.detach())
@@ -143,7 +144,7 @@ def frozen(
 
 
 def fill_quantised(parts: Sequence[nn.Module], values: Values, group: dist.ProcessGroup | None) -> None:
-    """Give frozen matrices of fewer bits these values, a matrix at a time; ranks of `group` share them."""
+    """Set frozen quantised matrices to these values, one matrix at a time; ranks of `group` share them."""
     for part in parts:
         for name, module in part.named_modules():
             if not isinstance(module, QuantisedLinear) or not has_values(module.weight):
@@ -163,14 +164,14 @@ def fill_quantised(parts: Sequence[nn.Module], values: Values, group: dist.Proce
 
 
 def _boxes(parameter: nn.Parameter, place: ParameterPlace, begin: int, end: int) -> list[Box]:
-    """Elements `begin` to `end` − 1 of the local tensor, as boxes of the whole."""
+    """Boxes of the full parameter that hold elements `begin` to `end` − 1 of this rank's part."""
     shard = box_here(parameter)
     boxes = boxes_of_range(shard.sizes, begin, end)
     return [box.shifted(shard.offsets).shifted(place.offsets) for box in boxes]
 
 
 def box_here(tensor: Tensor) -> Box:
-    """This rank's part of a distributed tensor, all of any other; empty parts begin where the whole ends.
+    """Box of a distributed tensor that this rank holds; of any other tensor all.
 
     Tensor ranks split before the ranks of `fully_shard` do, though these come first in the mesh (`_StridedShard`).
     `torch.distributed.tensor` answers by cutting up a tensor of all indices, which takes half a second for each of
@@ -192,6 +193,7 @@ def box_here(tensor: Tensor) -> Box:
 
 
 def _place_of(prefix: str, name: str, parameter: nn.Parameter, module: nn.Module) -> ParameterPlace:
+    """Name and place of a parameter in the full model, given the module that it belongs to."""
     shape = tuple(parameter.shape)  # a `DTensor` answers with the shape of the whole
     full_shape, offsets = shape, (0,) * len(shape)
     if isinstance(module, RoutedExperts):
@@ -200,7 +202,7 @@ def _place_of(prefix: str, name: str, parameter: nn.Parameter, module: nn.Module
 
 
 def _plain(name: str) -> str:
-    """A parameter's name without what wrappers for recompute and compilation add."""
+    """Name of a parameter without the prefixes that wrappers for recomputation and compilation add."""
     for wrapper in _WRAPPERS:
         name = name.replace(wrapper, "")
     return name

@@ -1,4 +1,4 @@
-"""Signs of life and failures of ranks, as files that the launcher reads and tells of in words.
+"""Signs of life and failures of ranks, as files that the launcher reads and turns into errors.
 
 A rank writes its failure, its launcher reads it and words it for people. A `final` failure would happen again: the run
 is not started again for it.
@@ -33,14 +33,14 @@ from executor.checkpoints.manifest import Folder
 from executor.clock import date
 
 PHASES = ("start", "data", "forward and backward", "update", "save", "end")
-"""Phases of a rank, in the order of a step."""
+"""Phases of a rank, in the order of a training step."""
 _OF_ANY_LENGTH = ("start", "end")
 """Phases without a time limit: building a model, checking a checkpoint, measuring."""
 SIGN, SIGNS = "alive-{rank}.json", "alive-*.json"
 LAUNCH = "MESHWRIGHT_LAUNCH"
 """Environment variable: the token of the launcher that started this rank."""
 _WIDTH = 2048
-"""Bytes of a sign: their room is taken when the rank starts, so that it can say later that the disk is full."""
+"""Bytes of a sign of life, allocated when the rank starts, so that it can report later that the disk is full."""
 _LONGEST_HOST = 64
 _LAST_FRAMES = 4
 
@@ -49,7 +49,9 @@ OnHang = Callable[[str, int, list[str]], None]
 
 
 class Heartbeat:
-    """The sign of life of one rank. Steps count from 1; without a folder nothing is written."""
+    """Writer of one rank's sign of life, and watch over its progress. Steps count from 1; without a folder nothing is
+    written.
+    """
 
     def __init__(self, folder: Path | None, rank: int) -> None:
         self._rank = rank
@@ -65,7 +67,7 @@ class Heartbeat:
         self.beat(0, PHASES[0])
 
     def beat(self, step: int, phase: str) -> None:
-        """This rank begins `phase` of `step`."""
+        """Write that this rank begins `phase` of `step`."""
         self.step, self.phase = step, phase
         self._at = math.inf if phase in _OF_ANY_LENGTH else time.monotonic()
         if self._file is not None:
@@ -74,11 +76,11 @@ class Heartbeat:
                 os.pwrite(self._file, json.dumps(sign | self._home).ljust(_WIDTH).encode(), 0)
 
     def alive(self) -> None:
-        """Say that this phase goes on, as it should: the time without progress starts over."""
+        """Restart the time without progress: the current phase goes on as it should."""
         self._at = time.monotonic()
 
     def watch(self, longest_seconds: float, on_hang: OnHang) -> None:
-        """Start a thread that calls `on_hang` when there was no progress for so long."""
+        """Start a thread that calls `on_hang` once this rank has made no progress for `longest_seconds`."""
         training = threading.get_ident()
 
         def look() -> None:
@@ -97,7 +99,7 @@ Sign = dict[str, object]
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name the file in errors of system calls that know it by a descriptor."""
+    """Context manager that adds the file's name to errors of system calls that use its descriptor."""
     try:
         yield
     except OSError as error:
@@ -105,7 +107,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def write_into_sign(folder: Path, rank: int, fields: Sign) -> None:
-    """Put this into the sign of a rank, in the room that it has, where that is enough."""
+    """Add fields to a rank's sign of life, if they fit into its bytes."""
     path = folder / SIGN.format(rank=rank)
     text = json.dumps(_read(path) | fields).encode()
     if len(text) <= _WIDTH:
@@ -117,31 +119,32 @@ def write_into_sign(folder: Path, rank: int, fields: Sign) -> None:
 
 
 def read_signs(folder: Path) -> dict[int, Sign]:
-    """Last sign of each rank: `pid`, `step`, `phase`, `at` (seconds since 1970), `node` as torchrun counts, `host`, and
-    `launch`, its launcher's token."""
+    """Last sign of each rank: `pid`, `step`, `phase`, `at` (seconds since 1970), `node`, `host`, and its launcher's
+    token.
+    """
     signs = [_read(path) for path in folder.glob(SIGNS)]
     return {int(str(sign["rank"])): sign for sign in signs if sign}
 
 
 def read_sign(folder: Path, rank: int) -> Sign:
-    """The last sign of one rank; empty where there is none."""
+    """Last sign of one rank; empty if there is none."""
     return _read(folder / SIGN.format(rank=rank))
 
 
 def last_sign(folder: Path) -> float | None:
-    """When a rank that trained gave its last sign, seconds since 1970; None where none got beyond its start."""
+    """Time of the last sign of any rank that got beyond its start, in seconds since 1970; None if none did."""
     trained = [sign for sign in read_signs(folder).values() if sign["phase"] != PHASES[0]]
     return max((float(str(sign["at"])) for sign in trained), default=None)
 
 
 def delete_files(folder: Path, *patterns: str) -> None:
-    """Delete the files of a run's folder whose names match, which other processes may be deleting, too."""
+    """Delete the files of a run's folder that match the patterns; other processes may delete them at the same time."""
     for path in (path for pattern in patterns for path in folder.glob(pattern)):
         path.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> Sign:
-    """The sign in a file; empty while it is being written, or where a rank was killed then."""
+    """Sign of life in a file; empty if it is being written, or its rank was killed while writing."""
     try:
         sign: Sign = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
@@ -156,7 +159,7 @@ _PROBE_BYTES = 1 << 16
 
 
 def error_of_full_disk(error: OSError, folder: Path, saved: Path | None) -> RunError | None:
-    """The error of a rank that could not write a file of the run; None where there was room."""
+    """Error of a rank that could not write a file of the run; None if the disk was not full."""
     if error.errno not in _FULL:
         return None
     return RunError(
@@ -167,7 +170,7 @@ def error_of_full_disk(error: OSError, folder: Path, saved: Path | None) -> RunE
 
 
 def no_room(folder: Path, saved: Path | None) -> RunError | None:
-    """The error of a disk so full that no rank could say a word; None where there is room."""
+    """Error of a disk so full that no rank could write its failure; None if there is room."""
     try:
         with tempfile.TemporaryFile(dir=folder) as stream:
             stream.write(bytes(_PROBE_BYTES))
@@ -177,7 +180,7 @@ def no_room(folder: Path, saved: Path | None) -> RunError | None:
 
 
 def last_checkpoint(saved: Path | None) -> Problem:
-    """The newest checkpoint that a run can go on from, as a line of an error."""
+    """Newest checkpoint from which a run can resume, as a line of an error."""
     if saved is None:
         return Problem("last checkpoint", "none is kept")
     newest = Folder(saved).complete()[:1]
@@ -187,7 +190,7 @@ def last_checkpoint(saved: Path | None) -> Problem:
 
 _FAILURE, FAILURES = "failure-{rank}.json", "failure-*.json"
 _FAILED = "failed"
-"""Key of a sign that holds the failure of its rank, for want of another place."""
+"""Key of a rank's failure in its sign of life, used when the failure has no file of its own."""
 _LAST_LINES = 5
 _PEER_LOST = re.compile(
     r"connection (closed|reset|refused|timed)|broken pipe|remote process|socket|NCCL", re.IGNORECASE
@@ -197,13 +200,13 @@ _KINDS: dict[str, type[MeshwrightError]] = {kind.__name__: kind for kind in (Inp
 
 _UNKNOWN = "a rank was ended from outside, perhaps because the host ran out of memory"
 _writing = threading.RLock()
-"""A process that fails may get SIGTERM at the same moment, which another thread handles."""
+"""Lock on writing failures: a process that fails may get SIGTERM at the same moment, in another thread."""
 
 Failure = dict[str, Any]
 
 
 def write_failure(folder: Path, rank: int, reason: str, *, final: bool, **fields: Any) -> None:
-    """Write why this rank failed; on a full disk into its sign, and where that fails too, nowhere."""
+    """Write why this rank failed; on a full disk into its sign of life, and if that fails as well, nowhere."""
     partial = folder / f".failure-{rank}"
     word = {"rank": rank, "reason": reason, "final": final, "pid": os.getpid(), "at": date(), **fields}
     word["launch"] = os.environ.get(LAUNCH, "")
@@ -219,7 +222,7 @@ def write_failure(folder: Path, rank: int, reason: str, *, final: bool, **fields
 
 
 def write_end(folder: Path, rank: int) -> None:
-    """Write that this rank was told to end, unless it has already written why it ends."""
+    """Write that this rank was told to end (SIGTERM), unless it has already written why it ends."""
     with _writing:
         own_failures = [failure for failure in read_failures(folder) if failure["rank"] == rank]
         if not any(failure.get("pid") == os.getpid() for failure in own_failures):
@@ -227,20 +230,20 @@ def write_end(folder: Path, rank: int) -> None:
 
 
 def error_fields(error: MeshwrightError) -> dict[str, Any]:
-    """The fields of a failure that describe a user-facing error."""
+    """Fields of a failure that describe a user-facing error."""
     kind = next(name for name, known in _KINDS.items() if isinstance(error, known))
     problems = [[problem.where, problem.what] for problem in error.problems]
     return {"kind": kind, "headline": error.headline, "problems": problems, "hint": error.hint}
 
 
 def error_of_fields(failure: Failure) -> MeshwrightError:
-    """The error from the fields of `error_fields`."""
+    """User-facing error from the fields that `error_fields` made."""
     problems = [Problem(where, what) for where, what in failure["problems"]]
     return _KINDS[failure["kind"]](failure["headline"], problems=problems, hint=failure["hint"])
 
 
 def read_failures(folder: Path) -> list[Failure]:
-    """Failures that ranks wrote, by rank; ranks that start again may be deleting them meanwhile."""
+    """Failures that ranks have written, by rank; restarted ranks may delete them meanwhile."""
     failures: list[Failure] = [sign[_FAILED] for sign in read_signs(folder).values() if _FAILED in sign]  # type: ignore[misc]
     for path in folder.glob(FAILURES):
         with suppress(OSError, ValueError):
@@ -254,14 +257,16 @@ def is_peer_lost(failure: Failure) -> bool:
 
 
 def what_happened(folder: Path, ranks: int, live_ranks: Container[int] = ()) -> str:
-    """One sentence on why the run failed. Ranks of launchers that `answered` are not lost, whatever they wrote."""
+    """Sentence on why the run failed; `live_ranks`, whose launchers answer, do not count as lost. Ranks of launchers
+    that `answered` are not lost, whatever they wrote.
+    """
     return _cause(folder, read_failures(folder), ranks, live_ranks)[0]
 
 
 def _cause(
     folder: Path, failures: list[Failure], ranks: int, live_ranks: Container[int], *, called: bool = False
 ) -> tuple[str, Failure | None]:
-    """The cause in a sentence, and the failure of the rank whose output may explain it.
+    """Cause of a failed run in a sentence, and the failure of the rank whose output may explain it.
 
     Once launchers were `called`, ranks that were told to end and whose launcher does not answer are lost, too: a node
     that is shut down tells them.
@@ -286,7 +291,7 @@ def _cause(
 
 
 def _lost(failures: list[Failure], ranks: int, live_ranks: Container[int]) -> list[int]:
-    """Ranks that wrote no failure although others did; empty where no rank wrote one."""
+    """Ranks that wrote no failure although others did; empty if no rank wrote one."""
     spoke = {int(failure["rank"]) for failure in failures}
     silent = [rank for rank in range(ranks) if rank not in spoke and rank not in live_ranks]
     return silent if len(silent) < ranks else []
@@ -301,7 +306,7 @@ def failure_error(
     live_ranks: Collection[int] = (),
     saved: Path | None = None,
 ) -> MeshwrightError:
-    """The error a person sees: memory part by part, an error as it was raised, else the last lines of who failed.
+    """Error of a failed run for people: memory by part, an error as it was raised, or a rank's last lines of output.
 
     `saved` is where checkpoints go; the newest is named where ranks hang or are gone. `logs` are those of ranks that
     this `launch` started, of all where it is None.
@@ -339,7 +344,7 @@ def failure_error(
 
 
 def _hang(folder: Path, failures: list[Failure], ranks: int) -> str:
-    """A sentence on which rank hangs: the silent one, or where all wrote, the one with the least progress."""
+    """Sentence on which rank hangs: a rank that wrote nothing, else those with the least progress."""
     hung = [failure for failure in failures if "step" in failure]
     spoke = {int(failure["rank"]) for failure in failures if "ended" not in failure}
     if silent := sorted(set(range(ranks)) - spoke):
@@ -356,7 +361,7 @@ def _hang(folder: Path, failures: list[Failure], ranks: int) -> str:
 
 
 def _without(signs: dict[int, Sign], silent: list[int]) -> str:
-    """A sentence on ranks that are gone, by their nodes where whole nodes are."""
+    """Sentence on ranks that are gone, by node if whole nodes are."""
     seen = _last_seen(signs, silent)
     if nodes := _whole_nodes(signs, silent):
         them = "it" if len(nodes) == 1 else "them"
@@ -365,7 +370,7 @@ def _without(signs: dict[int, Sign], silent: list[int]) -> str:
 
 
 def _whole_nodes(signs: dict[int, Sign], silent: Sequence[int]) -> list[str]:
-    """The nodes that consist of these ranks; empty on a single node, or where a node is only partly among them."""
+    """Nodes that consist of these ranks; empty on a single node, or if a node is only partly among them."""
     members: dict[tuple[object, object], set[int]] = {}
     for rank, sign in signs.items():
         members.setdefault((sign.get("node"), sign.get("host")), set()).add(rank)
@@ -376,10 +381,12 @@ def _whole_nodes(signs: dict[int, Sign], silent: Sequence[int]) -> list[str]:
 
 
 def _place(failure: Failure) -> tuple[int, int]:
+    """Step and phase at which a rank failed, comparable."""
     return int(failure["step"]), PHASES.index(failure["phase"])
 
 
 def _last_seen(signs: dict[int, Sign], ranks: list[int]) -> str:
+    """Words on where the first of these ranks gave its last sign; empty without a sign."""
     sign = signs.get(ranks[0])
     return f" in step {sign['step']} ({sign['phase']})" if sign else ""
 
@@ -389,6 +396,7 @@ def _was(those: Sequence[object]) -> str:
 
 
 def _ranks(ranks: list[int]) -> str:
+    """Numbers of ranks in words, runs of numbers shortened."""
     groups = groupby(enumerate(ranks), key=lambda entry: entry[1] - entry[0])  # equal in a run of numbers
     runs = [[rank for _, rank in group] for _, group in groups]
     words = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
@@ -396,7 +404,7 @@ def _ranks(ranks: list[int]) -> str:
 
 
 def memory_failure(failure: Failure) -> RunError:
-    """The error of a rank that ran out of memory: predicted beside allocated, part by part."""
+    """Error of a rank that ran out of memory: predicted beside allocated bytes of each part."""
     predicted, allocated = failure["predicted"], failure["allocated"]
     widest = max(map(len, predicted))
     problems = [

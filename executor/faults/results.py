@@ -1,4 +1,4 @@
-"""Checks what devices and links give back: copies, products, sums over all ranks and exchanges with known results.
+"""Checks results of devices and links: copies, products, sums over all ranks and exchanges with known results.
 
 Numbers are small integers, which any order of additions adds up alike.
 """
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 MEMORY, MATMUL, ALL_REDUCE, ALL_TO_ALL = "memory", "matmul", "all-reduce", "all-to-all"
 Spoil = Callable[[str, "torch.Tensor"], "torch.Tensor"]
-"""Replacement of a check's result, with which tests make results wrong."""
+"""Function that replaces the result of a check, with which tests make results wrong."""
 _SIDE, _COPIED, _EXCHANGED = 256, 2**22, 1024
 """Rows of a product, numbers of a copy, numbers that a rank sends to each other one."""
 
 
 class WrongResult(Spec):
-    """A check with a wrong result."""
+    """A check whose result was wrong."""
 
     check: str
     ranks: tuple[int, ...]
-    """One rank, or both ends of an exchange; empty: all."""
+    """One rank, or both ranks of an exchange; empty for all ranks."""
 
 
 def wrong_results(device: torch.device, spoil: Spoil = lambda _, result: result) -> tuple[WrongResult, ...]:
@@ -59,7 +59,7 @@ def wrong_results(device: torch.device, spoil: Spoil = lambda _, result: result)
 
 
 def _of_ranks(failed: Sequence[Sequence[str]]) -> Iterator[WrongResult]:
-    """A sum that is wrong everywhere is nobody's alone."""
+    """Wrong results of single ranks; if the all-reduce is wrong on every rank, no single rank is blamed."""
     for check in (MEMORY, MATMUL, ALL_REDUCE):
         ranks = [(rank,) for rank, checks in enumerate(failed) if check in checks]
         everywhere = check == ALL_REDUCE and len(ranks) == len(failed)
@@ -67,7 +67,7 @@ def _of_ranks(failed: Sequence[Sequence[str]]) -> Iterator[WrongResult]:
 
 
 def _of_pairs(senders: Sequence[Sequence[int]]) -> Iterator[WrongResult]:
-    """Ranks that most wrong exchanges have in common, then the pairs that these leave."""
+    """Wrong exchanges: ranks that most of these have in common, then the pairs that these do not explain."""
     pairs = {tuple(sorted({rank, sender})) for rank, some in enumerate(senders) for sender in some}
     while pairs:
         ((rank, times),) = Counter(rank for pair in pairs for rank in pair).most_common(1)
