@@ -1,4 +1,5 @@
-"""Requests to stop a run after its current step (Ctrl-C, a scheduler, a failed save), and the last words of ranks.
+"""Requests to stop a run after its current step (Ctrl-C, a scheduler, a failed save), and messages of ranks that are
+ended.
 
 The launcher writes a file; a rank that is itself interrupted remembers it. All ranks agree after every step, so that
 they stop after the same one.
@@ -28,7 +29,7 @@ from executor.run_config import STOP, STOPPED
 
 
 class StopRequest:
-    """A request to stop this rank; Ctrl-C makes it inside the block."""
+    """Request to stop this rank after its step, made by Ctrl-C inside the context or by a launcher's file."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = None if dist.get_rank() else folder
@@ -46,7 +47,9 @@ class StopRequest:
 
     @property
     def is_made(self) -> bool:
-        """Whether a signal to this process requested it, or, on rank 0, the file of one of its launchers."""
+        """Whether the stop was requested: by a signal to this process or, on rank 0, by a file of this run's
+        launchers.
+        """
         if self._folder is None or not (self._folder / STOP).exists():
             return self._interrupted
         ours = {sign.get("launch") for sign in read_signs(self._folder).values()} | {os.environ.get(LAUNCH)}
@@ -62,14 +65,14 @@ def any_rank(device: torch.device, *flags: bool) -> list[bool]:
 
 
 def largest_counts(device: torch.device, *counts: int) -> list[int]:
-    """The largest of each count on any rank; every rank must call it."""
+    """Maximum over ranks of each count; every rank must call it."""
     largest = torch.tensor([int(count) for count in counts], device=device)
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
     return [int(count) for count in largest.tolist()]
 
 
 def write_stopped(folder: Path, step: int, saved: int | None) -> None:
-    """Write for the launcher after which step the run stopped."""
+    """Write, for the launcher, the step after which the run stopped and the step of its last checkpoint."""
     write_whole(folder / STOPPED, json.dumps({"step": step, "saved": saved}))
 
 
@@ -78,7 +81,7 @@ _listening = False
 
 @contextmanager
 def last_words(folder: Path, rank: int) -> Iterator[None]:
-    """Inside the block SIGTERM has this process write a failure to `folder`, and end.
+    """Context manager in which SIGTERM has this process write a failure to `folder`, and end.
 
     Nothing changes outside the main thread, or where somebody else handles the signal.
 
@@ -116,7 +119,7 @@ def last_words(folder: Path, rank: int) -> Iterator[None]:
 
 
 def _in_child() -> None:
-    """Close the pipe in a forked process, which inherited it from its parent."""
+    """Close the signal pipe in a forked process, which inherited it from its parent."""
     if _listening:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)

@@ -1,1 +1,3 @@
-"""Weights in folders of Hugging Face: read by every rank for itself, written by all together, names by family."""
+"""Weights in Hugging Face folders: read by each rank for itself, written by all ranks together, named as the family
+does.
+"""

@@ -1,4 +1,4 @@
-"""Places of our parameters in the files of a Hugging Face family: tensors, rows, order.
+"""Places of this package's parameters in the weight files of a Hugging Face family: tensor, rows and their order.
 
 `data/hugging_face/weights.yaml` has the names. A parameter of ours is a matrix (a bias: of one column), or one for each
 expert, and each matrix is some rows of one tensor of theirs.
@@ -24,9 +24,9 @@ from executor.models.transformer import Transformer
 
 Rows = npt.NDArray[np.int64]
 _COPIES = ("decoder.weight", "decoder.bias")
-"""Copies of an encoder's head, in files that hold both."""
+"""Names of copies of an encoder's head, in files that hold both."""
 _EXPERT = "#"
-"""Stands for an expert's number in names of theirs."""
+"""Stands for an expert's number in names of Hugging Face tensors."""
 _WHEN: Mapping[str, Callable[[TransformerSpec], bool]] = {
     "gated": lambda spec: spec.gated_mlp,
     "two norms side by side": lambda spec: spec.parallel_norms == 2,
@@ -43,42 +43,45 @@ _UNITS: Mapping[str, Callable[[TransformerSpec], int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Names of one `model_type`."""
+    """Names of modules and tensors in weight files of one Hugging Face `model_type`."""
 
     model: str
-    """In front of all names but the head's; files of a model without its head leave it out."""
+    """Prefix of all names but the head's; files of a model without its head leave it out."""
     blocks: str
-    """In front of a block's number."""
+    """Prefix of a block's number."""
     decoder: str = ""
-    """Name of a decoder's blocks behind an encoder. Names of its parameters in `block` and `when` begin with `decoder
-    `."""
+    """Name of the blocks of a decoder behind an encoder. Names of its parameters in `block` and `when` begin with
+    `decoder `.
+    """
     head: str
     outside: Mapping[str, str] = field(default_factory=dict)
-    """Module of ours outside of blocks → theirs."""
+    """Our module outside of blocks → the Hugging Face module."""
     block: Mapping[str, str] = field(default_factory=dict)
-    """Module of a block of ours → theirs."""
+    """Our module in a block → the Hugging Face module."""
     dealt: Mapping[str, str] = field(default_factory=dict)
-    """Tensors whose rows alternate between our parameters by head or group, and that unit (`_UNITS`)."""
+    """Ending of a tensor whose rows alternate between our parameters → the unit of alternation (`_UNITS`)."""
     tower_blocks: str = ""
-    """In front of the number of a vision tower's block; what lies there and is not read is kept."""
+    """Prefix of the number of a vision tower's block; tensors of the tower that are not read are kept."""
     tower: Mapping[str, str] = field(default_factory=dict)
-    """Module of a block of a vision tower of ours → theirs."""
+    """Our module in a block of a vision tower → the Hugging Face module."""
     unused: tuple[str, ...] = ()
-    """Other modules of the family's files, which are not read."""
+    """Prefixes of further modules in the family's files, which are not read."""
     transposed: tuple[str, ...] = ()
-    """Modules whose matrices are stored (in, out)."""
+    """Modules whose matrices are stored as (in, out)."""
     neighbours: Mapping[str, str] = field(default_factory=dict)
-    """Ours whose rows turn with those half of a head further, and theirs with their neighbours: which rows."""
+    """Our module whose rotary pairs are half a head apart, but neighbours in the file → which of its rows these are."""
     less_one: bool = False
     """Whether the files store gains of norms less one."""
     spelled: Mapping[str, str] = field(default_factory=dict)
-    """Part of a name, as `transformers` writes it back → as it is in published files."""
+    """Part of a name as `transformers` writes it → as published files have it."""
     when: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """A condition of `_WHEN` → further entries of `block`."""
+    """Condition of `_WHEN` → entries of `block` that it adds."""
 
 
 def family_of(model_type: str) -> Family:
-    """The names of a `model_type`. Raises InputError: there are none."""
+    """Names in weight files of a Hugging Face `model_type`; raises InputError if they are unknown. Raises InputError:
+    there are none.
+    """
     families = data_of("weights.yaml")["families"]
     if model_type not in families:
         raise InputError(
@@ -91,7 +94,7 @@ def family_of(model_type: str) -> Family:
 
 
 def _fields(name: str) -> dict[str, Any]:
-    """Fields of a family's entry; those that it lacks come from the entry that its `like` names."""
+    """Fields of a family's entry in the table; fields that it lacks come from the entry that its `like` names."""
     entry = dict((data_of("weights.yaml")["bases"] | data_of("weights.yaml")["families"])[name])
     fields = _fields(entry.pop("like")) if "like" in entry else {}
     for key, value in entry.items():
@@ -101,43 +104,43 @@ def _fields(name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A matrix of ours in a tensor of theirs."""
+    """Hugging Face tensor, and rows of it, that hold one of our matrices."""
 
     name: str
     rows: Rows
-    """Row of the tensor for each row of our parameter."""
+    """Row of the Hugging Face tensor for each row of our matrix."""
     transposed: bool = False
     added: float = 0.0
-    """Number to add to the stored values."""
+    """Number to add to the stored values to get ours."""
     reach: int = 1
-    """Rows this far apart are read together."""
+    """Largest distance between rows that are read together."""
     slab: int | None = None
-    """Index of the expert, if one tensor holds the matrices of all experts."""
+    """Index of the expert in a tensor that holds the matrices of all experts; None otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Consecutive rows and columns of a stored tensor, as a matrix, and the rows of our parameter that they are."""
+    """Consecutive rows and columns of a Hugging Face tensor that hold rows of one of our matrices."""
 
     source: Source
     into: Box
-    """Of the box that was asked for."""
+    """Place of these rows in the box of our parameter that was asked for."""
     rows: slice
-    """Of theirs, before any transposition."""
+    """Rows of the Hugging Face matrix, before any transposition."""
     columns: slice
     order: Rows
-    """Row of ours → which of `rows`."""
+    """Index into `rows` for each row of ours."""
 
 
 class Names:
-    """Sources of every parameter of a model, and the shapes that their tensors must have."""
+    """Places of every parameter of a model in a Hugging Face family's files, and the shapes of the tensors there."""
 
     def __init__(self, spec: TransformerSpec, model_type: str) -> None:
         self.spec, self.family = spec, family_of(model_type)
         with torch.device("meta"):
             model = Transformer(spec, vocabulary=spec.vocab_size)
         self.shapes: dict[str, tuple[int, ...]] = {}
-        """Tensor of theirs → its shape, in the order of our parameters."""
+        """Hugging Face tensor → its shape, in the order of our parameters."""
         self._ours = {name: tuple(one.shape) for name, one in model.named_parameters()}
         self._block = dict(self.family.block)
         for condition, names_added in self.family.when.items():
@@ -149,11 +152,11 @@ class Names:
             self.sources(name)
 
     def __contains__(self, name: str) -> bool:
-        """Whether the model has a parameter of this name, or a copy of one."""
+        """Whether the model has a parameter of this name, or a copy of such a parameter."""
         return original(name, tied=True) in self._ours
 
     def is_weight(self, name: str) -> bool:
-        """Whether a stored tensor must be a weight, rather than an old buffer or a copy of a tied embedding."""
+        """Whether a stored tensor that no parameter reads is an unknown weight, not an old buffer or a tied copy."""
         copies = [f"{self.family.head}.{copy}" for copy in ("weight", *_COPIES)]
         tied = self.spec.tied_embeddings and name in copies
         table = data_of("weights.yaml")
@@ -161,12 +164,14 @@ class Names:
         return not tied and not none
 
     def is_unused(self, name: str) -> bool:
-        """Whether nothing of ours reads a tensor of theirs that belongs to the model all the same."""
+        """Whether a stored tensor belongs to the model although none of our parameters reads it."""
         prefixes = self.family.unused + ((f"{self.family.tower_blocks}.",) if self.spec.tower else ())
         return name not in self.shapes and name.startswith(prefixes)
 
     def parts(self, name: str, box: Box) -> Iterator[Part]:
-        """Places in files of a box of our parameter; rows that only pad a vocabulary have none."""
+        """Yield the parts of Hugging Face tensors that hold a box of our parameter; rows that pad a vocabulary have
+        none.
+        """
         sources = self.sources(name if name in self._ours else original(name, tied=True))
         (first, *_), (count, *_) = box.offsets, box.sizes
         if len(box.sizes) < 3:
@@ -177,7 +182,7 @@ class Names:
             yield from parts_of(sources[first + expert], inner, (expert,))
 
     def sources(self, name: str) -> list[Source]:
-        """One, or of stacked experts one for each."""
+        """Sources of a parameter of ours: one, or for stacked experts one for each expert."""
         shape, (their_name, kind, neighbours) = self._ours[name], self._their_name(name)
         if len(shape) == 3:
             reach = self.spec.head_dim
@@ -205,9 +210,11 @@ class Names:
         return [Source(name=full, rows=rows, transposed=transposed, added=float(less), reach=reach)]
 
     def _their_name(self, name: str) -> tuple[str, str, list[str]]:
-        """Their module, `weight` or `bias`, and all parameters of ours that are rows of the same tensor.
+        """Hugging Face module of our parameter, `weight` or `bias`, and all parameters of ours in the same tensor. For
+        other kinds of parameters it is the tensor's full name (of stacked experts the module) and an empty kind.
 
-        Parameters with other names are by themselves: theirs is the whole name, of stacked experts the module."""
+        Parameters with other names are by themselves: theirs is the whole name, of stacked experts the module.
+        """
         module, _, kind = name.rpartition(".")
         if kind not in ("weight", "bias"):
             module, kind = name, ""
@@ -231,7 +238,7 @@ class Names:
         return their_name, kind, [one for one in same if one in self._ours]
 
     def _rows(self, name: str, their_name: str, counts: Mapping[str, int]) -> tuple[Rows, int]:
-        """Their row for each of ours, and how many they have."""
+        """Row of the Hugging Face tensor for each row of our parameter, and the number of rows of the tensor."""
         rows = np.arange(self._ours[name][-2 if len(self._ours[name]) == 3 else 0])
         if dealing := self.family.neighbours.get(name.split(".", 2)[-1].rpartition(".")[0]):
             rows = self._neighbours(dealing, len(rows))
@@ -246,7 +253,9 @@ class Names:
         return source_rows, total
 
     def _neighbours(self, dealing: str, count: int) -> Rows:
-        """In each head, or in all rows, those that turn: our two halves, their neighbours."""
+        """Row in the file for each of our rows, where rotary pairs are halves of a head here and neighbours in the
+        file.
+        """
         spec, latent = self.spec, self.spec.latent_attention
         width = spec.head_dim if "heads" in dealing else count
         turned = latent.position_dim if latent else (spec.rotary and spec.rotary.dim) or width
@@ -257,7 +266,7 @@ class Names:
 
 
 def parts_of(source: Source, box: Box, place: tuple[int, ...] = ()) -> Iterator[Part]:
-    """Runs of their rows in which a box of one of our matrices lies."""
+    """Yield the runs of rows of a Hugging Face tensor that hold a box of one of our matrices."""
     columns = slice(box.offsets[1], box.offsets[1] + box.sizes[1]) if len(box.sizes) > 1 else slice(0, 1)
     rows = source.rows[box.offsets[0] : box.offsets[0] + box.sizes[0]]
     cuts = np.flatnonzero(np.abs(np.diff(rows)) > source.reach) + 1
@@ -270,5 +279,5 @@ def parts_of(source: Source, box: Box, place: tuple[int, ...] = ()) -> Iterator[
 
 
 def has_names(model_type: str) -> bool:
-    """Whether weights of a `model_type` have names here."""
+    """Whether names in weight files of a Hugging Face `model_type` are known."""
     return model_type in data_of("weights.yaml")["families"]

@@ -1,4 +1,4 @@
-"""Weights of a folder of Hugging Face: found, checked against the plan's model, read box by box.
+"""Weights of a Hugging Face folder: located, checked against the plan's model, and read box by box.
 
 Each rank reads the bytes of what it updates, and no more. Files are safetensors, from which nothing can run; pickles
 (`.bin`) are refused.
@@ -32,12 +32,12 @@ ADAPTER_CONFIG = "adapter_config.json"
 INDEX = "model.safetensors.index.json"
 ONE_FILE = "model.safetensors"
 TYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-"""Types that fp32 holds exactly, by their names in a file."""
+"""Types of stored tensors that fp32 holds exactly, by their names in a file."""
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _OLD_TOWER = "vision_tower.vision_model."
-"""Prefix of a CLIP's weights in files of transformers before version 5."""
+"""Prefix of a CLIP tower's weights in files of transformers before version 5."""
 _AT_ONCE = 1 << 24
-"""Values that are looked through at a time."""
+"""Values that are checked at a time."""
 NOT_FINITE = "values that are no numbers (NaN, infinite)"
 _LARGEST_INDEX = int(64 * MB)
 _LENGTH, _LARGEST_HEADER = 8, int(100 * MB)
@@ -45,10 +45,10 @@ _LENGTH, _LARGEST_HEADER = 8, int(100 * MB)
 
 
 class FromTensors:
-    """Values of a model's parameters out of tensors of theirs, which may be slices of a file that read on demand."""
+    """Source of our parameters' values in Hugging Face tensors, or in file slices that read on demand."""
 
     def __init__(self, names: Names, tensors: Mapping[str, Any], adapters: Values | None = None) -> None:
-        """Read parameters from tensors; those that the files lack come from `adapters`."""
+        """Read parameters from `tensors`; parameters that the names lack come from `adapters`."""
         self.names, self.tensors, self.adapters = names, tensors, adapters
 
     def fill(self, name: str, shape: tuple[int, ...], box: Box, into: Tensor) -> None:
@@ -85,7 +85,7 @@ class FromTensors:
 
 
 class Folder(Mapping[str, Any]):
-    """Tensors of a folder by their names in the family; each is a slice that reads only what is indexed.
+    """Tensors of a Hugging Face folder by their names in the family, as slices that read only what is indexed.
 
     Raises:
         InputError: no config, no safetensors, files cut off or not there; weights that are not those of the model:
@@ -98,11 +98,11 @@ class Folder(Mapping[str, Any]):
         self.names = Names(model, self.model_type)
         self.files = _files(path)
         self.types: dict[str, str] = {}
-        """Tensor → the name of its type."""
+        """Name of each tensor's type, such as `BF16`."""
         self._at: dict[str, tuple[str, str]] = {}
         """File of each tensor, and its name in that file."""
         self.unused: list[str] = []
-        """Tensors that the model has and does not use."""
+        """Names of stored tensors that belong to the model and that no parameter reads."""
         self._open: dict[str, Any] = {}
         problems = list(self._examine())
         if problems:
@@ -124,7 +124,7 @@ class Folder(Mapping[str, Any]):
         return len(self._at)
 
     def require_finite(self) -> None:
-        """Raise InputError where a value of a tensor is no number; reads all files."""
+        """Raise InputError where a tensor has NaN or infinite values; reads all files."""
         problems = []
         for name, (file, stored_name) in self._at.items():
             tensor = self[name]
@@ -136,6 +136,7 @@ class Folder(Mapping[str, Any]):
             raise InputError(f"{self.path} holds weights that cannot be trained", problems=problems)
 
     def _stream(self, file: str) -> Any:
+        """Open safetensors file of this name."""
         from safetensors import safe_open
 
         if file not in self._open:
@@ -178,8 +179,9 @@ class Folder(Mapping[str, Any]):
                 yield Problem(name, f"is missing; it must be {shape}")
 
     def _current_name(self, stored_name: str) -> str:
-        """Name of a stored tensor in the family: files of a model without its head omit a prefix, old ones have
-        another."""
+        """Name in the family of a stored tensor. Files of a model without its head omit a prefix, and old files have
+        another.
+        """
         shapes, prefix = self.names.shapes, self.names.prefix
         stored_name = stored_name.replace(_OLD_TOWER, "vision_tower.")
         for old_spelling, spelling in self.names.family.spelled.items():
@@ -189,6 +191,7 @@ class Folder(Mapping[str, Any]):
         return prefix + stored_name if omits else stored_name
 
     def _of_tensor(self, name: str, place: str, tensor: Any) -> Iterator[Problem]:
+        """Yield the problems of a stored tensor's shape and type, and note its type."""
         shape, expected = tuple(tensor.get_shape()), self.names.shapes[name]
         self.types[name] = tensor.get_dtype()
         if shape != expected:
@@ -198,7 +201,7 @@ class Folder(Mapping[str, Any]):
 
 
 def _cut_off(file: Path) -> str:
-    """Message if a file ends before the size that its header states; empty otherwise."""
+    """Problem of a file that is missing or ends before the size in its header; empty if there is none."""
     if not file.is_file():
         return "is no file" if file.exists() else "is not there"
     with file.open("rb") as opened:
@@ -216,7 +219,9 @@ def _cut_off(file: Path) -> str:
 
 
 def _model_type(path: Path, model: TransformerSpec) -> str:
-    """The family of the folder's config. Raises InputError: there is none, or it says another model than the plan."""
+    """Family of the folder's config; raises InputError if it has none, or describes another model than the plan. Raises
+    InputError: there is none, or it says another model than the plan.
+    """
     if (path / ADAPTER_CONFIG).is_file():
         raise InputError(
             f"{path} holds adapters of peft, not the model that they are beside",
@@ -242,7 +247,7 @@ def _model_type(path: Path, model: TransformerSpec) -> str:
 
 
 def _files(path: Path) -> list[str]:
-    """Names of the files with weights, without folders."""
+    """Names of the safetensors files in a folder that hold its weights."""
     if (path / INDEX).is_file():
         listed = read_document(path / INDEX, most_bytes=_LARGEST_INDEX).value
         weight_map = listed.get("weight_map") if isinstance(listed, dict) else None

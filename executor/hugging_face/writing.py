@@ -1,4 +1,4 @@
-"""Writer of a model, or of its adapters alone, in the layout of Hugging Face files.
+"""Writer of a model, or of its adapters alone, as files of Hugging Face.
 
 Adapters are written as peft lays them out. Every rank writes its own bytes into files that all of them share. The first
 rank lays out the files and reserves their room; when all have written, they get their names. Nothing that is in the
@@ -43,7 +43,7 @@ _SIDES = {f"{ENDING}.down.": "lora_A", f"{ENDING}.up.": "lora_B"}
 
 
 class AdapterNames:
-    """Places of a job's adapters in files, with the methods of `Names`.
+    """Places of a job's adapters in files of peft, with the methods of `Names`.
 
     Raises:
         InputError: an adapter of ours is beside some rows of a matrix of theirs, for which peft has one adapter.
@@ -80,7 +80,7 @@ class AdapterNames:
             )
 
     def parts(self, name: str, box: Box) -> Iterator[Part]:
-        """Places in files of a box of an adapter's A or B."""
+        """Yield the parts of peft's tensors that hold a box of an adapter's A or B."""
         side = next(one for one in _SIDES if one in name)
         base = self.names.sources(name.replace(side, "."))[0]
         rows = base.rows if _SIDES[side] == "lora_B" else np.arange(self.tuning.rank)
@@ -88,7 +88,7 @@ class AdapterNames:
         yield from parts_of(Source(name=their_name, rows=rows, reach=base.reach), box)
 
     def config(self, base: str) -> dict[str, Any]:
-        """Config file of these adapters for the model in a folder."""
+        """Content of peft's config file for these adapters of the model in folder `base`."""
         spec = self.names.spec
         task = None if spec.encoder else "CAUSAL_LM"  # none for masked tokens
         return {
@@ -106,10 +106,10 @@ class AdapterNames:
 
 
 _LARGEST_FILE = int(5 * GB)
-"""Files of the hub are no larger."""
+"""Largest size of a file, as on Hugging Face's hub."""
 _ALIGNMENT = 8
 _MOST_AT_ONCE = 1 << 30
-"""Bytes of one call; the kernel takes 2 GiB at most."""
+"""Bytes of one write call; the kernel takes 2 GiB at most."""
 _COPIED = (
     CONFIG,
     "generation_config.json",
@@ -122,7 +122,7 @@ _COPIED = (
     "merges.txt",
     "chat_template.jinja",
 )
-"""Files without weights that go with a model."""
+"""Files without weights that are copied with a model."""
 
 
 def require_writable(plan: Plan, folder: Path, source: Path | None) -> None:
@@ -146,18 +146,18 @@ def require_writable(plan: Plan, folder: Path, source: Path | None) -> None:
 
 
 def _config(plan: Plan) -> dict[str, Any] | None:
-    """A config of the first family that is read as the plan's model."""
+    """Hugging Face config, of the first family whose config reads back as the plan's model; None if there is none."""
     return config_of(plan.model, "float32" if plan.training.precision == "fp32" else "bfloat16", has_names)
 
 
 def keeps_gains_less_one(plan: Plan, source: Folder | None) -> bool:
-    """Whether gains of norms are stored less one, by the family of a folder of weights or of the plan's model."""
+    """Whether a Hugging Face family stores gains of norms less one: that of `source`, or of the plan's model."""
     config = {"model_type": source.model_type} if source is not None else _config(plan)
     return config is not None and family_of(config["model_type"]).less_one
 
 
 def save_weights(engine: Engine, folder: Path, source: Folder | None) -> None:
-    """Write the weights with the types of `source` and its config; every rank calls it.
+    """Write the trained weights, with the types and the config of `source` if given; every rank calls it.
 
     Raises:
         RunError: a rank could not write; the folder is as it was.
@@ -166,13 +166,15 @@ def save_weights(engine: Engine, folder: Path, source: Folder | None) -> None:
 
 
 class _Writing:
+    """Writes a model's weights, or its adapters, by all ranks together."""
+
     def __init__(self, engine: Engine, folder: Path, source: Folder | None) -> None:
         self.engine, self.folder, self.source = engine, folder, source
         self.first = dist.get_rank() == 0
         self.partial = folder.parent / f".partial-{folder.name}"
         self._describe(engine.plan, source)
         self.starts: dict[str, tuple[str, int]] = {}
-        """File of each tensor, and its first byte there."""
+        """File of each tensor, and the tensor's first byte in it."""
         self._open: dict[str, int] = {}
 
     def _describe(self, plan: Plan, source: Folder | None) -> None:
@@ -195,6 +197,7 @@ class _Writing:
         self.files = _files(self.names.shapes, self.types)
 
     def run(self) -> None:
+        """Write all files; either the folder is complete at the end, or RunError is raised."""
         try:
             self._on_all_ranks(self._lay_out)
             self._on_all_ranks(self._write)
@@ -204,7 +207,7 @@ class _Writing:
                 os.close(descriptor)
 
     def _on_all_ranks(self, do: Callable[[], None]) -> None:
-        """Run a function on every rank; if it fails on one, all ranks fail."""
+        """Run a function on every rank; if it fails on any, raise RunError on all."""
         failed = ""
         try:
             do()
@@ -217,7 +220,7 @@ class _Writing:
             raise RunError(f"weights could not be written to {self.folder}", problems=problems)
 
     def _lay_out(self) -> None:
-        """All ranks work out where each tensor lies; the first makes the files."""
+        """Compute on every rank where each tensor lies; the first rank makes the files."""
         if self.first:
             shutil.rmtree(self.partial, ignore_errors=True)
             self.partial.mkdir(parents=True)
@@ -238,7 +241,7 @@ class _Writing:
                     stream.write(len(text).to_bytes(8, "little") + text)
 
     def _write(self) -> None:
-        """Write the parameters that this rank updates; of ranks that update the same, one writes."""
+        """Write the parameters that this rank updates; of ranks that update the same elements, the first writes."""
         engine = self.engine
         tied = engine.plan.model.tied_embeddings
         for owner in owned(engine.optimizer, engine.names):
@@ -261,6 +264,7 @@ class _Writing:
             os.fsync(descriptor)
 
     def _write_box(self, name: str, box: Box, piece: Tensor) -> None:
+        """Write a box of a parameter into the files."""
         values = piece.view(*box.sizes, 1) if len(box.sizes) == 1 else piece
         for part in self.names.parts(name, box):
             *expert, first, _ = part.into.offsets
@@ -268,6 +272,7 @@ class _Writing:
             self._write_part(part, matrix[first : first + len(part.order)])
 
     def _write_part(self, part: Part, rows: Tensor) -> None:
+        """Write rows of one of our matrices into the tensor that holds them, in runs of its rows."""
         source, order = part.source, np.argsort(part.order)
         at = part.rows.start + part.order[order]
         rows = rows.float().cpu()[torch.from_numpy(order)].sub(source.added)
@@ -281,7 +286,9 @@ class _Writing:
     def _write_block(
         self, name: str, block: Tensor, rows: slice, columns: slice, slab: int | None = None
     ) -> None:
-        """Some rows and columns of a matrix, of several in one tensor of that; row by row, unless rows are whole."""
+        """Write a block of rows and columns of a stored matrix (number `slab` in its tensor), row by row unless rows
+        are full.
+        """
         file, start = self.starts[name]
         if file not in self._open:
             self._open[file] = os.open(self.partial / file, os.O_WRONLY)
@@ -299,7 +306,7 @@ class _Writing:
                 content, place = content[written:], place + written
 
     def _finish(self) -> None:
-        """Give all files their names, the config last: nobody reads a folder without one."""
+        """Give all files their names, the config last, as nobody reads a folder without a config."""
         if not self.first:
             return
         if len(self.files) > 1:
@@ -320,7 +327,7 @@ class _Writing:
 
 
 def _files(shapes: Mapping[str, tuple[int, ...]], types: Mapping[str, str]) -> dict[str, list[str]]:
-    """Tensors of each file, in order; no file is larger than the hub's."""
+    """Names of the tensors in each file, in order; no file is larger than the hub allows."""
     groups: list[list[str]] = [[]]
     size = 0
     for name in shapes:
@@ -337,4 +344,5 @@ def _files(shapes: Mapping[str, tuple[int, ...]], types: Mapping[str, str]) -> d
 
 
 def _bytes_of(shape: tuple[int, ...], kind: str) -> int:
+    """Bytes of a tensor of this shape and stored type."""
     return prod(shape) * TYPES[kind].itemsize

@@ -18,7 +18,8 @@ from executor.launch.environment import PARENT, end_with_parent
 
 
 def store_at(host: str, port: int, *, is_master: bool, **how: Any) -> TCPStore:
-    """torch's store, listening at an address alone. A name may lead elsewhere on other nodes: then at all addresses.
+    """Torch's key-value store, listening at one IP address only; at all addresses if `host` is a name. A name may lead
+    elsewhere on other nodes: then at all addresses.
 
     Raises:
         RuntimeError: another process listens there; torchrun then joins that one's store.

@@ -1,5 +1,5 @@
-"""The environment of worker processes: where they import from, one thread each, an allocator that keeps its pages,
-loopback; and their end.
+"""Environment of worker processes: import paths, one thread each, an allocator that keeps its pages, loopback; and
+their end.
 
 Workers are started with `python -m`, which would import from the current directory first: a `yaml.py` that lies there
 would run in every rank. They import from where this process's packages lie, and never from the current directory.
@@ -36,7 +36,7 @@ from executor.run_config import ALLOCATOR
 
 LOOPBACK = "127.0.0.1"
 _ALLOCATOR_BEFORE = "PYTORCH_CUDA_ALLOC_CONF"
-"""The older name of `ALLOCATOR`, which torch still obeys."""
+"""Older name of the variable `ALLOCATOR`, which torch still obeys."""
 _NETWORKS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _INSTALLED = ("site-packages", "dist-packages")
 _MMAP_THRESHOLD = 8 << 20
@@ -48,7 +48,7 @@ _KEEP_PAGES = {
 
 
 def worker_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a new process: `base` (default: this process's) and defaults for what it leaves open.
+    """Environment of a new process: `base` (default: this process's), with defaults for variables that it lacks.
 
     It must be set before the process starts: the C library reads it once, at start-up.
     """
@@ -66,7 +66,7 @@ def worker_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def _imports(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that keep a new Python from importing out of the current directory, and lead it to our packages.
+    """Variables that keep a new Python from importing out of the current directory, and lead it to our packages.
 
     An empty entry of PYTHONPATH is the current directory. What is installed is found without PYTHONPATH, before which
     Python's own modules would lose their place.
@@ -80,7 +80,7 @@ def _imports(environment: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def imports_of_workers() -> Iterator[None]:
-    """Inside the block `multiprocessing`, which hands on this process's environment, starts processes that are safe."""
+    """Context manager in which `multiprocessing` starts processes that import as workers do."""
     ours = _imports(os.environ)
     outer_values = {name: os.environ[name] for name in ours if name in os.environ}
     os.environ.update(ours)
@@ -93,7 +93,7 @@ def imports_of_workers() -> Iterator[None]:
 
 
 def on_this_machine(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of ranks that are all on this machine: they talk over loopback unless it names a network."""
+    """Environment of ranks that are all on this machine: they use loopback unless it names a network."""
     loopback = [
         name
         for name, addresses in psutil.net_if_addrs().items()
@@ -103,12 +103,12 @@ def on_this_machine(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 PARENT = "MESHWRIGHT_PARENT"
-"""Environment variable: the process that starts the others."""
+"""Environment variable: id of the process that started this one."""
 _POLL_SECONDS = 0.5
 
 
 def end_with_parent() -> None:
-    """Send this process SIGTERM as soon as its parent is gone, as the parent itself would to end it.
+    """Start a thread that sends this process SIGTERM as soon as its parent is gone.
 
     An orphan gets another parent, on every Unix. A thread looks for that, as the process may wait inside a collective.
     """

@@ -1,4 +1,4 @@
-"""Run a plan here: check plan and host, start torchrun on one node or several, follow its progress, read its report.
+"""Run a plan: check plan and host, start torchrun on one node or several, follow its progress, read its report.
 
 **Several nodes.** Launchers do not know of one another. Each gives its ranks a token, which these put into their signs
 in the folder that all nodes see; so a launcher knows that what lies there is of this run, which ranks are its own, and
@@ -72,16 +72,16 @@ from planner.plan import AnyPlan, load_any_plan, save_plan
 
 _ANSWER = "launcher-{token}"
 ANSWERS = _ANSWER.format(token="*")
-"""Pattern of the files with which launchers answer."""
+"""Pattern of the files with which launchers answer a roll call."""
 _ANSWER_POLL_SECONDS = 0.1
 _ENDING_SECONDS = 5.0
-"""How long ranks of a launcher that was killed may take to end."""
+"""Seconds that ranks of a launcher that was killed may take to end."""
 _NAME_DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
-    """The number of nodes, which share the ranks evenly, and where several meet."""
+    """Number of nodes, which share the ranks evenly, and the address at which several of them meet."""
 
     count: int = 1
     rendezvous: str | None = None
@@ -89,11 +89,11 @@ class Nodes:
 
     @property
     def here(self) -> bool:
-        """Whether all are on this machine: one node, or several that meet on loopback."""
+        """Whether all nodes are on this machine: one node, or several that meet on loopback."""
         return self.count == 1 or (self.rendezvous or "").rpartition(":")[0] in (LOOPBACK, "localhost")
 
     def arguments(self, ranks: int, longest_wait: float, folder: Path, logs: Path) -> list[str]:
-        """The rendezvous arguments of torchrun on each node; nodes wait `longest_wait` seconds for one another.
+        """Rendezvous arguments of torchrun on each node; nodes wait `longest_wait` seconds for one another.
 
         Several meet under the name of the run's `folder`, not its path, which nodes may have mounted elsewhere: nodes
         of a run into a folder of another name that come to this port by mistake take nobody's place. Folders of the
@@ -112,7 +112,7 @@ class Nodes:
 
 
 def require_nodes(nodes: Nodes, ranks: int, *, has_folder: bool, inside: bool) -> None:
-    """Raise InputError if the nodes cannot share the ranks evenly."""
+    """Raise InputError if the nodes cannot share the ranks evenly, or lack an address to meet or a shared folder."""
     if nodes.count < 1:
         raise InputError(f"a run has one node or more, not {nodes.count}")
     if nodes.count == 1 and nodes.rendezvous is not None:
@@ -137,7 +137,7 @@ def require_nodes(nodes: Nodes, ranks: int, *, has_folder: bool, inside: bool) -
 
 @contextmanager
 def exclusive_folders(folders: Iterable[Path | None], rendezvous: str) -> Iterator[list[int]]:
-    """Keep other runs out of these folders; launchers that say the same place of `meeting` share them.
+    """Context manager that keeps other runs out of these folders; launchers with the same `rendezvous` share them.
 
     The locks go with the descriptors, once every process that has them is gone.
 
@@ -156,6 +156,7 @@ def exclusive_folders(folders: Iterable[Path | None], rendezvous: str) -> Iterat
 
 
 def _lock(descriptor: int, folder: Path, rendezvous: str) -> None:
+    """Lock a folder by its lock file, alone or together with launchers of the same rendezvous."""
     until = time.monotonic() + _ENDING_SECONDS
     while (first := lock_alone(descriptor)) is False:
         if rendezvous and os.pread(descriptor, len(rendezvous) + 1, 0) == rendezvous.encode():
@@ -180,13 +181,13 @@ def _lock(descriptor: int, folder: Path, rendezvous: str) -> None:
 
 
 def failed_checks(folder: Path) -> list[dict[str, str]]:
-    """The launcher and the host of each node that came back with wrong results, once for each time."""
+    """Launcher and host of each node that came back with wrong results, one entry for each time."""
     path = folder / FAILED_CHECKS
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
 
 
 def require_not_left_out(folder: Path) -> None:
-    """Raise HostError where this host has failed twice."""
+    """Raise HostError if this host has given wrong results twice."""
     host = socket.gethostname()
     if sum(line["host"] == host for line in failed_checks(folder)) > 1:
         raise HostError(
@@ -196,7 +197,7 @@ def require_not_left_out(folder: Path) -> None:
 
 
 class Launch:
-    """One launcher's part of a run."""
+    """This launcher's part of a run, which may have launchers on several nodes."""
 
     def __init__(self, folder: Path, ranks: int) -> None:
         self.token = uuid.uuid4().hex
@@ -205,20 +206,20 @@ class Launch:
         self._begun = False
 
     def begun(self) -> bool:
-        """Whether this launcher's ranks have met all others; until then the folder may hold an earlier run's files."""
+        """Whether this launcher's ranks have met all others; until then the folder may hold files of an earlier run."""
         self._begun = self._begun or bool(self.ranks())
         return self._begun
 
     def ranks(self) -> frozenset[int]:
-        """The ranks that this launcher started."""
+        """Ranks that this launcher started."""
         return self._started_by({self.token})
 
     def has_first_rank(self) -> bool:
-        """Whether rank 0 is among them: that launcher tells of the steps."""
+        """Whether this launcher started rank 0, so that it reports the steps."""
         return read_sign(self.folder, 0).get("launch") == self.token
 
     def roll_call(self, longest_seconds: float) -> frozenset[int]:
-        """Answer, and wait for the others to; returns all ranks of launchers that are still there."""
+        """Answer the roll call and wait for other launchers; returns all ranks whose launchers still answer."""
         (self.folder / _ANSWER.format(token=self.token)).touch()
         deadline = time.monotonic() + longest_seconds
         while True:
@@ -229,6 +230,7 @@ class Launch:
             time.sleep(_ANSWER_POLL_SECONDS)
 
     def _started_by(self, tokens: set[str]) -> frozenset[int]:
+        """Ranks that were started by launchers with these tokens."""
         signs = read_signs(self.folder)
         return frozenset(rank for rank, sign in signs.items() if sign.get("launch") in tokens)
 
@@ -242,16 +244,16 @@ _POLL_SECONDS = 0.05
 _SHARED_POLL_SECONDS = 0.5
 """Seconds between looks at a folder that several nodes share."""
 _LAST_WORDS_SECONDS = 1.0
-"""How long other ranks have to write why they failed, after a failure that would happen again."""
+"""Seconds that other ranks have to write why they failed, after a failure that would happen again."""
 _WAITING_SECONDS = 5.0
-"""How long after a failure on several nodes it is said that the run waits."""
+"""Seconds after a failure on several nodes until a note says that the run waits."""
 _SWEPT_SECONDS = 5.0
-"""How long torchrun may be without its file; it deletes it when it ends."""
+"""Seconds that torchrun may be without its rendezvous file, which it deletes when it ends."""
 
 
 @dataclass(slots=True)
 class Follower:
-    """Follows a run: reports steps and notes, and decides when it must end."""
+    """Follows a run for its launcher: reports steps and notes, and decides when the run must end."""
 
     launch: Launch
     config: RunConfig
@@ -260,15 +262,17 @@ class Follower:
     on_step: OnStep
     on_note: OnNote
     bytes_read: int = 0
-    """Size of the progress that was handed on: it is read from there, as a long run's is many megabytes."""
+    """Bytes of the progress file that are already reported; reading goes on from there."""
     failed_at: float | None = None
-    """When a failure was first seen that the ranks have not got over."""
+    """When a failure was first seen from which the ranks have not recovered; None without."""
     wait_noted: bool = False
     swept_at: float | None = None
-    """When torchrun's file was first missed."""
+    """When torchrun's rendezvous file was first missed; None if it was not."""
 
     def until_the_end(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait until torchrun ends or a failure is final. A first Ctrl-C asks the ranks to stop, a second ends them."""
+        """Wait until torchrun ends or a failure is final; a first Ctrl-C asks the ranks to stop, a second ends them. A
+        first Ctrl-C asks the ranks to stop, a second ends them.
+        """
         poll = _POLL_SECONDS if self.nodes.count == 1 else _SHARED_POLL_SECONDS
         while True:
             try:
@@ -298,7 +302,7 @@ class Follower:
         return time.monotonic() - self.swept_at > _SWEPT_SECONDS
 
     def _given_up(self) -> bool:
-        """Whether a rank failed for good, and the others had time to write why."""
+        """Whether a rank failed for good, and other ranks have had time to write why."""
         failures = read_failures(self.launch.folder)
         if not failures:
             self.failed_at, self.wait_noted = None, False
@@ -319,7 +323,7 @@ class Follower:
         return False
 
     def _hand_on(self) -> None:
-        """Report new lines of progress, where rank 0 was started here."""
+        """Report new lines of the progress file, if this launcher started rank 0."""
         progress = self.launch.folder / PROGRESS
         if not progress.exists() or progress.stat().st_size == self.bytes_read:
             return
@@ -336,7 +340,7 @@ class Follower:
                 self.on_step(line)
 
     def error(self) -> MeshwrightError:
-        """The error of a run that ended without a report, or before the report was complete."""
+        """Error of a run that ended without a report, or before its report was complete."""
         if self.swept():
             return RunError(
                 f"the run's temporary folder {self.logs.parent} was deleted while it went on",
@@ -360,19 +364,19 @@ class Follower:
 
 
 def _restarts(config: RunConfig) -> int:
-    """How often lost ranks are started again: never without checkpoints."""
+    """Number of times that lost ranks are started again: none without checkpoints."""
     return config.restarts if config.saving is not None else 0
 
 
 _ROLL_CALL_SECONDS = 15.0
-"""How long launchers on other nodes have to answer; ending their own ranks takes them the shutdown."""
+"""Seconds that launchers on other nodes have to answer, as they end their own ranks first."""
 
 
 def run_ranks(
     plan: AnyPlan, config: RunConfig, temporary: Path, locks: Sequence[int], on_step: OnStep, on_note: OnNote
 ) -> None:
-    """Run the ranks of a plan until their report is in the run's folder; plan, flags and the ranks' output go to files
-    in a temporary folder. torchrun holds the `locks`, too.
+    """Run the ranks of a plan, from the launcher, until their report is in the run's folder. Plan, flags and the ranks'
+    output go to files in a temporary folder; torchrun holds the `locks` as well.
 
     Of several nodes each calls it; the one with rank 0 reports steps.
 
@@ -423,12 +427,12 @@ def run_ranks(
 
 
 def clear_run_folder(folder: Path) -> None:
-    """Delete what an earlier run left in the folder."""
+    """Delete the files that an earlier run left in the folder."""
     delete_files(folder, PROGRESS, REPORT, STOP, STOPPED, OWNERS, SIGNS, FAILURES, ANSWERS)
 
 
 def stopped(step: int, saved: int | None) -> StoppedError:
-    """The error of a run that stopped on request after `step`; `saved` is its newest checkpoint."""
+    """Error of a run that stopped on request after `step`; `saved` is the step of its newest checkpoint."""
     end, hint = ", which is saved", "the same command with --resume goes on"
     if saved is None:
         end, hint = "; nothing was saved", "with --checkpoint FOLDER a run can go on later"
@@ -437,7 +441,7 @@ def stopped(step: int, saved: int | None) -> StoppedError:
 
 @contextmanager
 def _terminated_like_interrupted() -> Iterator[None]:
-    """Treat a scheduler's SIGTERM as Ctrl-C inside the block; outside the main thread nothing changes."""
+    """Context manager that treats a scheduler's SIGTERM as Ctrl-C, in the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -460,7 +464,7 @@ def run_plan(
     on_note: OnNote | None = None,
     name: str | None = None,
 ) -> AnyReport:
-    """Train as `config` says and return what was measured.
+    """Train a plan as `config` says and return the report of its measurements.
 
     Starts one process for each rank with torchrun: a plan for GPUs runs on CUDA devices over NCCL where there are
     any, else it and a plan for the CPU run on CPU processes over gloo. Already inside torchrun or a SLURM job that sets
@@ -499,7 +503,7 @@ def run_plan(
 
 
 def _checked(plan: AnyPlan, name: str, config: RunConfig, on_note: OnNote, *, inside: bool) -> RunConfig:
-    """The flags to run with, once plan, flags and this host are found compatible."""
+    """Flags to run with, after plan, flags and this host are checked to be compatible."""
     require_torch("run")
     training = training_of(plan)
     config = training.require_trainable(plan, config, on_note)
@@ -516,7 +520,7 @@ def _checked(plan: AnyPlan, name: str, config: RunConfig, on_note: OnNote, *, in
 
 
 def _backend(name: str | None, plan: AnyPlan) -> Backend:
-    """The backend of that name; without one, NCCL where the plan is for GPUs and there are any, else gloo."""
+    """Backend of this name; without a name, NCCL if the plan is for GPUs and there are any, else gloo."""
     for backend in get_args(Backend):
         if name == backend:
             return backend  # type: ignore[no-any-return]  # get_args forgets that they are literals
@@ -526,6 +530,7 @@ def _backend(name: str | None, plan: AnyPlan) -> Backend:
 
 
 def _as_rank(plan: AnyPlan, config: RunConfig) -> AnyReport:
+    """Train as one rank of a job that is already started."""
     from executor.launch.rank import work
     from executor.steps import Stopped
 

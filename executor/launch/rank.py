@@ -46,12 +46,14 @@ from planner.plan import AnyPlan, load_any_plan
 
 
 class FileWatcher(Watcher):
-    """Appends to `progress.jsonl`; with `again` it goes on with what an earlier start of the same run wrote."""
+    """Watcher that appends to `progress.jsonl`; if `is_continued` it goes on with what an earlier start wrote."""
 
     def __init__(
         self, folder: Path, *, is_continued: bool, start: int = 1, interval: int | None = None
     ) -> None:
-        """`start`: how often ranks were started, this time included; `every`: steps from save to save, if any."""
+        """`start` counts the starts of the ranks, including this one; `interval` is the number of steps between saves,
+        if any.
+        """
         super().__init__()
         self._start, self._save_interval = start, interval
         self._last_sign = last_sign(folder) if is_continued else None
@@ -61,7 +63,7 @@ class FileWatcher(Watcher):
         self.notes += [line["note"] for line in self._earlier if "note" in line]
 
     def step(self, progress: Progress) -> None:
-        """Append a line of numbers."""
+        """Append a line with the numbers of a finished step."""
         self._append(asdict(progress))
 
     def note(self, text: str) -> None:
@@ -69,15 +71,15 @@ class FileWatcher(Watcher):
         self._append({"note": text})
 
     def saved(self, step: int, seconds: float) -> None:
-        """Append how long training waited for a save."""
+        """Append a line with the seconds that training waited for a save."""
         self._append({"save": step, "blocked_seconds": seconds, "at": date()})
 
     def written(self, step: int, seconds: float, size: int) -> None:
-        """Append how long a checkpoint took to write."""
+        """Append a line with the seconds that a checkpoint took to write, and its bytes."""
         self._append({"saved": step, "flush_seconds": seconds, "bytes": size, "at": date()})
 
     def resumed(self, step: int, loading_seconds: float) -> None:
-        """Append the time that a loss of ranks took; nothing where a person restarted the run."""
+        """Append a line with the seconds that a loss of ranks took; no line where a person restarted the run."""
         if not self._is_continued:
             return
         now, process_start = date(), process_began()
@@ -96,11 +98,11 @@ class FileWatcher(Watcher):
         )
 
     def keep(self, report: AnyReport) -> None:
-        """Write a report, the account of saves and restarts with it; the final one will replace others."""
+        """Write a report with its account of saves and restarts; the final report will replace it."""
         save_report(self.completed(report), self._report)
 
     def completed(self, report: AnyReport) -> AnyReport:
-        """The report with what the start took, and the account of saves and restarts, where there were to be any."""
+        """The report with seconds of the start and, if there are saves, an account of saves and restarts."""
         report = report.model_copy(update={"start": self.clock.report()})
         if self._save_interval is None:
             return report
@@ -108,11 +110,11 @@ class FileWatcher(Watcher):
         return report.model_copy(update={"operations": operations})
 
     def earlier_report(self) -> AnyReport | None:
-        """The report that an earlier start of this run wrote, complete or not; None where there is none."""
+        """Report that an earlier start of this run wrote, complete or not; None if there is none."""
         return load_any_report(self._report) if self._is_continued and self._report.exists() else None
 
     def metrics_before(self, step: int) -> tuple[list[float], list[float]]:
-        """Losses and gradient norms of the steps up to `step`, each as it was trained last."""
+        """Losses and gradient norms of the steps up to `step`, each as it was last trained."""
         lines = {line["step"]: line for line in self._earlier if line.get("step", step + 1) <= step}
         last_lines = [lines[number] for number in sorted(lines)]
         return [line["loss"] for line in last_lines], [line["gradient_norm"] for line in last_lines]
@@ -132,7 +134,7 @@ class FileWatcher(Watcher):
 
 
 def process_began() -> float:
-    """When this process was started, seconds since 1970.
+    """When this process was started, in seconds since 1970.
 
     Linux counts from when it booted, and tells the time of that in whole seconds: the seconds since then are exact.
     """
@@ -150,11 +152,11 @@ def read_progress(path: Path) -> list[dict[str, Any]]:
 
 
 _LONGEST_GRACE = 10.0
-"""Seconds that the first rank to find that it hangs gives the others to say where they are."""
+"""Seconds that the first rank to find that it hangs gives the others to write where they are."""
 
 
 def work(plan: AnyPlan, config: RunConfig) -> AnyReport | Stopped:
-    """Join the job of the environment, train, and leave; rank 0 writes the files."""
+    """Join the job of the environment, train as one rank, and leave; rank 0 writes the run's files."""
     out_dir, backend = config.out, config.backend
     assert out_dir is not None
     assert backend is not None
@@ -186,6 +188,7 @@ def work(plan: AnyPlan, config: RunConfig) -> AnyReport | Stopped:
 def _work(
     rank: int, restarts: int, launch: str, plan: AnyPlan, config: RunConfig, out_dir: Path, backend: str
 ) -> AnyReport | Stopped:
+    """Join the job, train, and write report or stop; failures are raised."""
     # torchrun does not count a start with another node in the place of one that went without a word
     clock = StartClock(began(process_began(), restarts))
     clock.end("processes")
@@ -226,7 +229,7 @@ def _work(
 def _meet(
     out_dir: Path, starts: int, owners: frozenset[str], device: torch.device, config: RunConfig
 ) -> FileWatcher:
-    """Wait for all ranks; the record of the run, continued where earlier starts of this run wrote to the folder.
+    """Wait for all ranks; returns the run's record, continued if earlier starts of this run wrote to the folder.
 
     Otherwise rank 0 clears away what another run left there.
     """
@@ -248,7 +251,7 @@ def _meet(
 
 
 def main() -> None:
-    """Read the command line; exits 1 after a failure, so that torchrun ends the other ranks."""
+    """Read the command line and run one rank; exits 1 after a failure, so that torchrun ends the other ranks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("plan", type=Path)
     parser.add_argument("config", type=Path)
