@@ -1,4 +1,4 @@
-"""The explorer: `explore` serves a page on this machine that answers again whenever a control is turned."""
+"""The explorer: the verb `explore` serves a local page whose controls change the question and plan anew."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _EXAMPLE = {
     "global_batch": "1536",
     "sequence": "2048",
 }
-"""Default question, one with published runs."""
+"""Question that the page opens with if none is given; published runs of it exist."""
 
 
 class ExploreOptions(Limits, Failures, Request):
-    """Options of `meshwright explore`."""
+    """Options of `explore`: a plan file or a question, restrictions, tokens to train on, and the port."""
 
     model: str = field(default="", metadata=argument("[PLAN|MODEL]", completion="models"))
     """Plan file; or catalogue name, config.json or YAML."""
@@ -61,7 +61,7 @@ def explore_command(options: ExploreOptions, output: Output) -> None:
 
 
 def _start(options: ExploreOptions) -> Start:
-    """The question of the page: that of a plan file, or of a model on a cluster. Raises InputError."""
+    """Question that the page opens with: that of a plan file, or of a model on a cluster. Raises InputError."""
     from cost_models.files.loading import known_name
     from meshwright.explorer.questions import start_of, start_of_plan
     from meshwright.inputs.plans import plan_of

@@ -1,4 +1,4 @@
-"""Answers of the explorer: parts of its page, the quickest first, and the process that computes them.
+"""Answers of the explorer: sections of its page, quickest first, and the process that computes them.
 
 The process answers one question at a time; when nobody waits for the answer any more it is ended and replaced.
 """
@@ -47,16 +47,16 @@ from planner.plan import Plan, plan_text, priced_again
 from planner.search.search import Budget
 
 SEARCH_SECONDS = 20.0
-"""Time limit of the searches of one answer; the incumbent is then shown with its gap."""
+"""Time limit in seconds for the searches of one answer; then the best layout so far is shown with its gap."""
 _LARGEST_DRAWING = 600_000
-"""Bytes of an SVG: nothing is sent by mail here."""
+"""Most bytes of a picture as SVG; higher than for report files, since this page is only shown locally."""
 
 Message = Mapping[str, Any]
 """Message to the page: `slot` and `html` of a part, or `shown`, `problems`, `title` and `brief`."""
 
 
 def error_messages(error: MeshwrightError) -> Iterator[Message]:
-    """Why there is no answer, under the controls that are at fault where some are."""
+    """Messages that show an error on the page, its problems below the controls that caused them."""
     problems = {problem.where.removeprefix("--"): problem.what for problem in error.problems}
     yield {"problems": {name: what for name, what in problems.items() if name in CONTROLS}}
     lines = [error.headline, *(f"  {problem}" for problem in first_few(error.problems))]
@@ -70,7 +70,8 @@ def error_messages(error: MeshwrightError) -> Iterator[Message]:
 
 
 def answer(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
-    """The plan with its proof, its timeline and its memory; then what takes longer."""
+    """Messages of an answer: the plan with its proof, timeline and memory first, then sections that take longer to
+    compute."""
     with lines_of_any_length():
         try:
             yield from _answer(start, values)
@@ -79,7 +80,7 @@ def answer(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
 
 
 def _answer(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
-    """Parts of the answer about the plan of the file while its question is unchanged, else about the planned one.
+    """Messages with the sections of an answer: on the plan file while its question is unchanged, else on a new plan.
 
     Raises:
         InputError: controls that cannot be read.
@@ -117,21 +118,23 @@ def _answer(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
 
 
 def _end(plan: Plan, request: ControlledQuestion) -> Message:
-    """The day training ends."""
+    """Message with the section on the day training ends."""
     options = ForecastOptions(plan=plan, tokens=request.tokens, **vars(request.operations))
     return _message("ends", ask_forecast(options).chapter(USUAL_NAME))
 
 
 def _picture(drawing: Drawing, kind: str) -> Picture:
+    """Drawing for the page, with the command that draws it again."""
     return Picture(drawing=drawing, command=f"meshwright plot {kind} {USUAL_NAME}")
 
 
 def _part(slot: str, title: str, *blocks: Block) -> Message:
+    """Message with a chapter, made of its title and blocks, for the place `slot` of the page."""
     return _message(slot, Chapter(title=title, blocks=blocks))
 
 
 def _message(slot: str, chapter: Chapter) -> Message:
-    """Message with a chapter for its place on the page."""
+    """Message with a chapter as HTML for the place `slot` of the page."""
     return {"slot": slot, "html": section(chapter, largest_drawing=_LARGEST_DRAWING)}
 
 
@@ -141,11 +144,11 @@ _PRELOADED = (
     "meshwright.plots.frontiers",
     "meshwright.plots.timelines",
 )
-"""Modules that every process begins with, where the system can fork one that has imported them."""
+"""Modules imported once by the fork server, so that new worker processes start quickly."""
 
 
 class Worker:
-    """The process that answers, and the pipe to it."""
+    """Process that computes the explorer's answers, and the pipe to it."""
 
     def __init__(self, start: Start) -> None:
         method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
@@ -157,7 +160,7 @@ class Worker:
         self._begin()
 
     async def ask(self, values: Mapping[str, str]) -> AsyncGenerator[Message, None]:
-        """Messages of an answer as they are computed; closing the generator ends the work.
+        """Messages of an answer as they are computed; closing the generator restarts the process.
 
         Raises:
             RunError: the process has ended.
@@ -179,20 +182,22 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the worker that answers."""
+        """Process id of the worker."""
         pid: int | None = self._process.pid
         return pid
 
     def close(self) -> None:
-        """Kill the worker process, which ends the answer it computes."""
+        """Kill the worker process, and with it the answer it computes."""
         self._is_closed = True
         self._end()
 
     def _end(self) -> None:
+        """Kill the worker process and wait for its end."""
         self._process.kill()
         self._process.join()
 
     def _begin(self) -> None:
+        """Start a worker process with a new pipe."""
         self._pipe, child_pipe = self._context.Pipe()
         self._process = self._context.Process(target=_serve, args=(child_pipe, self._start), daemon=True)  # type: ignore[attr-defined]
         with imports_of_workers():
@@ -201,7 +206,7 @@ class Worker:
 
 
 def _serve(pipe: Connection, start: Start) -> None:
-    """Loop of the process: answer questions until the pipe is closed."""
+    """Main loop of the worker process: answer questions until the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends it
     with suppress(EOFError, OSError):
         while True:

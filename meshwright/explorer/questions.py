@@ -1,4 +1,4 @@
-"""Controls of the explorer's page read as a question: the one it started with, changed where a control was turned."""
+"""Read the explorer's controls as a question: the one it started with, changed by the controls that were set."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ from planner.plan import Plan
 from planner.space.restrictions import Restrictions
 
 LONGEST = 200
-"""Characters of a value; nobody turns a control further."""
+"""Most characters of a control's value."""
 OFFLOAD = "offload"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """One control of the page."""
+    """Control of the explorer's page: a field to type in, or a list to choose from."""
 
     name: str
-    """In the address of the page; with two hyphens before it, in errors."""
+    """Name in the page's URL, and as a flag in errors."""
     label: str
     note: str = ""
-    """Explanation, where the label does not say enough."""
+    """Explanation beside the label, if needed."""
     catalogue: str = ""
-    """The kind of catalogue entries, or `precision`, that there are to choose from; empty: text is typed."""
+    """Kind of catalogue entries to choose from, or `precision`; empty: text is typed."""
 
 
 GROUPS: Mapping[str, Sequence[Control]] = {
@@ -60,7 +60,7 @@ CONTROLS: Mapping[str, Control] = {one.name: one for group in GROUPS.values() fo
 
 
 def values_of(address: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Values of the controls in an address, without blank ones.
+    """Values of the controls in a URL's query, without blank ones.
 
     Raises:
         InputError: unknown or repeated words, and values that are too long; all of them at once.
@@ -82,19 +82,19 @@ def values_of(address: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Question the explorer was started with, before any control is turned."""
+    """Question that the explorer was started with, before any control is set."""
 
     question: Question
     options: ExploreOptions
-    """Limits, trainer, tokens and operations, as they were given."""
+    """Restrictions, trainer, tokens and operations as given."""
     has_profile: bool
-    """Whether the hardware profile is that of the start; other clusters take the nearest of the catalogue."""
+    """Whether the starting question's hardware profile was given; other clusters use their default profile."""
     plan: Plan | None = None
     """Plan file of the question, shown unchanged until a control is turned."""
 
     @property
     def cluster(self) -> ClusterSpec:
-        """The cluster of one kind of GPU. Raises InputError for another."""
+        """Cluster of the starting question. Raises InputError if it has several GPU pools."""
         cluster = self.question.cluster
         if isinstance(cluster, MixedCluster):
             raise InputError(
@@ -105,7 +105,7 @@ class Start:
 
     @property
     def names(self) -> dict[str, str]:
-        """Values of the controls that hold a name, a choice or words."""
+        """Starting values of the controls that hold names, choices or words, by control."""
         question, options = self.question, self.options
         return {
             "model": question.model.name,
@@ -119,7 +119,7 @@ class Start:
 
 
 def start_of(options: ExploreOptions) -> Start:
-    """Start from the options of the command line.
+    """Starting question from the options of the command line.
 
     Raises:
         InputError: what `plan` would refuse, and clusters of several GPUs.
@@ -134,7 +134,7 @@ def start_of(options: ExploreOptions) -> Start:
 def start_of_plan(
     plan: Plan, *, tokens: str | float | None, operations: str | OperationsSpec | None
 ) -> Start:
-    """The question of a plan file, within its restrictions. Raises InputError."""
+    """Starting question from a plan file, with its restrictions. Raises InputError."""
     recommendation = plan.recommendation
     limits = plan.restrictions if recommendation is None else recommendation.asked
     max_memory = None if limits.max_memory is None else f"{limits.max_memory!r} B"
@@ -151,26 +151,26 @@ _AMOUNTS: Mapping[str, tuple[Any, str]] = {
     "inter-node": (Rate, "25 GB/s"),
     "host-bandwidth": (Rate, "64 GB/s"),
 }
-"""Type of each amount of hardware, and an example of its notation."""
+"""Hardware controls → type of the amount, and an example of its notation."""
 _JOB_AMOUNTS = ("global_batch", "sequence", "precision", "host_memory")
-"""Options of `plan` that a control replaces as it is typed."""
+"""Options of `plan` that take a control's text as it is typed."""
 S = TypeVar("S", TransformerSpec, ClusterSpec, StackSpec)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlledQuestion:
-    """A question as the controls have it."""
+    """Question as the controls set it, with restrictions, tokens to train on and operations."""
 
     question: Question
     restrictions: Restrictions
     tokens: float | None
-    """To train on, for the day it ends."""
+    """Tokens to train on, to predict the day training ends; None if unknown."""
     operations: Operations
     notes: tuple[str, ...] = ()
 
     @property
     def shown(self) -> dict[str, str]:
-        """Effective values of blank controls."""
+        """Values that the question uses for numeric controls, shown where a control is blank."""
         cluster, training = self.question.cluster, self.question.training
         network, host = cluster.links.inter_node, cluster.gpu.host_bandwidth
         values = {
@@ -187,7 +187,7 @@ class ControlledQuestion:
 
 
 def read_controls(start: Start, values: Mapping[str, str]) -> ControlledQuestion:
-    """The question of these controls.
+    """Build the question that the controls' values describe.
 
     Raises:
         InputError: everything that cannot be read, at once; each under the flag of its control.
@@ -221,7 +221,7 @@ def read_controls(start: Start, values: Mapping[str, str]) -> ControlledQuestion
 
 
 def choices_of(start: Start, catalogue: str) -> tuple[str, ...]:
-    """Choices of a control, the value of the start first."""
+    """Choices of a control, the starting value first (precisions in their usual order)."""
     if catalogue == "precision":
         return get_args(Precision)
     name = start.names[catalogue.removesuffix("s")]
@@ -229,7 +229,7 @@ def choices_of(start: Start, catalogue: str) -> tuple[str, ...]:
 
 
 def _named_entry(start_spec: S, name: str | None, kind: str, load: Callable[[str], S]) -> S:
-    """The start's own, or the catalogue's of that name: an address may not name files."""
+    """Starting spec, or the catalogue entry called `name`; files are refused, as a URL may not name them."""
     if name is None or name == start_spec.name:
         return start_spec
     catalogue_names = catalog.names(kind)  # type: ignore[arg-type]
@@ -240,7 +240,7 @@ def _named_entry(start_spec: S, name: str | None, kind: str, load: Callable[[str
 
 
 def _cluster(start: Start, values: Mapping[str, str]) -> ClusterSpec:
-    """The cluster, cut or grown to the GPUs asked for."""
+    """Cluster that the controls name, resized to their number of GPUs."""
     cluster = _named_entry(start.cluster, values.get("cluster"), "clusters", catalog.load_cluster)
     gpus = values.get("gpus", "").replace(",", "")
     if not gpus:
@@ -252,7 +252,7 @@ def _cluster(start: Start, values: Mapping[str, str]) -> ClusterSpec:
 
 
 def _amount(name: str, values: Mapping[str, str]) -> float | None:
-    """Amount of a control in base units; None where it is blank. Raises InputError: no number with a unit."""
+    """Amount of a hardware control in base units; None if blank. Raises InputError if it is no number with a unit."""
     text, (kind, example) = values.get(name), _AMOUNTS[name]
     try:
         return None if text is None else float(TypeAdapter(kind).validate_python(text))
@@ -263,7 +263,7 @@ def _amount(name: str, values: Mapping[str, str]) -> float | None:
 
 
 def _limits(options: ExploreOptions, values: Mapping[str, str]) -> ExploreOptions:
-    """Limits of the search; a control that was turned replaces the value of the start."""
+    """Options with the restrictions that the controls set in place of the starting ones."""
     allow = options.allow
     if turned := values.get(OFFLOAD):
         allow = tuple(word for text in allow for word in text.split(",") if word != OFFLOAD)
@@ -276,14 +276,14 @@ def _limits(options: ExploreOptions, values: Mapping[str, str]) -> ExploreOption
 
 
 def _words(text: str) -> tuple[str, ...]:
-    """`tp=8, pp>=2` or `tp=8 pp>=2` → each word; `tp=2,4` stays one."""
+    """Split text at spaces: `tp=8, pp>=2` or `tp=8 pp>=2` → two words; `tp=2,4` stays a single word."""
     return tuple(text.replace(", ", " ").split())
 
 
 def _with_hardware(
     question: Question, amounts: Mapping[str, float | None]
 ) -> tuple[Question, tuple[str, ...]]:
-    """Apply amounts of hardware to a question; also returns notes on amounts that change no price."""
+    """Question with these amounts of GPU memory and bandwidths, and notes on amounts that change no price."""
     cluster, links = question.cluster, question.cluster.links
     gpu = {"memory": amounts["gpu-memory"], "host_bandwidth": amounts["host-bandwidth"]}
     rates = {"intra_node": amounts["intra-node"], "inter_node": amounts["inter-node"]}

@@ -1,4 +1,5 @@
-"""Server of the explorer: its page, style and script, answers as they are computed, on a port of this machine only."""
+"""Web server of the explorer: page, style, script, and answers streamed as they are computed; on this machine
+only."""
 
 from __future__ import annotations
 
@@ -31,11 +32,11 @@ from meshwright.explorer.questions import (
 from meshwright.pages.html import templates
 
 SLOTS = ("error", "answer", "ends", "why", "step", "layouts", "memory", "ranking", "changes", "plan")
-"""Places of the parts, in their order on the page."""
+"""Places for sections of the answer, in their order on the page."""
 
 
 def page_of(start: Start, address: Mapping[str, str]) -> str:
-    """Render the page with its controls set from the URL's query; the answer refuses wrong values."""
+    """Render the page with its controls set from the URL's query; wrong values are refused later, by the answer."""
     choices = {}
     for one in CONTROLS.values():
         if one.catalogue not in ("", "choice"):
@@ -58,9 +59,9 @@ def page_of(start: Start, address: Mapping[str, str]) -> str:
 
 
 _HOSTS = ["127.0.0.1", "localhost"]
-"""Names this machine has for itself: another is a stranger's page that was pointed here."""
+"""Host names accepted in requests; another name means that a foreign page points here."""
 _MAX_ANSWERS = 64
-"""Answers that are kept, for the back button."""
+"""Most answers that are cached, for the browser's back button."""
 _SAFE = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self' 'unsafe-inline'; script-src 'self'; "
     "img-src data:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -73,11 +74,12 @@ _FILES = {"page.css": "text/css", "page.js": "text/javascript"}
 
 
 def server_of(start: Start) -> Starlette:
-    """Web application with its worker process."""
+    """Web application of the explorer, with its worker process."""
     answers: OrderedDict[str, list[bytes]] = OrderedDict()
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        """Start the worker process with the application, and kill it at the end."""
         app.state.worker = Worker(start)
         try:
             yield
@@ -85,10 +87,11 @@ def server_of(start: Start) -> Starlette:
             app.state.worker.close()
 
     def page(request: Request) -> Response:
+        """Respond with the explorer's page."""
         return Response(page_of(start, request.query_params), media_type="text/html", headers=_SAFE)
 
     def stream(request: Request) -> Response:
-        """Stream the answer while it is computed; a new request of the page ends the computation."""
+        """Stream the answer while it is computed; when the browser leaves, the computation ends."""
         if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return Response("asked from another page", status_code=403, headers=_SAFE)
         address = request.query_params.multi_items()
@@ -105,7 +108,7 @@ def server_of(start: Start) -> Starlette:
 
 
 def _file(name: str, kind: str) -> Callable[[Request], Response]:
-    """Handler of a file of the page; its style begins with the style of reports."""
+    """Make the handler of a static file; for style sheets, the style of report pages comes first."""
     places = [files("meshwright.explorer") / name]
     if kind == "text/css":
         places.insert(0, files("meshwright.pages") / name)
@@ -116,7 +119,7 @@ def _file(name: str, kind: str) -> Callable[[Request], Response]:
 async def answer_lines(
     address: Sequence[tuple[str, str]], worker: Worker, answers: OrderedDict[str, list[bytes]]
 ) -> AsyncIterator[bytes]:
-    """A line of JSON for each part; an answer without errors, which may not happen again, is kept."""
+    """Stream an answer as lines of JSON, a line per section; answers without errors are cached in `answers`."""
     lines: list[bytes] = []
     try:
         values = values_of(address)
@@ -143,18 +146,19 @@ async def answer_lines(
 
 
 def _line(message: Mapping[str, object]) -> bytes:
+    """Message as a line of JSON."""
     return json.dumps(message).encode() + b"\n"
 
 
 HOST = "127.0.0.1"
-"""The only address: whoever may open the page may have this machine search."""
+"""Address that the server listens at: this machine only, since anyone who can open the page can start searches."""
 PORT = 8642
 _TRIED = 50
-"""Ports looked at for a free one."""
+"""Number of ports tried in search of a free one."""
 
 
 def listening(port: int | None) -> socket.socket:
-    """A socket at the port, or at the first free one from the usual on.
+    """Listening socket at `port`; for None, at the first free port from 8642 on.
 
     Raises:
         InputError: the port is taken, or may not be opened.
@@ -172,7 +176,7 @@ def listening(port: int | None) -> socket.socket:
 
 
 def _first_free(ports: Iterable[int]) -> socket.socket | None:
-    """A socket that listens at the first of these ports that may be opened; None: at none."""
+    """Listening socket at the first of these ports that can be opened; None if none can."""
     for port in ports:
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
@@ -188,7 +192,7 @@ def _first_free(ports: Iterable[int]) -> socket.socket | None:
 
 
 def serve(start: Start, listener: socket.socket, ready: Callable[[], None]) -> None:
-    """Answer until Ctrl-C; `ready` is called when the page can be opened."""
+    """Serve the explorer until Ctrl-C; `ready` is called when the page can be opened."""
     import uvicorn
 
     class _Server(uvicorn.Server):

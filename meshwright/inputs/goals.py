@@ -28,20 +28,19 @@ Word = TypeVar("Word", bound=str)
 
 def proof_of(word: str | None) -> Proof:
     """Read `--solver`: what proves the answer; the search if the flag is not given. Raises InputError for an unknown
-    word. Raises InputError: it is no such word."""
+    word."""
     return choice_of(PROOFS, word or "search", "--solver", "cannot tell what proves the answer")
 
 
 def choice_of(words: Sequence[Word], word: str, flag: str, headline: str) -> Word:
-    """Check that a flag's value is one of `words` and return it. Raises InputError naming all choices if it is not.
-    Raises InputError if it is not."""
+    """Check that a flag's value is one of `words` and return it. Raises InputError naming all choices if it is
+    not."""
     *others, last = (f"`{known}`" for known in words)
     return known_word(words, word, flag, headline, f"is not {', '.join(others)} or {last}")
 
 
 def known_word(words: Sequence[Word], word: str, flag: str, headline: str, reason: str = "") -> Word:
-    """Check that a flag's value is one of `words` and return it. Raises InputError with `reason` if it is not. Raises
-    InputError if it is not."""
+    """Check that a flag's value is one of `words` and return it. Raises InputError with `reason` if it is not."""
     if word in words:
         return cast(Word, word)
     reason = reason or f"is not one of {', '.join(f'`{known}`' for known in words)}"
@@ -50,7 +49,7 @@ def known_word(words: Sequence[Word], word: str, flag: str, headline: str, reaso
 
 def objective_of(goal: Goal) -> tuple[Objective, float | None]:
     """Read the objective, and the number of tokens to train on (None if not given). Raises InputError listing every
-    flag that cannot be read. Raises InputError: everything that cannot be read, at once."""
+    flag that cannot be read."""
     problems, unread = Problems(), "the objective cannot be read"
     price, tokens = _amounts(goal, problems, unread)
     word = goal.objective or ("cost" if goal.price is not None else "time")
@@ -132,7 +131,7 @@ def tokens_of(goal: Amount, tokens: float | None, question: Question) -> tuple[f
 
 
 def read_prices(price: str | float | Sequence[float]) -> tuple[float, ...]:
-    """Parse prices of a GPU-hour: `2.5`, `$2.50` or `2.5,3.5,5`. Raises ValueError. Raises ValueError."""
+    """Parse prices of a GPU-hour: `2.5`, `$2.50` or `2.5,3.5,5`. Raises ValueError."""
     words = price.split(",") if isinstance(price, str) else price
     return tuple(map(read_price, [words] if isinstance(words, (int, float)) else words))
 

@@ -21,7 +21,7 @@ class HasPlan(Protocol):
 
 def any_plan_of(plan: AnyPlan | HasPlan | str | Path) -> AnyPlan:
     """Plan of a transformer or recommender, from an answer, a plan, or a plan file. Raises InputError for a file that
-    is no plan. Raises InputError: not a plan file."""
+    is no plan."""
     if isinstance(plan, (str, Path)):
         return load_any_plan(plan)
     return plan if isinstance(plan, AnyPlan) else plan.plan

@@ -145,8 +145,7 @@ def single_count(gpus: int | str | Sequence[int] | None) -> int | None:
 
 
 def one_count(gpus: int | str | Sequence[int] | None, hint: str = "") -> int | None:
-    """Number of GPUs of a question, from one number or its text; None if not given. Raises InputError for several.
-    Raises InputError."""
+    """Number of GPUs of a question, from one number or its text; None if not given. Raises InputError for several."""
     count = single_count(gpus)
     if gpus is not None and count is None:
         raise InputError(f"--gpus: `{printable(str(gpus))}` is not one number of GPUs", hint=hint)
@@ -167,8 +166,7 @@ def with_host_memory(cluster: ClusterSpec | MixedCluster, size: float | None) ->
 
 
 def read_host_memory(text: str | None) -> float | None:
-    """Parse the size of each host's memory, such as `128GiB`, into bytes; None if not given. Raises InputError.
-    Raises InputError."""
+    """Parse the size of each host's memory, such as `128GiB`, into bytes; None if not given. Raises InputError."""
     if text is None:
         return None
     hint = "write it like `128GiB` or `2TB`"

@@ -1,1 +1,1 @@
-"""Pages of HTML: chapters of text, tables and pictures in one file that needs nothing else."""
+"""HTML pages: chapters of text, tables and pictures in one self-contained file."""

@@ -1,4 +1,4 @@
-"""Chapters of a page: a heading, and below it sentences, tables, pictures and files."""
+"""Chapters of an HTML page: a heading, and below it sentences, tables, pictures and listings of files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Words = tuple[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """A drawing, and the command that draws it again."""
+    """Drawing on a page, and the command that draws it again."""
 
     drawing: Drawing
     command: str
@@ -23,7 +23,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """The text of a file, to copy."""
+    """Text of a file on a page, to copy."""
 
     text: str
 
@@ -33,19 +33,19 @@ Block = str | Table | Picture | Listing | tuple[Fact, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chapter:
-    """A heading and what stands below it."""
+    """Chapter of a page: a heading and the blocks below it."""
 
     title: str
     blocks: Sequence[Block]
 
     @property
     def name(self) -> str:
-        """The anchor of its heading."""
+        """Anchor of the chapter's heading."""
         return "-".join(self.title.lower().split())
 
 
 def paragraphs(text: str) -> Iterator[Words]:
-    """Sentences of a text of the command line, one a line; indented lines are items of the sentence above them."""
+    """Sentences of printed text, one per line, each with its list: the indented lines below it."""
     sentence: str | None = None
     items: list[str] = []
     for line in filter(str.strip, with_units_kept(text).splitlines()):

@@ -1,4 +1,5 @@
-"""Chapters as one HTML file: style, pictures and data inside, no script, nothing that is fetched from elsewhere."""
+"""Render chapters as one HTML file with style, pictures and data inside; no script, nothing fetched from
+elsewhere."""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LARGEST_DRAWING = 150_000
-"""Bytes of an SVG; a picture of more (clouds of thousands of points) becomes a PNG."""
+"""Most bytes of a picture as SVG; a larger picture becomes a PNG."""
 _LARGEST_DATA = 60_000
-"""Bytes of a picture's data that go into the page; of more the command that prints them is told."""
+"""Most bytes of a picture's data in the page; for more, the page names the command that prints the data."""
 _PNG_DOTS_PER_INCH = 110.0
 _PROLOG = re.compile(r"\A.*?(?=<svg)|<metadata>.*?</metadata>|<!--.*?-->", re.DOTALL)
 _NAMES_OF_GROUPS = re.compile(r'(<g) id="[^"]*"')
@@ -30,19 +31,19 @@ _SIZE = re.compile(r'(<svg[^>]*?) width="[^"]*"| height="[^"]*pt"')
 
 
 def page(title: str, chapters: Sequence[Chapter], *, foot: str) -> str:
-    """The whole file; everything that users named is escaped."""
+    """Render a complete HTML page of these chapters; everything that users named is escaped."""
     template = _environment().get_template("page.html.j2")
     style = (files("meshwright.pages") / "page.css").read_text(encoding="utf-8")
     return template.render(title=title, chapters=chapters, foot=foot, style=style)
 
 
 def section(chapter: Chapter, *, largest_drawing: int = _LARGEST_DRAWING) -> str:
-    """One chapter as an element of a page; SVGs of more bytes become PNGs."""
+    """Render one chapter as an HTML element; a picture whose SVG exceeds `largest_drawing` bytes becomes a PNG."""
     return _environment(largest_drawing).get_template("chapter.html.j2").render(chapter=chapter)
 
 
 def templates(package: str, *, escaped: bool = True) -> Environment:
-    """Jinja environment of a package's templates: values are escaped for HTML, undefined names are errors."""
+    """Jinja environment for the templates of a package: values are escaped for HTML, undefined names are errors."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(
@@ -56,6 +57,7 @@ def templates(package: str, *, escaped: bool = True) -> Environment:
 
 @cache
 def _environment(largest_drawing: int = _LARGEST_DRAWING) -> Environment:
+    """Jinja environment for pages, with tests and filters for their blocks."""
     environment = templates("meshwright.pages")
     environment.tests["table"] = lambda block: isinstance(block, Table)
     environment.tests["picture"] = lambda block: isinstance(block, Picture)
@@ -70,7 +72,7 @@ def _environment(largest_drawing: int = _LARGEST_DRAWING) -> Environment:
 
 
 def _image(picture: Picture, *, largest: int) -> str:
-    """The picture as markup: SVG whose letters are text, or a PNG where that would be large."""
+    """Picture as HTML: an SVG, or a PNG if the SVG exceeds `largest` bytes."""
     from markupsafe import Markup
 
     figure, title = picture.drawing.figure, picture.drawing.title
@@ -83,7 +85,7 @@ def _image(picture: Picture, *, largest: int) -> str:
 
 
 def _svg(figure: Figure) -> str:
-    """The figure as the element of a page; matplotlib escapes its texts."""
+    """Figure as an SVG element; matplotlib escapes its texts."""
     import matplotlib as mpl
 
     stream = BytesIO()
@@ -94,7 +96,7 @@ def _svg(figure: Figure) -> str:
 
 
 def _data(picture: Picture) -> str | None:
-    """Data of a picture as a `data:` address of a CSV file; None where it is too large for a page."""
+    """Data of a picture as a `data:` URL of a CSV file; None if too large for a page."""
     frame = picture.drawing.frame
     if 2 * frame.size > _LARGEST_DATA:  # a cell has a letter and what parts it from the next
         return None

@@ -157,8 +157,7 @@ def passes_frame(report: RunReport) -> pd.DataFrame:
 
 
 def _csv_rows(path: Path) -> list[dict[str, Any]]:
-    """Read the rows of a CSV file of accuracy. Raises InputError listing the bad cells. Raises InputError with every
-    cell that is not what it should be."""
+    """Read the rows of a CSV file of accuracy. Raises InputError listing the bad cells."""
     place = printable(str(path))
     _, table = parse_table(read_table(path), place=place, needed=ACCURACY_COLUMNS, hint=_ACCURACY_HINT)
     problems, rows = [], []

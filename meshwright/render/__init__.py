@@ -1,1 +1,1 @@
-"""Answers as text: tables that fit 80 columns, and sentences."""
+"""Turn answers into text: sentences, and tables that fit 80 columns."""

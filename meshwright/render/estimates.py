@@ -1,4 +1,5 @@
-"""One priced layout as text: the step, its parts, the memory of its fullest rank, and what a step should take."""
+"""Text on one priced layout: step and its parts, memory of its fullest rank, and the expected step by measured
+runs."""
 
 from __future__ import annotations
 
@@ -25,35 +26,36 @@ from meshwright.render.words import (
 )
 
 _UNLIKELY = 0.01
-"""Chance below which text says `< 1 %`, or `> 99 %` of the opposite."""
+"""Probability below which text says `< 1 %`; above one minus this, `> 99 %`."""
 _CAUSAL_APART = 0.03
-"""Shares of the peak by which MFU and causal MFU differ where both are said."""
+"""Difference, as a share of peak FLOP/s, from which text names causal MFU beside MFU."""
 
 
 def utilisation_words(estimate: Estimate) -> str:
-    """Words on three MFUs: as usual, without masked scores, and with recomputed FLOPs."""
+    """Words on MFU, causal MFU (scores under the causal mask left out) and HFU (recomputed FLOPs included)."""
     return f"MFU {percent(estimate.mfu)} ({percent(estimate.causal_mfu)} causal), HFU {percent(estimate.hfu)}"
 
 
 def causal_apart(estimate: Estimate) -> bool:
-    """Whether what a causal mask leaves of the MFU is so much less that both are said."""
+    """Whether causal MFU is lower than MFU by so much that text names both."""
     return estimate.mfu - estimate.causal_mfu > _CAUSAL_APART
 
 
 def mfu_words(estimate: Estimate) -> str:
-    """ "MFU 53.8 %", of long sequences "MFU 67.5 % (42.7 % causal)"."""
+    """Words such as "MFU 53.8 %"; with causal MFU if much lower: "MFU 67.5 % (42.7 % causal)"."""
     causal = f" ({percent(estimate.causal_mfu)} causal)" if causal_apart(estimate) else ""
     return f"MFU {percent(estimate.mfu)}{causal}"
 
 
 def answers_words(estimate: Estimate, gpus: int = 1) -> str:
-    """Words as in ", 22,054 of them of answers"; empty if the loss counts all tokens."""
+    """Rate of answer tokens per GPU, as in ", 22,054 of them of answers"; empty if the loss counts all tokens."""
     answer_rate = estimate.answers_per_second
     return f", {grouped(round(answer_rate / gpus))} of them of answers" if answer_rate else ""
 
 
 def step_words(seconds: float, expected: ExpectedStep | None) -> str:
-    """ "14.88 s on paper; expected 14.74 s, 90 % interval 13.5 s to 16.1 s"."""
+    """Words on a step's predicted seconds and, if runs are known, the expected ones: "14.88 s on paper; expected
+    14.74 s, 90 % interval 13.5 s to 16.1 s"."""
     if expected is None:
         return format_seconds(seconds)
     low, high = map(format_seconds, expected.interval)
@@ -63,7 +65,7 @@ def step_words(seconds: float, expected: ExpectedStep | None) -> str:
 
 
 def estimate_facts(estimate: Estimate, expected: ExpectedStep | None, *, note: str = "") -> tuple[Fact, ...]:
-    """Step, speed and memory of a layout; `more` is said of its memory."""
+    """Facts on a layout: step, speed, memory; `note` is added to the fact on memory."""
     gpus = estimate.layout.num_gpus
     rate = f"{grouped(round(estimate.tokens_per_second / gpus))} tokens/s per GPU"
     rate += answers_words(estimate, gpus)
@@ -78,7 +80,8 @@ def estimate_facts(estimate: Estimate, expected: ExpectedStep | None, *, note: s
 
 
 def estimate_text(estimate: Estimate, *, searched: bool = False) -> str:
-    """Four sentences: layout, speed, time by part, memory by part; the split where it was `searched`; and warnings."""
+    """Text on a layout: speed, time by part, memory by part, host memory, warnings; and how blocks were split if that
+    was `searched`."""
     layout, per_gpu = estimate.layout, round(estimate.tokens_per_second / estimate.layout.num_gpus)
     rate = f"{format_count(estimate.tokens_per_second)} tokens/s ({format_count(per_gpu)} per GPU)"
     most = estimate.microbatches
@@ -96,19 +99,21 @@ def estimate_text(estimate: Estimate, *, searched: bool = False) -> str:
 
 
 def warning_lines(estimate: Estimate) -> list[str]:
-    """Lines on faults of the price itself, usually none."""
+    """Lines of an estimate's own warnings about its price; usually none."""
     return [wrapped(f"warning: {text}") for text in estimate.warnings]
 
 
 def time_sentence(estimate: Estimate) -> str:
-    """ "step 132.1 s = compute 112.6 + tp comm 14.4 (16.6 more overlapped) + ...": the parts of the busiest rank."""
+    """Sentence on the parts of a step on the busiest rank: "step 132.1 s on paper = compute 112.6 + tp comm 14.4
+    (16.6 more overlapped) + ..."."""
     unit = time_unit(estimate.step_seconds)
     parts = parts_sentence(estimate.time, unit, hidden=estimate.hidden_comm)
     return wrapped(f"step {in_unit(estimate.step_seconds, unit)} {unit[0]} on paper = {parts}")
 
 
 def memory_sentence(estimate: Estimate) -> str:
-    """ "memory 61.3 of 74.0 GiB on rank 0 = weights 8.2 + ...": the fullest pipeline rank."""
+    """Sentence on memory of the fullest pipeline rank: "memory 61.3 GiB of 74.0 GiB on pipeline rank 0 = weights 8.2
+    + ...; fits ..."."""
     rank = estimate.fullest_rank
     memory = estimate.rank_memory[rank]
     unit = size_unit(memory.total)
@@ -127,12 +132,14 @@ def memory_sentence(estimate: Estimate) -> str:
 
 
 def _tight(estimate: Estimate) -> str:
+    """Words on the error of predicted peaks, for a layout that barely fits or barely does not."""
     tight = ", tight: " if estimate.fits else "; "
     return f"{tight}measured peaks have been off by up to {100 * estimate.trust.memory_error:.0f} %"
 
 
 def host_facts(estimate: Estimate) -> list[Fact]:
-    """ "host memory: 95.2 GiB of 128.0 GiB on each host", and what lies on the drive; nothing where nothing does."""
+    """Facts on host memory ("95.2 GiB of 128.0 GiB on each host") and on the drive; none for a tier that holds
+    nothing."""
     tiers = [
         ("host memory", estimate.host_bytes, estimate.host_limit, estimate.host_bytes > 0),
         ("drive", estimate.drive_bytes, estimate.drive_limit, estimate.layout.offload.drive > 0),
@@ -149,19 +156,20 @@ def host_facts(estimate: Estimate) -> list[Fact]:
 
 
 def host_lines(estimate: Estimate) -> list[str]:
-    """Lines on the memory of hosts and drives."""
+    """Lines on the bytes in the memory of each host and on its drive; empty without offload."""
     return [wrapped(f"{fact.name} {fact.value}") for fact in host_facts(estimate)]
 
 
 def chance_text(chance: float) -> str:
-    """0.968 → "97 %"; no chance is said to be none or certain."""
+    """Probability as text: 0.968 → "97 %"; below 1 % "< 1 %", above 99 % "> 99 %"."""
     if chance < _UNLIKELY:
         return "< 1 %"
     return "> 99 %" if chance > 1 - _UNLIKELY else f"{100 * chance:.0f} %"
 
 
 def host_sentences(question: Question, estimate: Estimate) -> tuple[str, ...]:
-    """A line each; nothing of a layout that keeps nothing in host memory."""
+    """Lines on offload: seconds of copies and updates per step, the bottleneck, the ring and the CPU's update; empty
+    without offload."""
     windows = host_windows(question, estimate)
     if windows is None:
         return ()
@@ -184,7 +192,8 @@ def host_sentences(question: Question, estimate: Estimate) -> tuple[str, ...]:
 
 
 def _ring(windows: HostWindows, ring: int) -> str:
-    """Whether the ring is long enough for the forward passes, and what would help where none is."""
+    """Sentence on the ring (device buffers through which offloaded weights stream): the length that overlaps their
+    transfer, or what would; empty if no weights stream."""
     if windows.transfer is None or windows.forward_tokens is None:
         return ""
     times = f"weights of a block come in {format_seconds(windows.transfer)}, its forward pass takes"
@@ -199,6 +208,8 @@ def _ring(windows: HostWindows, ring: int) -> str:
 
 
 def _update(windows: HostWindows) -> str:
+    """Sentence on the microbatch from which the CPU's optimizer update overlaps with the passes; empty without such
+    an update."""
     if windows.update == 0:
         return ""
     if windows.update_tokens is None:
@@ -211,13 +222,14 @@ def _update(windows: HostWindows) -> str:
 
 _TIMES = {1: "once", 2: "twice"}
 _MAX_DIFFERENCES = 3
-"""Differences up to which times can be compared."""
+"""Largest number of features in which a measured run may differ for its times to be compared."""
 _LAYOUT = {*SPLIT, "zero", "recompute"}
-"""Differences of another layout for the same question, whose times can always be compared."""
+"""Features that differ only in the layout: measured times are then always comparable."""
 
 
 def expected_lines(question: Question, layout: Layout, expected: ExpectedStep | None) -> list[str]:
-    """ "Expected step 14.7 s, 90 % interval 13.8 s to 16.1 s", and the runs nearest to a layout, if any is known."""
+    """Lines such as "Expected step 14.7 s, 90 % interval 13.8 s to 16.1 s", and on the measured runs nearest to the
+    layout; empty without such runs."""
     if expected is None:
         return []
     low, high = map(format_seconds, expected.interval)
@@ -226,7 +238,8 @@ def expected_lines(question: Question, layout: Layout, expected: ExpectedStep | 
 
 
 def nearest_sentence(question: Question, layout: Layout, expected: ExpectedStep | None) -> str:
-    """Sentence on the timed runs nearest to a layout, and on its untimed features; empty if no run is known."""
+    """Sentence on the measured runs nearest to a layout, and on features that no run had; empty if no run is
+    known."""
     if expected is None or expected.nearest is None:
         return ""
     runs, missing = expected.nearest, words_beyond_runs(question, layout)
@@ -257,19 +270,21 @@ _UNTRUSTED = 0.5
 
 
 def _off(runs: NearRuns) -> str:
-    """ "is predicted 1.9 % too slow": the error of these runs' predictions, as the end of a sentence."""
+    """Words on the prediction's error for the nearest measured runs, such as "is predicted 1.9 % too slow"."""
     words = f"is predicted {percent(abs(runs.off))} too {'slow' if runs.off > 0 else 'fast'}"
     return f"{words}, so trust this little" if abs(runs.off) > _UNTRUSTED else words
 
 
 def _whose(runs: NearRuns) -> str:
+    """Source, model, stack and GPUs of the nearest measured runs, as words."""
     return f"{runs.source}: {runs.model}, {runs.stack} on {grouped(runs.gpus)} {runs.gpu}"
 
 
 def expected_record(
     question: Question, layout: Layout | None, expected: ExpectedStep | None
 ) -> dict[str, Any] | None:
-    """Seconds of the expected step and its interval, the runs nearest to it, and what of a layout none had."""
+    """JSON object of the expected step: seconds, 90 % interval, nearest measured runs, and features of the layout
+    that no run had; None without such runs."""
     if expected is None:
         return None
     near = expected.nearest

@@ -1,4 +1,5 @@
-"""Explanations as sentences."""
+"""Explanations of plans as sentences: bottleneck, runner-up, why not another layout, and what would change the
+plan."""
 
 from __future__ import annotations
 
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
     from planner.explain.reasons import BindingConstraint, CompletedLayout, Explanation, Sensitivity, WhyNot
 
 _MAX_PARTS = 3
-"""Parts named in one sentence."""
+"""Largest number of parts named in one sentence."""
 _SMALLEST_PART = 0.1
-"""Share of the largest part of a difference. Smaller parts are not named."""
+"""Smallest share of a difference's largest part that is still named. Smaller parts are not named."""
 _BEST_AT: dict[ObjectiveName, str] = {
     "mfu": "highest MFU",
     "gpu-hours": "fewest GPU-hours",
@@ -46,11 +47,12 @@ _BEST_AT: dict[ObjectiveName, str] = {
     "memory": "least memory",
     "gpus": "fewest GPUs",
 }
-"""Objective → words on a plan that is not the fastest step."""
+"""Objective → words on how a plan searched for it excels, other than by the fastest step."""
 
 
 def explanation_text(explanation: Explanation) -> str:
-    """Text on the plan, its parts, its bottleneck, its runner-up, and changes that would move it."""
+    """Text that explains a plan: parts of its step and memory, bottleneck, ties, runner-up, and changes that would
+    speed it up."""
     estimate = explanation.estimate
     sentences = [
         wrapped(f"layout {estimate.layout.brief}: {utilisation_words(estimate)}"),
@@ -73,8 +75,8 @@ def explanation_text(explanation: Explanation) -> str:
 
 
 def binding_sentence(estimate: Estimate, bound: BindingConstraint) -> str:
-    """ "Bottleneck: memory. mbs2 would take 120.1 s but needs 82.5 GiB on pipeline rank 0." Of what is within the limit
-    it says how probably that fits."""
+    """Sentence on a plan's bottleneck, such as "Bottleneck: memory. mbs2 would take 120.1 s but needs 82.5 GiB on
+    pipeline rank 0." A faster layout within the memory limit is shown with its probability of fitting."""
     if bound.faster is None and bound.resource == "memory":
         chance = f"fits with probability {chance_text(estimate.fits_probability)} only"
         return f"Bottleneck: memory, as it {chance if estimate.fits else 'does not fit'}."
@@ -96,8 +98,8 @@ def binding_sentence(estimate: Estimate, bound: BindingConstraint) -> str:
 
 
 def loss_sentence(loss: LossPart | None, estimate: Estimate) -> str:
-    """ "Output product and loss: 4.1 % of the step on the last stage, 3.0 GiB at their widest, in chunks of 2,048
-    tokens."; nothing where they are unknown."""
+    """Sentence on the output product and loss: share of the step, and peak bytes, such as "4.1 % of the step on the
+    last stage, 3.0 GiB at their widest"; empty for None."""
     if loss is None:
         return ""
     share = percent(estimate.microbatches * loss.seconds / estimate.step_seconds)
@@ -108,7 +110,8 @@ def loss_sentence(loss: LossPart | None, estimate: Estimate) -> str:
 
 
 def rival_sentence(plan: Plan, estimate: Estimate, closest: Estimate) -> str:
-    """ "Next best tp8 pp4 … takes 137.5 s (+4.1 %): the plan saves 7.0 s of tp comm, pays 1.6 s of dp comm." """
+    """Sentence that compares the plan with its closest rival: "Next best tp8 pp4 … takes 137.5 s (+4.1 %): the plan
+    saves 7.0 s of tp comm, pays 1.6 s of dp comm." """
     rival = unplaced(closest.layout)
     seconds = _seconds_beside(estimate, closest)
     parts = saves_and_pays(difference(estimate.time, closest.time), estimate.step_seconds)
@@ -127,8 +130,8 @@ def rival_sentence(plan: Plan, estimate: Estimate, closest: Estimate) -> str:
 
 
 def why_not_text(answer: WhyNot, plan: Estimate) -> str:
-    """Text on why a layout was not chosen: rules it breaks, memory it lacks, or parts that are slower; then how it was
-    read."""
+    """Text on why another layout was not chosen: rules it breaks, memory it lacks, or parts of its step that are
+    slower."""
     filled = "" if answer.completed is None else filled_sentence(answer.completed)
     read = [filled] if filled else []
     if answer.estimate is None or answer.difference is None:
@@ -161,7 +164,8 @@ def why_not_text(answer: WhyNot, plan: Estimate) -> str:
 
 
 def filled_sentence(completed: CompletedLayout) -> str:
-    """Sentence on the fields that a layout left open, and their values; empty for a complete layout."""
+    """Sentence on the axes that a partly given layout left open, and the values filled in; empty for a complete
+    layout."""
     if not completed.filled:
         return ""
     words = f"Filled in {' '.join(completed.filled)}"
@@ -175,12 +179,13 @@ def filled_sentence(completed: CompletedLayout) -> str:
 
 
 def unplaced(layout: Layout) -> str:
-    """A layout without the placement of its blocks."""
+    """Layout as text, without the numbers of blocks on each stage."""
     return str(layout.model_copy(update={"layers": ()}))
 
 
 def saves_and_pays(changes: Breakdown, step_seconds: float) -> str:
-    """ "saves 7.0 s of tp comm, pays 1.6 s of dp comm": the largest changes; small ones in a unit that shows them."""
+    """Words on the largest differences between two steps, by part: "saves 7.0 s of tp comm, pays 1.6 s of dp
+    comm"."""
     largest = max(map(abs, changes.values()), default=0.0)
     threshold = min(NEGLIGIBLE_SHARE * step_seconds, _SMALLEST_PART * largest)
     unit = time_unit(step_seconds)
@@ -198,7 +203,7 @@ def saves_and_pays(changes: Breakdown, step_seconds: float) -> str:
 
 
 def _seconds_beside(plan: Estimate, rival: Estimate) -> str:
-    """ "9.29 s (+33.2 %)": a step time with its change against the plan's."""
+    """Rival's step time, and its change against the plan's step: "9.29 s (+33.2 %)"."""
     share = rival.step_seconds / plan.step_seconds - 1
     if abs(share) < NEGLIGIBLE_SHARE:
         words = f"less than 0.1 % {'more' if share > 0 else 'less'}" if share else "the same"
@@ -208,6 +213,7 @@ def _seconds_beside(plan: Estimate, rival: Estimate) -> str:
 
 
 def _if_only(estimate: Estimate, sensitivity: Sensitivity) -> str:
+    """Line on one change of hardware or job: the step of the same layout, and of the layout planned anew."""
     repriced, best = sensitivity.repriced, sensitivity.best
     gain = change(estimate.step_seconds, repriced.step_seconds)
     words = f"{sensitivity.change}: {format_seconds(repriced.step_seconds)} ({gain})"
@@ -221,6 +227,6 @@ def _if_only(estimate: Estimate, sensitivity: Sensitivity) -> str:
 
 
 def layout_planned_again(sensitivity: Sensitivity) -> str:
-    """Layout that a new plan would have, in words."""
+    """Layout that a new plan after the change would choose, as words."""
     repriced, best = sensitivity.repriced.layout, sensitivity.best.layout
     return "blocks placed differently" if same_degrees(best, repriced) else unplaced(best)

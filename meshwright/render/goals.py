@@ -1,4 +1,4 @@
-"""Words on a plan's objective."""
+"""Words on a plan's objective and its proof, and on the question's GPUs, pools, fine-tuning and documents."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from planner.answers.optimum import PROVEN, Optimum
 from planner.objectives import Measure, Unit
 
 _MAX_LISTED = 6
-"""Numbers of GPUs that are all named; of more only the ends."""
+"""Largest number of cluster sizes that are all named; of more, only the smallest and largest."""
 
 
 def value_text(value: float, unit: Unit) -> str:
-    """A value of an objective: "18.73 s", "56.6 %", "508.0 k", "$1.27 M", "5.6 GiB"."""
+    """Value of an objective in its unit: "18.73 s", "56.6 %", "508.0 k", "$1.27 M", "5.6 GiB"."""
     if unit in UNIT_TEXTS:
         return UNIT_TEXTS[unit](value)
     if unit == "GPUs" or value < 1e4:
@@ -36,13 +36,13 @@ def value_text(value: float, unit: Unit) -> str:
 
 
 def measured_words(measure: Measure, value: float) -> str:
-    """ "cost $1.27 M", "8 GPUs": a value of an objective with its name."""
+    """Objective's name and value: "cost $1.27 M"; for the number of GPUs "8 GPUs"."""
     text = value_text(value, measure.unit)
     return counted(round(value), "GPU") if measure.unit == "GPUs" else f"{measure.label} {text}"
 
 
 def optimum_proof_words(optimum: Optimum) -> str:
-    """The proof of an objective other than the step time on given GPUs, or how far it got."""
+    """Words on the proof that a plan is best by its objective, or on how close to proved it is."""
     measure, certificate = optimum.objective.measure, optimum.result.certificate
     work = f"{counted(certificate.layouts, 'layout')} in {format_seconds(certificate.seconds)}"
     best = measured_words(measure, optimum.value)
@@ -61,14 +61,15 @@ def optimum_proof_words(optimum: Optimum) -> str:
 
 
 def sizes_text(sizes: tuple[int, ...]) -> str:
-    """ "64, 128 and 256 GPUs", or "64 to 16,384 GPUs (50 numbers)"."""
+    """Cluster sizes as words: "64, 128 and 256 GPUs", or "64 to 16,384 GPUs (50 numbers)"."""
     if len(sizes) <= _MAX_LISTED:
         return f"{sentence_list([grouped(size) for size in sizes])} GPU{'s' * (sizes != (1,))}"
     return f"{grouped(sizes[0])} to {grouped(sizes[-1])} GPUs ({len(sizes)} numbers)"
 
 
 def left_out_text(optimum: Optimum) -> str:
-    """ "no answer on 96 GPUs: no layout … is legal": a line for each of a few, a count of more; or nothing."""
+    """Notes on cluster sizes without an answer, such as "no answer on 96 GPUs: no layout … is legal"; only a count if
+    many; empty if none."""
     omitted = optimum.left_out
     if not omitted or (optimum.objective.name == "gpus" and optimum.gap <= PROVEN):
         return ""
@@ -78,13 +79,14 @@ def left_out_text(optimum: Optimum) -> str:
 
 
 def gpus_in_words(question: Question) -> str:
-    """Words on a question's GPUs, as in "64 x h100-sxm", with every pool."""
+    """Words on a question's GPUs, pool by pool: "64 x h100-sxm + 32 x a100"."""
     clusters = [pool.cluster for pool in question.pools]
     return " + ".join(f"{grouped(cluster.num_gpus)} x {cluster.gpu.name}" for cluster in clusters)
 
 
 def pools_table(question: Question, estimate: Estimate) -> Table:
-    """A table of what each pool holds of the plan."""
+    """Table with a row for each GPU pool of a plan: its GPUs, ranks and blocks (or replicas and microbatches),
+    recompute, peak memory."""
     records = pool_records(question, estimate)
     unit = size_unit(max(record["memory_limit"] for record in records))
     texts: dict[str, tuple[str, Callable[[Any], str]]] = {"pool": ("pool", str), "GPUs": ("gpus", str)}
@@ -101,19 +103,19 @@ def pools_table(question: Question, estimate: Estimate) -> Table:
 
 
 def _span(ranks: Sequence[int]) -> str:
-    """ "0-3": the first and last of consecutive ranks."""
+    """First and last of consecutive ranks: "0-3"."""
     return str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}-{ranks[-1]}"
 
 
 def _runs(values: list[Any]) -> str:
-    """[30, 28, 28] → "30, 28 x 2"; "28" where all are."""
+    """List of values with repeats counted: [30, 28, 28] → "30, 28 x 2"; a value that all share is written once."""
     runs = [(value, len(list(run))) for value, run in groupby(values)]
     counts = [f" x {count}" if count > 1 and len(runs) > 1 else "" for _, count in runs]
     return ", ".join(f"{value}{count}" for (value, _), count in zip(runs, counts, strict=True))
 
 
 def changes_sentence(question: Question) -> str:
-    """Sentence that the model or the optimizer is not the usual one; empty if both are."""
+    """Sentence on changes to the model or optimizer that were allowed (such as `lamb`); empty without changes."""
     model = question.model
     words = sentence_list([f"`{word}`" for word in changes_of(model, question.training)])
     what = f"trained with {words} in place of AdamW"
@@ -130,7 +132,8 @@ _REFERENCE_WORDS: Mapping[Reference | None, str] = {
 
 
 def tuning_sentence(question: Question) -> str:
-    """ "lora of rank 16 on `all-linear`: trains 41.9 M parameters ..."; empty where all are trained."""
+    """Sentence on fine-tuning: "lora of rank 16 on `all-linear`: trains 41.9 M parameters ..."; empty if all
+    parameters are trained on plain sequences."""
     training, model = question.training, question.model
     tuning, suffix = training.tuning, _REFERENCE_WORDS.get(training.reference, "")
     if training.freeze:
@@ -152,7 +155,8 @@ def tuning_sentence(question: Question) -> str:
 
 
 def documents_sentence(question: Question) -> str:
-    """ "documents of 600 tokens on average, packed into sequences of 8,192: 99 % of ..."; empty without."""
+    """Sentence on documents: "documents of 600 tokens on average, packed into sequences of 8,192: 99 % of tokens
+    count, ..."; empty without document lengths."""
     training, lengths = question.training, question.training.lengths
     if lengths is None:
         return ""
@@ -169,7 +173,8 @@ def documents_sentence(question: Question) -> str:
 
 
 def answers_sentence(question: Question) -> str:
-    """ "the loss counts answers alone, 30 % of tokens; logits are computed of all"; empty where it counts all."""
+    """Sentence on the share of tokens that the loss counts, "the loss counts answers alone, 30 % of tokens ...";
+    empty if it counts all."""
     if (answers := question.training.answers) is None:
         return ""
     of, share = "these alone" if question.scored_share < 1 else "all", percent(answers)
@@ -177,7 +182,7 @@ def answers_sentence(question: Question) -> str:
 
 
 def changes_worth(question: Question, estimate: Estimate) -> dict[str, float]:
-    """Seconds that the same layout's step takes without each of the changes."""
+    """Seconds of the same layout's step with one change of the model or optimizer undone, by change."""
     seconds = {}
     for word in changes_of(question.model, question.training):
         model, training = undo_change(question.model, question.training, word)
@@ -187,7 +192,8 @@ def changes_worth(question: Question, estimate: Estimate) -> dict[str, float]:
 
 
 def worth_sentence(question: Question, estimate: Estimate) -> str:
-    """ "The same layout without `lamb` takes 0.99x the step, ..."; empty where nothing was changed."""
+    """Sentence on how long the step would take with each change undone: "0.990x without `lamb`"; empty without
+    changes."""
     worth = changes_worth(question, estimate)
     if not worth:
         return ""
@@ -196,7 +202,8 @@ def worth_sentence(question: Question, estimate: Estimate) -> str:
 
 
 def flops_counted(question: Question, tp: int) -> dict[str, float]:
-    """FLOPs a token that MFU counts, that causal MFU counts, and that a model without windows would need.
+    """FLOPs per token that MFU counts, that causal MFU counts, and that the model would need with full attention in
+    place of windows.
 
     `tp` sets the padding of the vocabulary.
     """
@@ -210,7 +217,7 @@ def flops_counted(question: Question, tp: int) -> dict[str, float]:
 
 
 def count_sentence(question: Question, tp: int) -> str:
-    """Sentence on the FLOPs that the MFU counts, within windows, whether or not a causal mask saves them."""
+    """Sentence on the FLOPs per token that MFU counts, and on how attention windows and the causal mask enter."""
     model, length = question.model, question.training.sequence_length
     counts = {name: f"{format_count(flops)}FLOPs" for name, flops in flops_counted(question, tp).items()}
     text = f"MFU counts {counts['mfu']} a token, attention"

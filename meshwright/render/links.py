@@ -1,4 +1,4 @@
-"""The levels of a cluster's links in words: a sentence and a table."""
+"""Text and data frame on the levels of a cluster's network (such as node and rack), and a plan's traffic on them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def links_finding(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) -> str:
-    """Sentence on the fullest links; without traffic, on bandwidth per GPU."""
+    """Sentence on the busiest network level; without traffic (`use` None), on bandwidth per GPU at each level."""
     levels = used_levels(cluster)
     if use is None:
         rates = [f"{format_bandwidth(level.bandwidth)} in its {level.name}" for level in levels]
@@ -36,7 +36,8 @@ def links_finding(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) ->
 
 
 def crossing_sentence(crossing: Crossing | None) -> str:
-    """ "Between buildings (25 Gb/s per GPU): pp (busy 1.2 % of the step); tp and dp stay inside"."""
+    """Sentence on axes that cross the slowest level: "Between buildings (25 Gb/s per GPU): pp (busy 1.2 % of the
+    step); tp and dp stay inside"; empty for None."""
     if crossing is None:
         return ""
     axes = [f"{one.axis} (busy {share_text(one.share)} of the step)" for one in crossing.uses]
@@ -48,7 +49,8 @@ def crossing_sentence(crossing: Crossing | None) -> str:
 
 
 def links_table(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) -> str:
-    """The levels as text, from the inside out."""
+    """Table as text with a row for each network level, innermost first: bandwidth, latency, GPUs, and how busy each
+    axis keeps it."""
     levels = used_levels(cluster)
     columns: dict[str, list[str]] = {
         "level": [level.name for level in levels],
@@ -65,14 +67,14 @@ def links_table(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) -> s
 
 
 def share_text(share: float) -> str:
-    """Percent of a step, as text; a tiny share is written as such."""
+    """Share of a step as percent text; below 0.1 % "< 0.1 %"."""
     return percent(share) if share >= 0.001 else "< 0.1 %"
 
 
 def links_frame(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) -> pd.DataFrame:
-    """A row per level from the inside out: `level`, `kind`, `gpus` of one domain, `domains`, `bandwidth` of one GPU
-    (bytes/s), `latency` (s); with a plan a row per level and `axis`, with `gpu_bytes` of a step and their `share` of
-    what the link could carry in it."""
+    """Frame with a row per network level, innermost first: `level`, `kind`, `gpus` of one domain, `domains`,
+    `bandwidth` of one GPU (bytes/s), `latency` (s); with traffic a row per level and `axis`, with `gpu_bytes` of a
+    step and `share` of the link's capacity."""
     rows = []
     for level in used_levels(cluster):
         gpus = min(level.gpus or cluster.num_gpus, cluster.num_gpus)
@@ -85,4 +87,4 @@ def links_frame(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) -> p
 
 
 _USE = ("axis", "gpu_bytes", "share")
-"""Columns of the traffic of one axis over a level of links."""
+"""Columns of one axis's traffic over a network level."""

@@ -1,4 +1,5 @@
-"""Runs and traces as text: predicted beside measured, tables of kernels, and what explains a difference."""
+"""Text on measured runs and traces: predicted beside measured, tables of kernels, and likely causes of
+differences."""
 
 from __future__ import annotations
 
@@ -17,20 +18,21 @@ if TYPE_CHECKING:
     from executor.measure.report import RouterReport, RunReport
 
 SHARES = ("mfu", "hfu")
-"""Quantities whose error is in points."""
+"""Quantities that are shares, whose error is written in percentage points."""
 _FAR_OFF = 10.0
-"""From this relative error on, its digits say nothing."""
+"""Relative error from which text says only `> 10 x`."""
 
 
 def step_line(step: Mapping[str, Any], predicted_seconds: float, speed: str) -> str:
-    """ "step 12  loss 3.4120  1.24 s (predicted 1.20 s)  MFU 41.0 % (42.3 %)" """
+    """Line on one training step, measured with predictions in brackets: "step   12  loss 3.4120  1.24 s (predicted
+    1.20 s)  MFU 41.0 % (42.3 %)"."""
     seconds = f"{format_seconds(step['seconds'])} (predicted {format_seconds(predicted_seconds)})"
     warm_up = "" if step["measured"] else "  warm-up"
     return f"step {step['step']:>4}  loss {step['loss']:.4f}  {seconds}  {speed}{warm_up}"
 
 
 def run_text(report: RunReport, steps: int) -> Iterator[str | Table]:
-    """Text on a run: predicted beside measured quantities, and notes on the comparison."""
+    """Text on a run: table of predicted beside measured quantities, then slow ranks and load of experts."""
     environment = report.environment
     yield wrapped(
         f"{report.model}, {report.layout}, {counted(steps, 'step')} on {environment.device} "
@@ -55,14 +57,15 @@ def run_text(report: RunReport, steps: int) -> Iterator[str | Table]:
 
 
 def comparison_table(lines: Sequence[ComparedQuantity]) -> Table:
-    """Predicted beside measured, and how far steps of a run are from one another where it has several."""
+    """Table of predicted beside measured quantities, with errors, and the noise among steps if the run has
+    several."""
     repeated = any(line.noise is not None for line in lines)
     headers = ["", "predicted", "measured", "error", *["noise"] * repeated]
     return table(headers, [row[: len(headers)] for row in comparison_rows(lines)], words=("",))
 
 
 def routers_line(routers: Sequence[RouterReport]) -> str:
-    """How unevenly the experts of the worst mixtures were loaded."""
+    """Line on how unevenly tokens spread over experts, in the mixture blocks with the highest and lowest load."""
     most = max(routers, key=lambda router: router.largest_load)
     least = min(routers, key=lambda router: router.smallest_load)
     highest = f"highest {most.largest_load:.1f} x the mean (block {most.layer})"
@@ -72,7 +75,7 @@ def routers_line(routers: Sequence[RouterReport]) -> str:
 
 
 def comparison_rows(lines: Sequence[ComparedQuantity]) -> list[tuple[str, str, str, str, str]]:
-    """Cells of the comparison table; shares differ in points, everything else relative to what was measured."""
+    """Cells of the table of predicted beside measured: label, predicted, measured, error, noise."""
     return [
         (
             quantity_label(line.quantity),
@@ -86,14 +89,14 @@ def comparison_rows(lines: Sequence[ComparedQuantity]) -> list[tuple[str, str, s
 
 
 def quantity_label(quantity: str) -> str:
-    """`thread_cpu_seconds` → "thread cpu"; the unit is in the value."""
+    """Name of a quantity as words without its unit: `thread_cpu_seconds` → "thread cpu"."""
     words = quantity.replace("_seconds", "").replace("_bytes", "")
     words = words.replace("_", " ").replace(" per second", "/s")
     return words.upper() if quantity in SHARES else words
 
 
 def quantity_text(quantity: str, value: float) -> str:
-    """Write a value in the unit that its quantity's name says."""
+    """Value of a quantity as text, in the unit that its name ends in."""
     if quantity in SHARES:
         return percent(value)
     if "_seconds" in quantity:
@@ -104,7 +107,8 @@ def quantity_text(quantity: str, value: float) -> str:
 
 
 def error_text(line: ComparedQuantity) -> str:
-    """ "-3.2 %", of shares "+1.4 pt"; "-" where nothing was measured."""
+    """Prediction's error as text: "-3.2 %" of the measured value, "+1.4 pt" for shares; "-" if nothing was
+    measured."""
     if not line.measured:
         return "-"
     if line.quantity in SHARES:
@@ -114,19 +118,19 @@ def error_text(line: ComparedQuantity) -> str:
 
 
 TABLES = ("products", "collectives")
-"""Kinds of kernels that have a table."""
+"""Kinds of kernels in traces that get a table: matrix products and collectives."""
 _MAX_ROWS = 20
 _TERA = 1e12
 
 
 def achieved_rows(kernels: Sequence[Achieved]) -> list[dict[str, Any]]:
-    """A record for each, in base units."""
+    """Flat rows of kernels in traces, in base units, with the seconds lost beyond the prediction."""
     rows = [{name: value for name, value in one._asdict().items() if value != ""} for one in kernels]
     return [row | {"excess_seconds": one.excess} for row, one in zip(rows, kernels, strict=True)]
 
 
 def achieved_text(kind: str, kernels: Sequence[Achieved]) -> tuple[str | Table, ...]:
-    """One of `TABLES` in words."""
+    """Table of kernels of one kind from traces: measured and expected seconds, rates; those that lose most first."""
     if not kernels:
         reason = "with record_shapes=True a trace tells shapes" if kind == TABLES[0] else "none communicates"
         return (f"The traces tell no {kind}: {reason}",)
@@ -155,7 +159,7 @@ def achieved_text(kind: str, kernels: Sequence[Achieved]) -> tuple[str | Table, 
 
 MOST_CAUSES = 3
 _SMALLEST = 0.002
-"""Share of the step. Smaller differences explain nothing."""
+"""Smallest difference, as a share of the step, that gets a cause. Smaller differences explain nothing."""
 _CAUSES = {
     "compute": "kernels are slower than the profile's: power limit, kernels not fused, another attention kernel",
     "host": "the GPU waits for launches of small kernels, Python or synchronisation; CUDA graphs shorten it",
@@ -176,7 +180,7 @@ _SHORTER = "it takes less than the profile says; `calibrate --from-run` learns t
 
 
 def findings(job: Job) -> list[str]:
-    """Sentences on late ranks and slow stages, from the traces of several ranks together."""
+    """Sentences on ranks that come late and stages that are slow, from traces of several ranks."""
     from cost_models.measured.traces.step_parts import LATE
 
     step = max(one.seconds for one in job.traced)
@@ -198,12 +202,13 @@ def findings(job: Job) -> list[str]:
 
 
 def _of_the_step(seconds: float, step: float) -> str:
+    """Seconds, also as a share of the step, as words."""
     return f"{format_seconds(seconds)} a step ({percent(seconds / step)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """One part of a step beside its prediction."""
+    """Likely cause for one part of a step that took longer or shorter than predicted."""
 
     part: str
     predicted: float
@@ -213,12 +218,13 @@ class Cause:
 
     @property
     def reason(self) -> str:
-        """The likely cause."""
+        """Likely cause of the difference, as words."""
         return _CAUSES[self.part] if self.share > 0 else _SHORTER
 
     @property
     def words(self) -> str:
-        """ "dp comm takes 310.0 ms longer, 5.2 % of the step: gradients ..." """
+        """Sentence on the difference and its cause: "dp comm takes 310.0 ms longer, 5.2 % of the step: gradients
+        ..."."""
         much = format_seconds(abs(self.measured - self.predicted))
         comparison = "longer" if self.share > 0 else "less"
         label = quantity_label(f"{self.part}_seconds")
@@ -226,7 +232,8 @@ class Cause:
 
 
 def causes(parts: Sequence[ComparedQuantity], step_seconds: float) -> tuple[Cause, ...]:
-    """The parts that explain most of the difference, the largest first; none where parts were not measured."""
+    """Parts of a step that explain most of the difference from the prediction, largest first, three at most; empty if
+    parts were not measured."""
     found = []
     for one in parts:
         share, part = (one.measured - one.predicted) / step_seconds, one.quantity.removesuffix("_seconds")

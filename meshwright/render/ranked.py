@@ -1,4 +1,4 @@
-"""Ranked plans as text: what was asked, the table, and the proof."""
+"""Text on ranked plans: the question, the table of plans, and the proof."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from planner.objectives import Certificate
 
 
 def question_header(question: Question, trust: Trust, *, subject: str = "") -> str:
-    """Header with the question (on the model, or another subject), changes of the job, and how far prices may be
-    believed."""
+    """Header on the question (model or `subject`, GPUs, tokens per step), changes of the job, stack, and how far
+    prices can be trusted."""
     cluster, training = question.cluster, question.training
     mixed = question.has_pools
     nodes = f" ({counted(cluster.nodes, 'node')})" if cluster.nodes > 1 and not mixed else ""
@@ -50,19 +50,19 @@ def question_header(question: Question, trust: Trust, *, subject: str = "") -> s
 
 
 def layout_text(question: Question, estimate: Estimate, words: str) -> tuple[str | Table, ...]:
-    """Text with the question, words on a layout, its contents of host memory, and the pools on which it lies."""
+    """Question header, `words` about a layout, host-memory traffic and bottleneck, and the table of its GPU pools."""
     notes = *host_sentences(question, estimate), *placed_on_pools(question, estimate)
     return question_header(question, estimate.trust), "", words, *notes
 
 
 def placed_on_pools(question: Question, estimate: Estimate) -> tuple[str | Table, ...]:
-    """The table of pools below a plan; nothing on a cluster of one kind of GPU."""
+    """Empty line and table of a plan's GPU pools; empty on a cluster of one kind of GPU."""
     return ("", pools_table(question, estimate)) if question.has_pools else ()
 
 
 def optimum_table(optimum: Optimum) -> Table:
-    """Table of plans, best first, with GPUs, GPU-hours or cost in place of tok/s/GPU if that is the objective, and
-    with causal MFU where it differs from MFU for any. `peak mem` is the fullest rank's."""
+    """Table with a row per plan, best first: layout, step, MFU, tokens/s/GPU (or the objective's value), peak memory
+    of the fullest rank, bottleneck. `peak mem` is the fullest rank's."""
     estimates, name, measure = optimum.result.estimates, optimum.objective.name, optimum.objective.measure
     gpus = {"GPUs": [grouped(one.layout.num_gpus) for one in estimates]}
     speeds = [round(one.tokens_per_second / one.layout.num_gpus) for one in estimates]
@@ -87,7 +87,7 @@ def optimum_table(optimum: Optimum) -> Table:
 
 
 def proof_words(certificate: Certificate, best_seconds: float) -> str:
-    """The proof, or how far it got; "proved" is said only at gap 0."""
+    """Words on the proof of optimality, or on the gap that remains; "proved" is said only at gap 0."""
     seconds = format_seconds(certificate.seconds)
     work = counted(certificate.layouts, "layout")
     if certificate.infeasible or certificate.pruned or certificate.solved:  # plan files do not say
@@ -108,7 +108,7 @@ def proof_words(certificate: Certificate, best_seconds: float) -> str:
 
 
 def certificate_sentence(certificate: Certificate, best_seconds: float) -> str:
-    """Sentence on a proof, and whether an integer program agrees, which is said where it had a choice."""
+    """Sentence on the proof of optimality, and on whether an integer program confirms it."""
     words, settled = proof_words(certificate, best_seconds), certificate.settled
     if certificate.proved_by == "ilp":
         words += "; by one integer program over all of them"

@@ -1,4 +1,4 @@
-"""Tables that fit a line: columns of words wrap, numbers stay whole, and columns too many for a line follow below."""
+"""Text tables that fit a line: columns of words wrap, numbers stay whole, and columns without room go below."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import groupby, zip_longest
 from meshwright.render.words import line_width, lines_of
 
 _GAPS = (3, 2, 1)
-"""Blanks between columns: as many as a line has room for."""
+"""Candidate numbers of blanks between columns, widest first."""
 _NARROW, _WORD = 19, 24
 """Characters below which no column of words is squeezed: those of `recompute=selective`; and up to which a word stays
 whole where that pushes no column below."""
@@ -19,34 +19,35 @@ whole where that pushes no column below."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """Column of a table: a header and cells."""
+    """Column of a text table: a header, its cells, and how they wrap."""
 
     header: str
     cells: tuple[str, ...]
     wraps: bool
-    """Words; numbers stay whole."""
+    """Whether cells wrap, as words do; numbers stay whole."""
     is_left: bool
     narrow: int = _NARROW
-    """Characters below which the column is not squeezed."""
+    """Characters below which a wrapping column is not squeezed."""
 
     @property
     def need(self) -> int:
-        """Characters of the longest cell."""
+        """Characters of the longest cell or header."""
         return max(len(cell) for cell in (self.header, *self.cells))
 
     @property
     def least_width(self) -> int:
-        """Fewest characters that the column needs."""
+        """Smallest width of the column in characters."""
         return min(self.need, max(self.narrow, len(self.header))) if self.wraps else self.need
 
     @property
     def with_words_whole(self) -> Column:
-        """Column that is not squeezed below its longest word. A word behind a sign, as in "+ tp8", does not count."""
+        """Copy of the column that is not squeezed below its longest word, up to 24 characters. A word behind a sign,
+        as in "+ tp8", does not count."""
         words = (word for cell in self.cells for word in re.split(r"(?<=,)|(?<!\+) ", cell))
         return replace(self, narrow=min(_WORD, max([_NARROW, *map(len, words)])))
 
     def cell_lines(self, width: int) -> list[list[str]]:
-        """Lines of every cell, the header first, each line `width` characters."""
+        """Lines of every cell, header first, each padded to `width` characters."""
         cells = [lines_of(cell, width, cut=True) if self.wraps else [cell] for cell in self.cells]
         side = "<" if self.is_left else ">"
         return [[f"{line:{side}{width}}" for line in lines] for lines in ([self.header], *cells)]
@@ -54,13 +55,13 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Columns without borders, drawn for the width at hand."""
+    """Text table without borders, laid out for the width at hand."""
 
     columns: tuple[Column, ...]
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
-        """Cells of each row, without the headers."""
+        """Cells of each row, without headers."""
         return list(zip(*(one.cells for one in self.columns), strict=True))
 
     def __str__(self) -> str:
@@ -69,10 +70,11 @@ class Table:
 
     @property
     def html(self) -> str:
-        """Table as an element of a page with its own style, with every cell escaped."""
+        """Table as an HTML element, with every cell escaped."""
         sides = [' style="text-align: left"' if one.is_left or one.wraps else "" for one in self.columns]
 
         def row(cells: Sequence[str], tag: str) -> str:
+            """HTML row of these cells, each in the element `tag`."""
             filled = zip(cells, sides, strict=True)
             return "<tr>" + "".join(f"<{tag}{side}>{escape(cell)}</{tag}>" for cell, side in filled) + "</tr>"
 
@@ -81,7 +83,7 @@ class Table:
         return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
 
     def lines(self, width: int) -> list[str]:
-        """Lines of `width` characters; columns that find no room stand below, after the first one again.
+        """Table as lines of `width` characters; columns without room stand below, after the first column again.
 
         Only a number that fills more than a line goes beyond it.
         """
@@ -99,7 +101,8 @@ def table(
     words: Sequence[str] = (),
     names: Sequence[str] = (),
 ) -> Table:
-    """A table of text: columns in `words` wrap, columns in `names` are left-aligned too, the others hold numbers."""
+    """Make a text table: columns in `words` wrap, columns in `names` are aligned left like them, the others hold
+    numbers."""
     assert all(len(row) == len(headers) for row in rows)
     return Table(
         columns=tuple(
@@ -117,12 +120,12 @@ def table(
 def table_of(
     columns: Mapping[str, Sequence[str]], *, words: Sequence[str] = (), names: Sequence[str] = ()
 ) -> Table:
-    """A table of columns of text by their headers; `words` and `names` as for `table`."""
+    """Make a text table from columns, by header; `words` and `names` as for `table`."""
     return table(tuple(columns), list(zip(*columns.values(), strict=True)), words=words, names=names)
 
 
 def in_notebook(text: Sequence[str | Table]) -> str:
-    """An answer as HTML: its sentences as they are printed, its tables as tables."""
+    """Sentences and tables as HTML for a notebook: text preformatted, tables as elements."""
     parts = []
     for is_table, blocks in groupby(text, key=lambda block: isinstance(block, Table)):
         if is_table:
@@ -133,7 +136,7 @@ def in_notebook(text: Sequence[str | Table]) -> str:
 
 
 def _side_by_side(columns: Sequence[Column], width: int) -> list[list[Column]]:
-    """Split columns into blocks that each fit a line, with the first column in every block."""
+    """Split columns into blocks that each fit a line, the first column in every block."""
     first, *followers = columns
     blocks = [[first]]
     for column in followers:
@@ -144,13 +147,13 @@ def _side_by_side(columns: Sequence[Column], width: int) -> list[list[Column]]:
 
 
 def _gap(columns: Sequence[Column], width: int) -> int | None:
-    """The widest gap with which these columns fit a line, if any does."""
+    """Widest gap with which these columns fit a line of `width` characters; None if they do not fit."""
     min_width = sum(column.least_width for column in columns)
     return next((gap for gap in _GAPS if min_width + gap * (len(columns) - 1) <= width), None)
 
 
 def _block(columns: Sequence[Column], width: int) -> list[str]:
-    """These columns as lines of a table, the headers first."""
+    """Lines of a table of these columns, headers first."""
     gap = _gap(columns, width) or _GAPS[-1]
     widths = _widths(columns, width - gap * (len(columns) - 1))
     cells_drawn = [column.cell_lines(wide) for column, wide in zip(columns, widths, strict=True)]
@@ -163,7 +166,8 @@ def _block(columns: Sequence[Column], width: int) -> list[str]:
 
 
 def _widths(columns: Sequence[Column], free: int) -> list[int]:
-    """Width of each column: the smallest one, and an even share of the free characters up to its longest cell."""
+    """Width of each column in characters: its least width, plus an even share of the `free` characters up to its
+    longest cell."""
     widths = [column.least_width for column in columns]
     wishes = [column.need - column.least_width for column in columns]
     free = max(0, free - sum(widths))

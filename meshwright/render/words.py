@@ -1,5 +1,4 @@
-"""Small pieces of text: parts, shares, signed changes, wrapped sentences, and facts (figures with their names), which
-are an answer's first lines, on a screen and on a page."""
+"""Pieces of text: percentages, changes, units, wrapped sentences, and facts (named figures that open an answer)."""
 
 from __future__ import annotations
 
@@ -16,21 +15,21 @@ from cost_models.units import format_bytes, format_count, format_seconds, groupe
 
 T = TypeVar("T")
 LINE_WIDTH = 80
-"""Columns of a text answer that no terminal shows."""
+"""Characters of a line if stdout is no terminal."""
 _LEAST_WIDTH = 20
 _LONGEST_LINE = 120
-"""Most characters of a line of sentences. Beyond it the eye loses the next line, however wide the terminal; tables take
-all of it."""
+"""Most characters of a line of sentences, for easy reading; tables use the terminal's full width. Beyond it the eye
+loses the next line, however wide the terminal; tables take all of it."""
 _BROKEN = ContextVar("broken", default=True)
-"""Whether sentences are broken into lines."""
+"""Whether `wrapped` breaks sentences into lines."""
 NOT_PROVED = "warning: optimality is not proved; allow more time to close the gap"
-"""Said below an answer whose search ended early."""
+"""Warning printed below an answer whose search ended before a proof."""
 NEGLIGIBLE_SHARE = 0.0005
-"""A part below this share of its total is left out of sentences."""
+"""Share of the total below which a part is left out of sentences."""
 _ROUNDING = 1e-6
-"""Relative difference between a plan's prediction and its price today up to which it is rounding."""
+"""Largest relative difference that counts as rounding between a plan file's prediction and its price now."""
 _MANIFOLD = 10.0
-"""From this ratio on a change is written as a multiple."""
+"""Ratio from which a change is written as a multiple ("12x")."""
 _TIME_SCALES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
 _UNIT = r"(?:%|pt|[mu]?s|[KMGT]?i?B|[kMT]|[MGT]?B/s|TFLOP/s)(?![\w/])"
 _WORD = re.compile(rf"\S+(?:(?<=\d) {_UNIT}\S*)?")
@@ -39,22 +38,22 @@ _BREAKS = re.compile(rf"(?<=\d) (?={_UNIT})|(?<=\d-)(?=\d\d\b)")
 """Pattern of places where a browser would part a number from its unit, or a date."""
 _SIGNS = re.compile(r"[^/=:+]+[/=:+]*|[/=:+]+")
 _GAP = 3
-"""Blanks between the longest name of a fact and the values."""
+"""Blanks between the longest name of a fact and its value."""
 _SIZE_SCALES = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
 
 
 def part_label(part: str) -> str:
-    """`tp_comm` → "tp comm"."""
+    """Label of a part of a step or of memory: `tp_comm` → "tp comm"."""
     return part.replace("_", " ")
 
 
 def percent(share: float, form: str = ".1%") -> str:
-    """0.489 → "48.9 %"; in another `form`, "+.0%", "+49 %"."""
+    """Share as percent text: 0.489 → "48.9 %"; with the format `form`, such as "+.0%", "+49 %"."""
     return f"{share:{form}}".replace("%", " %")
 
 
 def change(start: float, final: float) -> str:
-    """Relative change, signed: "-3.6 %"; "same" when it rounds to nothing, "12x" where it is tenfold and more."""
+    """Relative change from `start` to `final`: "-3.6 %"; "same" if it rounds to zero, "12x" from tenfold on."""
     relative = final / start - 1
     if relative >= _MANIFOLD - 1:
         return f"{final / start:.0f}x"
@@ -62,8 +61,8 @@ def change(start: float, final: float) -> str:
 
 
 def change_words(write: Callable[[float], str], unit: str, start: float, final: float) -> str:
-    """Words on a change of a figure that `write` prints: "same" if both print alike, "new", points of shares, else the
-    relative change."""
+    """Words on how a figure changed: "same" if `write` prints both values alike, "new" from zero, points for shares,
+    else percent."""
     if write(start) == write(final):
         return "same"
     if unit == "share":
@@ -72,14 +71,14 @@ def change_words(write: Callable[[float], str], unit: str, start: float, final: 
 
 
 def drift_note(name: object, then: float, today: float, write: Callable[[float], str]) -> str:
-    """A note where a plan's step takes other seconds today than when its file was written; else nothing."""
+    """Note that a plan's step is priced differently today than when its file was written; empty if not."""
     if abs(today / then - 1) <= _ROUNDING:
         return ""
     return f"note: {name} was written with a step of {write(then)}; this version prices it at {write(today)}"
 
 
 def money(amount: float) -> str:
-    """2.5 → "$2.50", 1270 → "$1,270", 508000 → "$508.0 k", 1168000 → "$1.168 M"."""
+    """Amount of money as text: 2.5 → "$2.50", 1270 → "$1,270", 508000 → "$508.0 k", 1168000 → "$1.168 M"."""
     if amount < 100:
         return f"${amount:.2f}" if amount >= 0.01 else f"${amount:.2g}"
     if amount < 1e4:
@@ -99,17 +98,17 @@ UNIT_TEXTS: dict[str, Callable[[float], str]] = {
 
 
 def time_unit(seconds: float) -> tuple[str, float]:
-    """The unit in which a time, and everything set beside it, is written: its name and its length in seconds."""
+    """Unit to write a time, and others beside it, in: its name and its seconds."""
     return next((scale for scale in _TIME_SCALES if abs(seconds) >= scale[1]), _TIME_SCALES[-1])
 
 
 def size_unit(size_bytes: float) -> tuple[str, float]:
-    """The unit in which a size, and everything set beside it, is written: its name and its bytes."""
+    """Unit to write a number of bytes, and others beside it, in: its name and its bytes."""
     return next((scale for scale in _SIZE_SCALES if abs(size_bytes) >= scale[1]), _SIZE_SCALES[-1])
 
 
 def in_unit(value: float, unit: tuple[str, float]) -> str:
-    """A bare number in that unit, with enough decimals that parts visibly add up."""
+    """Number in a unit, without the unit's name, with enough decimals that parts visibly add up."""
     scaled = value / unit[1]
     if abs(scaled) >= 1000:
         return grouped(round(scaled))
@@ -118,7 +117,8 @@ def in_unit(value: float, unit: tuple[str, float]) -> str:
 
 
 def parts_sentence(breakdown: Breakdown, unit: tuple[str, float], *, hidden: Breakdown | None = None) -> str:
-    """ "compute 112.6 + tp comm 14.4 (16.6 more overlapped) + bubble 0.5": what is not negligible, in order.
+    """Words on a breakdown's parts that are not negligible: "compute 112.6 + tp comm 14.4 (16.6 more overlapped) +
+    bubble 0.5".
 
     `hidden` is what runs behind other work.
     """
@@ -135,7 +135,7 @@ def parts_sentence(breakdown: Breakdown, unit: tuple[str, float], *, hidden: Bre
 
 @contextmanager
 def lines_of_any_length() -> Iterator[None]:
-    """Context in which sentences are not broken into lines: for pages, which break them as they are shown."""
+    """Context in which `wrapped` breaks no lines: for HTML pages, which break lines themselves."""
     token = _BROKEN.set(False)
     try:
         yield
@@ -144,17 +144,17 @@ def lines_of_any_length() -> Iterator[None]:
 
 
 def with_units_kept(text: str) -> str:
-    """The text with spaces at which no line may end between numbers and their units."""
+    """Text with no-break spaces between numbers and their units."""
     return _WORD.sub(lambda word: word[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
 
 
 def line_width() -> int:
-    """Characters of a line of the terminal (or `COLUMNS`); 80 where stdout is none."""
+    """Characters of a line of the terminal (or `COLUMNS`); 80 if stdout is no terminal."""
     return max(shutil.get_terminal_size((LINE_WIDTH, 0)).columns, _LEAST_WIDTH)
 
 
 def wrapped(text: str, *, indent: str = "  ") -> str:
-    """A sentence on lines that fit the terminal, those after the first indented.
+    """Break a sentence into lines that fit the terminal, with all lines but the first indented.
 
     Lines end at spaces but not before a unit; a word longer than a line, such as a placement, ends after one of its
     commas.
@@ -163,12 +163,12 @@ def wrapped(text: str, *, indent: str = "  ") -> str:
 
 
 def sentence_lines(text: str, *, less: int = 0, indent: str = "") -> list[str]:
-    """A sentence on lines that fit the terminal, or a page's width, `less` some columns."""
+    """Lines of a sentence that fit the terminal and 120 characters, less `less` characters."""
     return lines_of(text, min(line_width(), _LONGEST_LINE) - less, indent=indent)
 
 
 def lines_of(text: str, width: int, *, indent: str = "", cut: bool = False) -> list[str]:
-    """Text on lines of `width` columns that end at spaces, or after commas of words that fill more than a line.
+    """Break text into lines of `width` characters at spaces, or after commas of words longer than a line.
 
     A number keeps its unit beside it. With `cut` a word without commas that fills more than a line is cut, too.
     """
@@ -185,7 +185,8 @@ def lines_of(text: str, width: int, *, indent: str = "", cut: bool = False) -> l
 
 
 def _pieces(word: str, width: int, *, cut: bool) -> list[str]:
-    """A word whole, or in parts where it is too long for a line: after commas, then after signs, then anywhere."""
+    """A word as one piece, or split if too long for a line: after commas; with `cut` also after signs, then
+    anywhere."""
     if len(word) <= width:
         return [word]
     parts = re.findall(r"[^,]+,?|,", word)
@@ -201,25 +202,25 @@ def spaced(*blocks: T) -> tuple[T | str, ...]:
 
 
 def unbroken(text: str) -> str:
-    """The text for a browser, which then parts no number from its unit and no date."""
+    """Text for HTML, in which browsers part no number from its unit and split no date."""
     return _BREAKS.sub(lambda match: "\u00a0" if match[0] else "\u2060", text)
 
 
 def sentence_list(words: Sequence[str]) -> str:
-    """["a", "b", "c"] → "a, b and c"."""
+    """Words as an English list: ["a", "b", "c"] → "a, b and c"."""
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]])) if words else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """Fact: a figure with a name, as in "step: 17.88 s"."""
+    """Named figure, as in "step: 17.88 s"."""
 
     name: str
     value: str
 
 
 def facts_text(facts: Iterable[Fact]) -> str:
-    """A line for each fact, values below one another; a long value goes on below its beginning."""
+    """Text with a line for each fact, values aligned; long values wrap below their beginning."""
     listed = list(facts)
     indent = max((len(fact.name) for fact in listed), default=0) + _GAP
     lines = []

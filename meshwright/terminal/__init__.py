@@ -1,1 +1,1 @@
-"""Terminal: answers, notes, errors and progress."""
+"""Terminal: print answers, notes, errors and progress."""

@@ -1,4 +1,4 @@
-"""Answers of verbs: flat rows for CSV and frames, text for people, one document for JSON, and files to keep them."""
+"""Base classes of a verb's answers: rows for CSV and data frames, text, a JSON document, and a file."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 class Answer:
-    """Answer of a verb: rows, text and a JSON document. Its classes are frozen dataclasses whose
-    fields are given by name."""
+    """Answer of a verb: rows, text and a JSON document. Its classes are frozen dataclasses whose fields are given by
+    name."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -27,33 +27,33 @@ class Answer:
         dataclass(frozen=True, kw_only=True, repr=False)(cls)
 
     def csv_rows(self) -> Sequence[Mapping[str, Any]]:
-        """Flat rows, for `--csv`."""
+        """Flat rows for `--csv`."""
         raise NotImplementedError
 
     def view(self) -> Iterable[str | Table]:
-        """Sentences and tables for a person."""
+        """Sentences and tables to print."""
         raise NotImplementedError
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Flat rows; seconds, bytes, shares."""
+        """Flat rows as dictionaries; units are seconds, bytes and shares."""
         return [dict(row) for row in self.csv_rows()]
 
     @property
     def text(self) -> tuple[str | Table, ...]:
-        """What is printed."""
+        """Printed sentences and tables."""
         return tuple(self.view())
 
     def document(self) -> dict[str, Any]:
-        """The JSON document but for the version of its schema."""
+        """JSON document of the answer, without the schema's version."""
         raise NotImplementedError
 
     def record(self) -> dict[str, Any]:
-        """The JSON document."""
+        """JSON document of the answer, with the schema's version."""
         return {"schema": JSON_SCHEMA, **self.document()}
 
     def to_frame(self) -> pd.DataFrame:
-        """The rows as a frame; seconds, bytes, shares."""
+        """Answer's rows as a data frame; units are seconds, bytes and shares."""
         return frame_of(self.rows)
 
     def __repr__(self) -> str:
@@ -66,46 +66,46 @@ class Answer:
 
 
 class SavedAnswer(Answer):
-    """An answer that can be kept in a file."""
+    """Answer that can be saved to a file."""
 
     @property
     def fits(self) -> bool:
-        """Whether what is priced fits in memory; where it does not, a command leaves with exit code 1."""
+        """Whether the priced layout fits in memory; if not, the command exits with code 1."""
         return True
 
     def save(self, path: str | Path) -> None:
-        """Write the answer to a file."""
+        """Write the answer to the file at `path`."""
         raise NotImplementedError
 
     def remarks(self, *, interrupted: bool = False) -> Sequence[str]:
-        """Notes printed below the answer; without those on a search that is not proved where it was interrupted."""
+        """Notes printed below the answer; if `interrupted`, without the note on a missing proof."""
         return ()
 
     def next_commands(self, path: Path) -> str:
-        """Commands for the file at `path`; empty: none."""
+        """Commands to suggest for the answer's file at `path`; empty: none."""
         return ""
 
 
 class Asked(Protocol):
-    """A question that was read whole."""
+    """Protocol of a question read from a request."""
 
     @property
     def assumptions(self) -> Sequence[str]:
-        """What had to be assumed to read it."""
+        """Sentences on what was assumed to read the question."""
 
     @property
     def notes(self) -> Sequence[str]:
-        """What its answer leaves out."""
+        """Sentences on what the question's answer leaves out."""
 
 
 class Requested:
-    """Answer that keeps the request it answers, in the field `request`."""
+    """Answer that holds its request in the field `request`."""
 
     request: Any
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Sentences on what had to be assumed to read the request."""
+        """Sentences on what was assumed to read the request."""
         return tuple(self.request.assumptions)
 
     @property

@@ -1,4 +1,4 @@
-"""Output of commands: the answer on stdout as text or JSON, notes, hints and errors on stderr, tables as CSV files.
+"""Output of commands: answers on stdout as text or JSON, notes, hints and errors on stderr, tables as CSV files.
 
 Text is printed here only, so nothing that users named can write to a terminal.
 """
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def say(text: str) -> None:
-    """A line or more on stdout, at once.
+    """Print text on stdout and flush it.
 
     Raises:
         OSError: nobody can read it: stdout is closed, or the disk it goes to is full.
@@ -62,14 +62,14 @@ def say(text: str) -> None:
 
 
 def say_aside(text: str) -> None:
-    """Print a line or more on stderr; failures to write are ignored."""
+    """Print text on stderr; failures to write are ignored."""
     if sys.stderr is not None:
         with suppress(OSError):
             _write(text, sys.stderr)
 
 
 def _write(text: str, stream: TextIO) -> None:
-    """Control characters, and others that move what stands around them, become `?`."""
+    """Print text on a stream, with `?` in place of control characters and others that move the text around them."""
     lines = "\n".join(printable(line, limit=None) for line in text.split("\n"))
     encoding = stream.encoding or "utf-8"
     print(lines.encode(encoding, "replace").decode(encoding), file=stream, flush=True)
@@ -79,7 +79,8 @@ Row = Mapping[str, Any]
 
 
 def as_json(document: Mapping[str, Any]) -> str:
-    """Strict JSON in insertion order; numbers that are not finite become null, control characters are escaped."""
+    """Strict JSON text in insertion order; numbers that are not finite become null, control characters are
+    escaped."""
     text = json.dumps(_plain(document), indent=2, allow_nan=False, ensure_ascii=False)
     return _ODD.sub(lambda odd: odd[0] if odd[0].isprintable() else json.dumps(odd[0])[1:-1], text)
 
@@ -88,7 +89,7 @@ _ODD = re.compile(r"[^\n\x20-\x7e]")
 
 
 def as_csv(rows: Sequence[Row]) -> str:
-    """Rows → CSV text; columns in order of first appearance, missing cells empty."""
+    """CSV text of rows; columns in order of first appearance, missing cells empty."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
@@ -98,7 +99,7 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """Text that a spreadsheet would take for a formula begins with an apostrophe; numbers stay numbers."""
+    """Cell for CSV; text that a spreadsheet would run as a formula gets a leading apostrophe."""
     if not isinstance(value, str):
         return value
     text = printable(value, limit=None)
@@ -106,6 +107,7 @@ def _cell(value: Any) -> Any:
 
 
 def _is_number(text: str) -> bool:
+    """Whether text parses as a number."""
     try:
         float(text)
     except ValueError:
@@ -114,7 +116,7 @@ def _is_number(text: str) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no NaN, infinity, tuples or numpy scalars."""
+    """Value as plain JSON types: NaN and infinity become None, tuples lists, numpy scalars Python numbers."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -129,7 +131,7 @@ def _plain(value: Any) -> Any:
 
 
 LONGEST = 1000
-"""Characters of a line about an error: what was given may be endless."""
+"""Most characters of an error's line, since a user's input may be endless."""
 
 
 T = TypeVar("T")
@@ -137,7 +139,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """Options of the output."""
+    """Options for the output of a command: file of the answer, JSON, CSV, quiet."""
 
     out: Path | None = output_flag("")
     """File that keeps the answer; each command says in its help what that is."""
@@ -155,7 +157,7 @@ class Output:
         *text: str | Table,
         files: Sequence[Callable[[], object]] = (),
     ) -> None:
-        """Write `files` and, if asked, `rows` as CSV, and print the answer once, as text and tables or as one JSON
+        """Write `files` and, if asked, `rows` as CSV, then print the answer as text and tables or as one JSON
         document.
 
         What cannot be written keeps nothing else from being written or printed.
@@ -174,7 +176,7 @@ class Output:
     def show(
         self, answer: Answer, out: Path | None = None, *, files: Sequence[Callable[[], object]] = ()
     ) -> None:
-        """Print an answer, save it to `out`, or where `-o` says, and write `files`; raises as `answer`."""
+        """Print an answer, save it to `out` (else to the file of `-o`), and write `files`."""
         out = out or self.out
         saved = [partial(answer.save, out)] if out is not None and isinstance(answer, SavedAnswer) else []
         self.answer(answer.record(), answer.rows, *answer.text, files=[*saved, *files])
@@ -182,13 +184,14 @@ class Output:
     def show_text(
         self, document: Mapping[str, Any], rows: Sequence[Row], text: str, file: Path | None, then: str = ""
     ) -> None:
-        """Answer with a text: written to the file if there is one, with commands for it (`then`), else printed."""
+        """Print a text, or write it to `file` if given, with suggested commands `then` for the file."""
         writers = [] if file is None else [partial(write_whole, file, text)]
         self.answer(document, rows, *[text.rstrip()] * (file is None), files=writers)
         self.wrote(file, then)
 
     def finish(self, answer: SavedAnswer, *, more: Sequence[str] = (), interrupted: str = "") -> None:
-        """Print and save an answer, with its remarks, `more` to ask for, and commands for its file.
+        """Print and save an answer with its remarks, the further questions in `more`, and suggested commands for its
+        file.
 
         Raises:
             InputError: something cannot be written.
@@ -206,17 +209,18 @@ class Output:
             self.end_with_no()
 
     def wrote(self, out: Path | None, next_commands: str | Callable[[Path], str] = "") -> None:
-        """Say that the answer was saved, and what to do with the file."""
+        """Note that the answer was saved to `out`, with suggested commands for that file; nothing for None."""
         if out is not None:
             then = next_commands if isinstance(next_commands, str) else next_commands(out)
             self.note(f"Wrote {out}. Next: {then}" if then else f"Wrote {out}")
 
     def check_places(self, out: Path | None = None) -> None:
-        """Say before the work what could not be written after it. Raises InputError."""
+        """Check before the work that the files of `-o` and `--csv` can be written. Raises InputError."""
         check_places(("-o", out or self.out), ("--csv", self.csv))
 
     def read(self, ask: Callable[[], T], *checks: Callable[[], object]) -> T:
-        """What `ask` returns, where `checks` pass and files can be written. Raises InputError: all that is wrong."""
+        """Value of `ask()`, after running `checks` and checking that files can be written. Raises InputError listing
+        all problems."""
         problems = Problems()
         for check in checks:
             problems.read(check)
@@ -226,12 +230,12 @@ class Output:
         return asked
 
     def print_notes(self, question: Asked) -> None:
-        """Print what had to be assumed to read a question, and what its answer leaves out."""
+        """Print what was assumed to read a question, and what its answer leaves out."""
         self.assumed(question.assumptions)
         self.remark(question.notes)
 
     def load(self, plan: AnyPlan | HasPlan | str | Path) -> AnyPlan:
-        """The plan itself, read where it is a file; prints the notes on its file. Raises InputError: no plan file."""
+        """Load a plan, and print the notes of its file. Raises InputError for a file that is no plan."""
         from meshwright.inputs.plans import any_plan_of
 
         loaded = any_plan_of(plan)
@@ -239,16 +243,17 @@ class Output:
         return loaded
 
     def assumed(self, assumptions: Sequence[str]) -> None:
-        """Say what had to be assumed to read the question."""
+        """Print each assumption as a note."""
         for assumption in assumptions:
             self.note(f"assumed: {assumption}")
 
     def remark(self, notes: Sequence[str]) -> None:
-        """Print what of the question the answer leaves out."""
+        """Print each note on what the answer leaves out."""
         for note in notes:
             self.note(f"note: {note}")
 
     def _print(self, document: Mapping[str, Any], text: Sequence[str | Table]) -> None:
+        """Print an answer on stdout: its JSON document with `--json`, else its text and tables."""
         if self.json:
             say(as_json(document))
             return
@@ -256,7 +261,7 @@ class Output:
             say(str(part))
 
     def end_interrupted(self, missing: str) -> NoReturn:
-        """Leave after an answer that Ctrl-C cut short.
+        """Exit with code 130 after an answer that Ctrl-C cut short; `missing` says what the answer lacks.
 
         Raises:
             SystemExit: 130.
@@ -265,7 +270,7 @@ class Output:
         raise SystemExit(StoppedError.exit_code)
 
     def end_with_no(self) -> NoReturn:
-        """Leave after an answer that is no.
+        """Exit with code 1 after an answer that is no.
 
         Raises:
             SystemExit: 1.
@@ -273,14 +278,14 @@ class Output:
         raise SystemExit(InfeasibleError.exit_code)
 
     def note(self, text: str) -> None:
-        """One line for a person, on stderr; a terminal gets it folded at words, but for commands to copy. Warnings are
+        """Print a note on stderr, wrapped for a terminal, unless `--quiet`; warnings are always printed. Warnings are
         shown to whom wants quiet, too."""
         if not self.quiet or text.startswith(WARNING):
             say_aside("\n".join(map(_folded, text.split("\n"))))
 
 
 def _folded(line: str) -> str:
-    """Fold a line to the terminal on stderr; unchanged without one, or where it holds a command."""
+    """Wrap a line to the terminal on stderr; unchanged without a terminal, or if it holds a command to copy."""
     if sys.stderr is None or not sys.stderr.isatty() or "meshwright " in line:
         return line
     from meshwright.render.words import lines_of
@@ -290,7 +295,7 @@ def _folded(line: str) -> str:
 
 
 def _do_all(writers: Sequence[Callable[[], object]]) -> None:
-    """Call all writers, even after one fails. Raises InputError with all that failed."""
+    """Call all writers, even after one fails. Raises InputError listing all failures."""
     failed: list[InputError] = []
     closed: BrokenPipeError | None = None
     for write in writers:
@@ -310,13 +315,14 @@ def _do_all(writers: Sequence[Callable[[], object]]) -> None:
 
 
 def word_os_error(error: OSError) -> InputError:
-    """`[Errno 2] No such file or directory: 'x'` → "`x`: no such file or directory"."""
+    """Turn an OSError into an InputError: `[Errno 2] No such file or directory: 'x'` → "`x`: no such file or
+    directory"."""
     reason = (error.strerror or str(error)).lower()
     return InputError(f"`{error.filename}`: {reason}" if error.filename else reason)
 
 
 def check_places(*places: tuple[str, Path | None]) -> None:
-    """Say before the work what could not be written after it; `places` are flags and the files they name.
+    """Check before the work that output files can be written; `places` are flags and the files they name.
 
     Raises:
         InputError: a missing folder, a folder where a file should be, no permission, one file for two things.
@@ -334,7 +340,8 @@ def check_places(*places: tuple[str, Path | None]) -> None:
 
 
 def print_error(error: MeshwrightError, *, json: bool = False) -> None:
-    """Draw an error on stderr: headline, indented problems, an empty line, the hint; `--json` has it on stdout too."""
+    """Print an error on stderr: headline, indented problems, an empty line, hint; with `--json` also on stdout, as
+    JSON."""
     problems = first_few(error.problems)
     if json:
         record: dict[str, Any] = {"headline": error.headline}

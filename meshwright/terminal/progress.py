@@ -1,4 +1,4 @@
-"""Progress on stderr: only after a second, only for a terminal, never under `--quiet`."""
+"""Progress line on stderr: shown after one second, only on a terminal, never under `--quiet`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from planner.search.search import Budget
 
 PATIENCE_SECONDS = 1.0
-"""Seconds before progress is shown."""
+"""Seconds of work before the progress line appears."""
 
 
 class Reporter:
-    """A line, or two on a narrow terminal, replaced as work goes on; it appears when patience has run out."""
+    """Progress line on stderr, replaced as work goes on; it appears after `PATIENCE_SECONDS`."""
 
     def __init__(self, visible: bool) -> None:
         self._text = ""
@@ -41,23 +41,23 @@ class Reporter:
 
     @property
     def said(self) -> str:
-        """Last text of the line."""
+        """Last text of the progress line."""
         return self._text
 
     def say(self, text: str) -> None:
-        """Replace the line."""
+        """Replace the text of the progress line."""
         with self._lock:
             self._text = printable(text, limit=None)
             if self._line is not None:
                 self._line.update(self._line.task_ids[0], description=self._text)
 
     def doing(self, what: str) -> None:
-        """Set the purpose of the next searches, the beginning of their line."""
+        """Set the purpose of the next searches, which begins their progress line."""
         self._doing = f"{what}  "
         self.say(what)
 
     def searching(self, done: int, total: int, best_seconds: float, bound_seconds: float) -> None:
-        """The line of a search: layouts decided, the best step so far and how far it can be from the optimum."""
+        """Show a search's progress: layouts decided, best step in seconds, lower bound and gap."""
         known = math.isfinite(best_seconds)
         gap = percent(1 - bound_seconds / best_seconds) if known else "?"
         best = format_seconds(best_seconds) if known else "none yet"
@@ -66,7 +66,7 @@ class Reporter:
         self.say(f"{self._doing or 'searching  '}{grouped(done)}/{grouped(total)} layouts  {reached}")
 
     def close(self) -> None:
-        """Remove the line, and say how long the command has taken: its searches are but a part of the wait."""
+        """Remove the progress line, and print how long the command took in all."""
         self._timer.cancel()
         with self._lock:
             self._closed = True
@@ -76,6 +76,7 @@ class Reporter:
                 self._line = None
 
     def _appear(self) -> None:
+        """Show the progress line, unless it was closed."""
         from rich.console import Console
 
         with self._lock:
@@ -87,14 +88,14 @@ class Reporter:
 
 
 def seconds_in_all() -> float:
-    """Since this process started, imports included."""
+    """Seconds since this process started, imports included."""
     import psutil
 
     return time.time() - psutil.Process().create_time()
 
 
 def line_on(console: Console) -> Progress:
-    """Progress line of a console, folded where it is narrower than the words."""
+    """Progress line on a console, folded if the console is narrower than its text."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.table import Column
 
@@ -104,7 +105,7 @@ def line_on(console: Console) -> Progress:
 
 @contextmanager
 def progress(output: Output) -> Iterator[Reporter]:
-    """A reporter for as long as some work takes; Ctrl-C that nothing else heeds ends it with where it was."""
+    """Context with a progress reporter; Ctrl-C inside raises KeyboardInterrupt with the last progress text."""
     reporter = Reporter(visible=not output.quiet and sys.stderr.isatty())
     try:
         yield reporter
@@ -118,7 +119,8 @@ def progress(output: Output) -> Iterator[Reporter]:
 def searching(
     output: Output, time_limit: float | None, *, doing: str = "", keep: bool = True
 ) -> Iterator[Budget]:
-    """A budget for searches that tell how far they are; with `keep`, Ctrl-C leaves the best found so far."""
+    """Context with the budget of a search (time limit, progress line); with `keep`, Ctrl-C keeps the best layout so
+    far."""
     from planner.search.search import Budget
 
     with progress(output) as reporter:
