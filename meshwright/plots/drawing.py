@@ -53,7 +53,7 @@ class Drawing:
         return [{str(name): value for name, value in row.items()} for row in rows]
 
     def save(self, path: str | Path) -> None:
-        """Write PNG, SVG or PDF, by suffix. Raises InputError: another suffix."""
+        """Write the figure as PNG, SVG or PDF, by the path's suffix. Raises InputError for another suffix."""
         from meshwright.plots.style import save
 
         save(self.figure, Path(path))
@@ -70,7 +70,7 @@ class Drawing:
 
 
 class PlotOptions(Failures, kw_only=True):
-    """Options of the curves that are searched for; `forecast` counts failures."""
+    """Options of pictures: sizes, objectives, points, tokens and price of the curves that are searched for."""
 
     gpus: str | None = flag("N,N,...")
     """Numbers of GPUs; also 64..1024, 64..16384x50.
@@ -100,38 +100,38 @@ P = TypeVar("P", bound="AnyPlan")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureRequest:
-    """Files to draw, or the plans in them, options, and the notes met on the way."""
+    """Request for a picture: files to draw, or plans with their ranked layouts, and options."""
 
     files: Sequence[Path] = ()
     plans: Sequence[AnyPlan] = ()
     estimates: Sequence[Estimate] = ()
-    """Ranked layouts of an answer, best first; none: the plan is priced, and its rivals are searched for."""
+    """Ranked layouts of an answer, best first; if empty, the plan is priced and rivals are searched for."""
     options: PlotOptions
     budget: Budget
-    """For the searches of a curve."""
+    """Limits of the searches that the picture needs."""
     notes: list[str] = field(default_factory=list)
     """Notes on effects that the pictures leave out."""
     named: bool = True
-    """Whether their data are read besides, so that every layout in them needs its name."""
+    """Whether the picture's data are also read (`--csv`, `--json`), so that every layout needs its name."""
 
     def note(self, notes: Iterable[str]) -> None:
-        """Add those that are new."""
+        """Add notes that the request does not have yet."""
         self.notes.extend(note for note in notes if note not in self.notes)
 
     def file(self, kind: str, subject: str) -> Path:
-        """Return the file of the request, which has one only. Raises InputError where there are several."""
+        """Only file of the request. Raises InputError if there are several."""
         if len(self.files) != 1:
             raise InputError(f"`{kind}` draws one {subject}, not {len(self.files)}")
         return self.files[0]
 
     def only(self, kind: str, plan_type: type[P]) -> P:
-        """Return the plan of the request, which has one only. Raises InputError where there are several."""
+        """Only plan of the request. Raises InputError if there are several."""
         if len(self.plans) != 1:
             raise InputError(f"`{kind}` draws one plan, not {len(self.plans)}")
         return self.all(plan_type)[0]
 
     def all(self, plan_type: type[P]) -> list[P]:
-        """The plans. Raises InputError where one is of another family."""
+        """Plans of the request, all of class `plan_type`. Raises InputError if one is of another class."""
         plans = [plan for plan in self.plans if isinstance(plan, plan_type)]
         if strangers := [plan for plan in self.plans if not isinstance(plan, plan_type)]:
             kinds = [f"`{plan.kind}` of {plan.model_name}" for plan in (plans[0], strangers[0])]
@@ -141,11 +141,11 @@ class PictureRequest:
 
 Draw = Callable[[PictureRequest], Drawing]
 PICTURES: dict[type, dict[str, Draw]] = defaultdict(dict)
-"""What is drawn, a class of plans or `Path` for files of any kind → kind of picture → function that draws it."""
+"""Class of plans, or `Path` for files → kind of picture → function that draws it."""
 
 
 def picture(kind: str, subject: type) -> Callable[[Draw], Draw]:
-    """Decorator: register a function as a kind of picture of plans of a class, or of files (`Path`)."""
+    """Decorator: register a function that draws a kind of picture for a class of plans, or for files (`Path`)."""
 
     def register(draw: Draw) -> Draw:
         PICTURES[subject][kind] = draw

@@ -1,4 +1,4 @@
-"""Figures of trade-offs: memory against throughput, any two objectives, and cost against days on several clusters.
+"""Figures of trade-offs: memory and throughput, any two objectives, cost and days on several clusters.
 
 `frontier` draws the cloud of legal layouts with its Pareto line, `pareto` points that are each a proven optimum,
 `cost_and_days` a line for each cluster.
@@ -22,15 +22,16 @@ from meshwright.render.words import money, percent, size_unit, time_unit
 from planner.objectives import Measure, Unit
 
 _AXIS_LIMITS = 2.0
-"""The memory axis ends at this many limits: beyond it lie layouts nobody would run."""
+"""End of the memory axis, as a multiple of the memory limit."""
 _FAR_LIMIT = 4.0
-"""A limit this many times as large as everything drawn is not drawn but told."""
+"""Ratio of the memory limit to the largest layout drawn above which the limit is written, not drawn."""
 _MAX_CLOUD_LABELS = 6
 
 
 @style.drawing()
 def frontier(frame: Frame, limit_bytes: float, subject: str) -> Figure:
-    """Peak memory against throughput: all layouts grey, the Pareto line, the chosen plan, the limit.
+    """Scatter plot of layouts: peak memory (x) against throughput (y), with the Pareto line, the chosen plan and the
+    memory limit.
 
     Points that are proven to be the best there are have a large mark.
 
@@ -86,7 +87,7 @@ def frontier(frame: Frame, limit_bytes: float, subject: str) -> Figure:
 
 
 def _cloud_label(row: Frame) -> Label:
-    """Label of a layout; the chosen one's is bold, and written even where it overlaps something."""
+    """Label of one layout in the frontier picture; the chosen layout's is bold, and written even over other marks."""
     words = ", ".join(filter(None, [f"{percent(row['mfu'])} MFU", recompute_of(row["layout"])]))
     text, at = f"{words}\n{brief_layout(row['layout'], 36)}", (row["x"], row["y"])
     if not row["chosen"]:
@@ -95,6 +96,7 @@ def _cloud_label(row: Frame) -> Label:
 
 
 def _cloud_finding(frame: Frame, limit_bytes: float) -> str:
+    """Title of the frontier picture: memory that the best layout needs, and what less memory gives."""
     fitting = frame[frame["fits"]]
     if fitting.empty:
         smallest = format_bytes(float(frame["peak_bytes"].min()))
@@ -114,7 +116,7 @@ def _cloud_finding(frame: Frame, limit_bytes: float) -> str:
 
 
 def _cloud_subject(subject: str, frame: Frame) -> str:
-    """Subtitle: the subject, the number of layouts in the cloud, and how many dots are proven optima."""
+    """Subtitle of the frontier picture: question, number of layouts, and how many dots are proven optima."""
     proven = int((frame["pareto"] & frame["proven"]).sum())
     dots = "dots: the best known for so much memory, with even stages"
     if proven:
@@ -137,7 +139,8 @@ def pareto(
     *,
     complete: bool = True,
 ) -> Figure:
-    """The second objective across, the first upwards; steps where no point is missing, else points alone.
+    """Scatter plot of optimal plans: second objective (x) against the first (y); joined by steps if no point is
+    missing.
 
     Args:
         frame: a row per point with the two objectives under their `names`, `gpus`, `layout`, `gap`; from the best in
@@ -184,7 +187,7 @@ def pareto(
 
 
 def _axis_of(largest: float, unit: Unit) -> tuple[str, float]:
-    """Label of an axis of a quantity up to `largest`, and base units in one unit of the axis."""
+    """Label of an objective's axis for values up to `largest`, and the base units in one unit of the axis."""
     size, time, count = size_unit(largest), time_unit(largest), style.count_unit(largest)
     return {
         "seconds": (f"step time ({time[0]})", time[1]),
@@ -197,6 +200,7 @@ def _axis_of(largest: float, unit: Unit) -> tuple[str, float]:
 
 
 def _proof_words(frame: Frame, *, complete: bool) -> str:
+    """Words on the number of points of a frontier, and on how many are proven optima."""
     open_ones = int((frame["gap"] > 0).sum())
     proof = "each a proven optimum"
     if open_ones:
@@ -205,7 +209,7 @@ def _proof_words(frame: Frame, *, complete: bool) -> str:
 
 
 def _pareto_finding(frame: Frame, names: tuple[str, str], measures: tuple[Measure, Measure]) -> str:
-    """Title: gain in the second objective and loss in the first between the ends of the frontier."""
+    """Title of a frontier: gain in the second objective and loss in the first, from one end to the other."""
     units = [measure.unit for measure in measures]
     top, bottom = ([float(row[name]) for name in names] for row in (frame.iloc[0], frame.iloc[-1]))
     if len(frame) < 2:
@@ -221,7 +225,8 @@ def _pareto_finding(frame: Frame, names: tuple[str, str], measures: tuple[Measur
 
 
 def _change_words(first: float, last: float, unit: Unit) -> str:
-    """ "9.5 % less cost", "7.2 x the step time", "1/16 of the GPUs"; shares in points."""
+    """Words on the change of an objective between two plans: "9.5 % less cost", "7.2 x the step time", "1/16 of the
+    GPUs"; shares in points."""
     names = {"seconds": "step time", "share": "MFU", "money": "cost", "bytes": "peak memory"}
     name, ratio = names.get(unit, unit), last / first
     direction = "more" if ratio > 1 else "fewer" if name.endswith("s") else "less"
@@ -236,7 +241,8 @@ def _change_words(first: float, last: float, unit: Unit) -> str:
 
 @style.drawing()
 def cost_and_days(frame: Frame, subject: str) -> Figure:
-    """Days across, cost upwards, a line and a colour for each cluster, a ring round what nothing beats in both.
+    """Line plot of training runs: days (x) against cost (y), a line for each cluster; ringed: no other is both sooner
+    and cheaper.
 
     Args:
         frame: a row per answer with `cluster`, `gpus`, `days`, `cost` and whether it is of the `frontier`.
@@ -268,7 +274,7 @@ def cost_and_days(frame: Frame, subject: str) -> Figure:
 
 
 def _clusters_finding(best: Frame) -> str:
-    """The ends of the frontier."""
+    """Title of the cost picture: the cheapest and the soonest training run."""
     ends = [
         f"{money(row['cost'])} in {row['days']:,.1f} days on {counted(int(row['gpus']), 'GPU')} of {row['cluster']}"
         for _, row in best.iloc[[-1, 0]].iterrows()

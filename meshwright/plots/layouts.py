@@ -1,4 +1,4 @@
-"""Figures of one layout: memory of each rank, parts of the step time, blocks in host memory.
+"""Figures of single layouts: memory by rank, step time by part, and blocks moved into host memory.
 
 `memory_by_rank` and `time_breakdown` stack parts, `window` follows blocks into host memory.
 """
@@ -24,7 +24,7 @@ from meshwright.render.words import change, lines_of, part_label, percent, sente
 
 
 class PoolSpan(NamedTuple):
-    """Neighbouring pipeline ranks of one pool."""
+    """Consecutive pipeline ranks on one GPU pool."""
 
     name: str
     first: int
@@ -32,7 +32,7 @@ class PoolSpan(NamedTuple):
 
 
 def pool_spans(pools: Sequence[str]) -> list[PoolSpan]:
-    """The pool of each rank → spans of ranks; none where there is one pool only, or none is named."""
+    """Spans of consecutive ranks on one pool, from the pool of each rank; empty if there are not several pools."""
     spans: list[PoolSpan] = []
     for name, run in groupby(pools):
         first = spans[-1].last + 1 if spans else 0
@@ -44,7 +44,7 @@ def pool_spans(pools: Sequence[str]) -> list[PoolSpan]:
 def memory_by_rank(
     frame: Frame, limits: Sequence[float], subject: str, *, pools: Sequence[PoolSpan] = ()
 ) -> Figure:
-    """One bar per pipeline rank, its parts in bytes, under the limit.
+    """Stacked bars of memory by part, a bar per pipeline rank, under the memory limit.
 
     Args:
         frame: a row per pipeline rank in order; one column of bytes per part.
@@ -69,6 +69,7 @@ def memory_by_rank(
 
 
 def _memory_finding(frame: Frame, limits: Sequence[float]) -> str:
+    """Title of the memory picture: spare bytes on the fullest rank, and its largest part."""
     parts = frame[[part for part in style.MEMORY_COLOURS if part in frame]]
     totals = parts.sum(axis=1)
     rank = max(range(len(totals)), key=lambda place: fullness(float(totals.iloc[place]), limits[place]))
@@ -83,14 +84,15 @@ _TIME_BAR, _HIDDEN_STRIP = 0.56, 0.15
 """Heights, in rows: of a bar, and of the strip under it for what is hidden."""
 _HATCH = "//////"
 _LONGEST_NAME = 60
-"""Characters of a layout in the title; of a longer one its degrees."""
+"""Most characters of a full layout in a title; of a longer one, only degrees are named."""
 _LEAST_SHARE = 0.002
 """Smallest hidden communication that is drawn, as a share of the axis."""
 
 
 @style.drawing()
 def time_breakdown(frame: Frame, subject: str) -> Figure:
-    """One horizontal bar per layout, its parts in seconds per step; hatched below it what runs behind compute.
+    """Stacked horizontal bars of step time by part, a bar per layout; hatched below: communication hidden behind
+    compute.
 
     Args:
         frame: a row per layout in the order to draw; `layout`, one column of seconds per part, and `tp_hidden`,
@@ -121,7 +123,7 @@ def time_breakdown(frame: Frame, subject: str) -> Figure:
 
 
 def _draw_hidden(axes: Axes, frame: Frame, scale: float) -> bool:
-    """A hatched strip of what each layout hides, in the colours of the axes it is of; whether there is any."""
+    """Draw a hatched strip of hidden communication under each layout's bar; return whether there is any."""
     parts = [part for part in HIDDEN_PARTS if part in frame and frame[part].max() > 0]
     for row, (_, layout) in enumerate(frame.iterrows()):
         start = 0.0
@@ -137,6 +139,7 @@ def _draw_hidden(axes: Axes, frame: Frame, scale: float) -> bool:
 
 
 def _layout_names(frame: Frame) -> list[str]:
+    """Labels of the layouts at the bars, below the names of their questions if these differ."""
     names = frame["name"] if "name" in frame else [""] * len(frame)
     return [
         "\n".join([*(lines_of(name, 40) if name else []), short_layout(layout, 36)])
@@ -145,7 +148,8 @@ def _layout_names(frame: Frame) -> list[str]:
 
 
 def _time_finding(frame: Frame, parts: list[str], totals: Frame) -> str:
-    """Of one layout its largest loss; of several the lead of the fastest; of several questions shares of compute."""
+    """Title of the picture of step times: for one layout its largest loss, for several the lead of the fastest, for
+    several questions shares of compute."""
     losses = frame[[part for part in parts if part != "compute"]]
     worst = [part_label(part) for part in losses.idxmax(axis=1)] if len(losses.columns) else []
     if "name" in frame:
@@ -174,12 +178,13 @@ _RESIDENCIES = {
 }
 """Colour, width of the line in points, and words; `states` and `parked` coincide in both memories, the wider below."""
 _NEAR_LIMIT = 1.6
-"""A limit this many times as large as everything drawn is told, not drawn."""
+"""Ratio of the memory limit to the axis's top above which the limit is written, not drawn."""
 
 
 @style.drawing()
 def window(frame: Frame, device_limit: float, host_limit: float | None, subject: str) -> Figure:
-    """Step time, device memory and host memory against the blocks of a rank in host memory, a line for each residency.
+    """Three line plots over the blocks of a rank kept in host memory (x): step time, device memory, host memory; a
+    line for each residency (how blocks use host memory).
 
     Args:
         frame: a row per point with `residency`, `blocks`, `step_seconds`, `peak_bytes`, `host_bytes`, `fits`, `chosen`.
@@ -209,7 +214,7 @@ def window(frame: Frame, device_limit: float, host_limit: float | None, subject:
 
 
 def _residency_curve(axes: Axes, x: Frame, y: Frame, line: Frame, name: str) -> None:
-    """A line through all points, filled where both memories suffice."""
+    """Draw one residency's line; points are filled if both memories suffice, hollow if not."""
     colour, width, _ = _RESIDENCIES[name]
     zorder = 3.0 - 0.2 * width  # the wider, the lower
     axes.plot(x, y, color=colour, linewidth=width, zorder=zorder)
@@ -220,7 +225,7 @@ def _residency_curve(axes: Axes, x: Frame, y: Frame, line: Frame, name: str) -> 
 
 
 def _draw_window_limit(axes: Axes, limit: float, scale: float, side: str) -> None:
-    """The limit as a line, named in the corner where curves are not; or only a word where it is far above."""
+    """Draw a memory limit as a line named in the corner; if far above the curves, write it only."""
     at, top = limit / scale, axes.get_ylim()[1]
     words = f"limit {format_bytes(limit)}"
     if at > _NEAR_LIMIT * top:
@@ -233,7 +238,7 @@ def _draw_window_limit(axes: Axes, limit: float, scale: float, side: str) -> Non
 
 
 def _window_finding(lines: dict[str, Frame]) -> str:
-    """Title: the fastest point that fits, and the one with the lowest peak memory."""
+    """Title of the window picture: the fastest point that fits, and the fitting point with the lowest peak memory."""
     points: Frame = pd.concat(lines.values(), ignore_index=True)
     fitting = points[points["fits"]]
     if fitting.empty:

@@ -27,11 +27,11 @@ from meshwright.render.measured import SHARES, error_text, quantity_label, quant
 from meshwright.render.words import lines_of, part_label, percent, size_unit, time_unit
 
 BAND = 0.10
-"""Half-width of the drawn band: the error people call good."""
+"""Half-width of the error band that is drawn, as a share: ±10 %."""
 
 
 def _draw_diagonal(axes: Axes, measured: Frame, predicted: Frame) -> None:
-    """Both axes logarithmic and alike, wide enough for these step times (s), with the band behind them."""
+    """Set up equal logarithmic axes for measured and predicted step times (s), with diagonal and ±10 % band."""
     low = 0.7 * min(float(measured.min()), float(predicted.min()))
     high = 1.45 * max(float(measured.max()), float(predicted.max()))
     ends = [low, high]
@@ -50,14 +50,14 @@ def _draw_diagonal(axes: Axes, measured: Frame, predicted: Frame) -> None:
 
 
 def _draw_band(axes: Axes) -> None:
-    """Draw the band behind errors in percent along x."""
+    """Draw the ±10 % band behind errors along x, in percent."""
     axes.axvspan(-100 * BAND, 100 * BAND, color=style.FAINT, linewidth=0)
     axes.axvline(0, color=style.GREY, linewidth=1.0)
     style.quiet_axis(axes, grid="x")
 
 
 def _step_time_finding(measured: Frame, predicted: Frame) -> str:
-    """The median error and how many runs are inside the band."""
+    """Title on step times: median error, and the number of runs within the ±10 % band."""
     if measured.empty:
         return "No step time was compared"
     error = (predicted / measured - 1).abs()
@@ -68,15 +68,17 @@ def _step_time_finding(measured: Frame, predicted: Frame) -> str:
 _MAX_QUANTITIES = 24
 _MAX_LABELS = 12
 _MAX_COLOURS = 5
-"""Runs that have a colour each, so that they are found again beside the diagonal."""
+"""Largest number of runs that each get a colour of their own."""
 _RUN_COLOURS = (style.BLUE, style.ORANGE, style.GREEN, style.PURPLE, style.SKY)
 _MAX_ERROR = 100.0
-"""Percent: dots beyond it lie at the edge of the chart, as arrows. What is computed from errors knows no edge."""
+"""Percent of error beyond which a dot is drawn as an arrow at the chart's edge; computed figures use the true error.
+What is computed from errors knows no edge."""
 
 
 @style.drawing()
 def accuracy(frame: Frame, subject: str) -> Figure:
-    """Step times on a diagonal with a ±10 % band; beside it the error of every quantity. Of one run, all its parts.
+    """Scatter plot of predicted against measured step times, and a dot plot of each quantity's error; for a single
+    run, bars of all its quantities. Of one run, all its parts.
 
     Args:
         frame: a row per run and quantity with `label`, `quantity`, `predicted`, `measured` (base units); step time is
@@ -111,13 +113,14 @@ def accuracy(frame: Frame, subject: str) -> Figure:
 
 
 def _quantity_order(quantity: str) -> int:
-    """Times first, then rates and shares, then memory."""
+    """Sort key of a quantity: times first, then rates and shares, then memory."""
     kinds = ("step_seconds", "_seconds", "per_second", "mfu", "hfu", "peak_bytes", "_bytes", "")
     return next(number for number, kind in enumerate(kinds) if kind in quantity)
 
 
 def _draw_errors(axes: Axes, frame: Frame, rows: list[str], colours: dict[str, str]) -> None:
-    """A dot per run and a bar at the median for each quantity, in percent of what was measured; of shares in points."""
+    """Draw each quantity's errors: a dot per run and a bar at the median, in percent of the measured value; for
+    shares in points."""
     scale = frame["measured"].where(~frame["quantity"].isin(SHARES), 1.0)
     frame = frame.assign(error=100 * (frame["predicted"] - frame["measured"]) / scale)
     edge = min(max(float(frame["error"].abs().max()), 150 * BAND), _MAX_ERROR)
@@ -151,15 +154,15 @@ _TOTALS = (
 )
 """Quantities that are totals, not parts of another quantity."""
 _MAX_ROWS = 20
-"""Maximum rows of a chart; of more, those with the largest errors are shown, in the original order."""
+"""Most quantities in a chart; of more, those with the largest errors are drawn."""
 _SIDES = (("predicted", style.BLUE, -0.19), ("measured", style.ORANGE, 0.19))
-"""Column, colour, and offset of its bar from the middle of the row."""
+"""Column, colour, and vertical offset of its bar in a row."""
 _LEAST_SHARE = 0.002
 """Smallest bar that is drawn, as a share of the largest bar of the chart."""
 
 
 def _one_run(frame: Frame, subject: str) -> Figure:
-    """Times on the left, memory on the right, a pair of bars for each quantity and the error behind it."""
+    """Paired bars of predicted and measured quantities of one run: times left, memory right, each with its error."""
     table = frame[["quantity", "predicted", "measured"]].astype({"quantity": str})
     lines = [ComparedQuantity(*row) for row in table.itertuples(index=False)]
     units = {"time of one step": "_seconds", "memory of the fullest device": "_bytes"}
@@ -181,12 +184,12 @@ def _one_run(frame: Frame, subject: str) -> Figure:
 
 
 def _both_texts(line: ComparedQuantity) -> tuple[str, str]:
-    """The predicted and the measured value, as text."""
+    """Predicted and measured value of a quantity, as text."""
     return quantity_text(line.quantity, line.predicted), quantity_text(line.quantity, line.measured)
 
 
 def _visible_quantities(lines: list[ComparedQuantity]) -> list[ComparedQuantity]:
-    """Quantities large enough to see; of too many rows, those with the largest errors."""
+    """Quantities whose bars are long enough to see; if too many, those with the largest errors."""
     min_bar = _LEAST_SHARE * max((max(line.predicted, line.measured) for line in lines), default=0.0)
     visible = [line for line in lines if max(line.predicted, line.measured) > min_bar]
     by_miss = sorted(visible, key=lambda line: (line.quantity not in _TOTALS, -_miss(line)))[:_MAX_ROWS]
@@ -194,6 +197,7 @@ def _visible_quantities(lines: list[ComparedQuantity]) -> list[ComparedQuantity]
 
 
 def _draw_pairs(axes: Axes, name: str, lines: list[ComparedQuantity], rows: int) -> None:
+    """Draw a pair of bars, predicted and measured, for each quantity, with its error at the right."""
     largest = max(max(line.predicted, line.measured) for line in lines)
     unit, scale = (size_unit if "_bytes" in lines[0].quantity else time_unit)(largest)
     for row, line in enumerate(lines):
@@ -215,11 +219,12 @@ def _draw_pairs(axes: Axes, name: str, lines: list[ComparedQuantity], rows: int)
 
 
 def _miss(line: ComparedQuantity) -> float:
+    """Absolute difference between predicted and measured value."""
     return abs(line.predicted - line.measured)
 
 
 def _one_run_finding(lines: list[ComparedQuantity]) -> str:
-    """Title: the error of the step time, and the part with the largest error."""
+    """Title on one run: error of the step time, and the part with the largest error."""
     step = next(line for line in lines if line.quantity == _STEP_SECONDS)
     predicted, measured = _both_texts(step)
     words = f"Step predicted {predicted}, measured {measured}: {error_text(step)}"
@@ -232,14 +237,15 @@ def _one_run_finding(lines: list[ComparedQuantity]) -> str:
 
 
 _EXCESS_COLOURS = "PuOr_r"
-"""Orange is slower, purple quicker, white alike: told apart by most eyes (ColorBrewer)."""
+"""Colour map: orange is slower, purple faster, white alike; distinguishable for most eyes (ColorBrewer)."""
 _MIN_COLOUR_RANGE = 0.1
 _MAX_RANK_TICKS = 16
 
 
 @style.drawing()
 def ranks(frame: Frame, slow: Sequence[SlowRank], first_step: int, subject: str) -> Figure:
-    """A row for each rank, a column for each step; colour is the time at work beyond the median of its peers.
+    """Heat map of a run: steps (x) by ranks (y), coloured by the rank's time at work beyond the median of its peers,
+    as a share.
 
     Args:
         frame: a row per rank and step with `rank`, `step`, `excess` (a share; NaN without peers).
@@ -269,7 +275,7 @@ def ranks(frame: Frame, slow: Sequence[SlowRank], first_step: int, subject: str)
 
 @style.drawing()
 def late_ranks(frame: Frame, subject: str) -> Figure:
-    """A row for each rank, a column for each piece of a step; colour is for how long others waited for the rank there.
+    """Heat map of a run: pieces of a step (x) by ranks (y), coloured by seconds that other ranks waited for the rank.
 
     Args:
         frame: a row per rank and piece with `rank`, `share` (of the step, when the piece begins), `late_seconds`.
@@ -290,7 +296,7 @@ def late_ranks(frame: Frame, subject: str) -> Figure:
 def _rank_cells(
     table: Frame, ends: tuple[float, float], finding: str, subject: str, **colours: Any
 ) -> tuple[Figure, Axes, AxesImage]:
-    """A row of coloured cells for each rank, between two ends of the x axis."""
+    """Heat map with a row of cells for each rank, along an x axis between `ends`."""
     figure, axes = style.new_chart(8.0, min(12.0, 2.2 + 0.28 * len(table)), finding, subject)
     extent = (*ends, len(table) - 0.5, -0.5)
     image = axes.imshow(table.to_numpy(), aspect="auto", extent=extent, interpolation="nearest", **colours)
@@ -309,10 +315,10 @@ _GROUPS = {
     "gpus": ("GPUs", "on {} GPUs"),
     "source": ("source", "of {}"),
 }
-"""Columns by which errors are grouped, a panel each → its title, and words on runs of one group."""
+"""Column that groups runs, one per panel → title of the panel, and words on the runs of a group."""
 _MAX_GROUPS = 9
 _MIN_RUNS = 3
-"""Runs below which a group has no box."""
+"""Fewest runs of a group that gets a box."""
 _SOURCE_COLOURS = (
     *(style.BLUE, style.VERMILION, style.GREEN, style.ORANGE, style.PURPLE, style.SKY),
     *(style.BROWN, style.INK, style.YELLOW),
@@ -320,12 +326,13 @@ _SOURCE_COLOURS = (
 _MARKERS = ("o", "s", "^", "D", "v")
 _BOXES = "boxes: the middle half, whiskers: 10th to 90th percentile, in brackets: runs"
 _MAX_REACH = 60.0
-"""Percent at which a chart ends at the latest; what reaches further is told there."""
+"""Largest end of an error axis, in percent; whiskers beyond it are labelled with their value."""
 
 
 @style.drawing()
 def predicted_against_measured(frame: Frame, subject: str) -> Figure:
-    """Step times on a diagonal with a ±10 % band, a colour and a mark for each source.
+    """Scatter plot of predicted against measured step times with diagonal and ±10 % band, a colour and mark for each
+    source.
 
     Args:
         frame: a row per run with `source`, `measured_seconds`, `predicted_seconds`.
@@ -355,7 +362,8 @@ def predicted_against_measured(frame: Frame, subject: str) -> Figure:
 
 @style.drawing()
 def errors_by_axis(frame: Frame, subject: str) -> Figure:
-    """Signed error of step time by what binds the run, by each axis of the layout, by size and by source.
+    """Box plots of the signed step-time error, a panel for each way to group runs: bottleneck, tp, pp, microbatch,
+    GPUs, source.
 
     Args:
         frame: a row per run with the columns of `_GROUPS`, `measured_seconds`, `predicted_seconds`.
@@ -371,7 +379,8 @@ def errors_by_axis(frame: Frame, subject: str) -> Figure:
 
 
 def _draw_panel(axes: Axes, column: str, values: Frame, error: Frame, reach: float) -> None:
-    """A box from quartile to quartile with whiskers to the 10th and 90th percentile, a bar at the median."""
+    """Draw a box plot of errors for each group: box from quartile to quartile, whiskers to the 10th and 90th
+    percentile."""
     groups = _frequent_groups(column, values)
     _draw_band(axes)
     blue: style.Look = {"whiskerprops": {"color": style.BLUE}, "capprops": {"color": style.BLUE}}
@@ -400,19 +409,20 @@ def _draw_panel(axes: Axes, column: str, values: Frame, error: Frame, reach: flo
 
 
 def _frequent_groups(column: str, values: Frame) -> list[object]:
-    """The groups drawn: numbers in their order, names by how many runs they have; the most frequent ones."""
+    """Groups with enough runs to draw: numbers in ascending order, names by number of runs."""
     sizes = values.value_counts()
     frequent = sizes[sizes >= min(_MIN_RUNS, sizes.iloc[0])].index[:_MAX_GROUPS]
     return list(frequent) if column in ("bound_by", "source") else sorted(frequent)
 
 
 def _group_name(column: str, group: object) -> str:
+    """Name of a group of runs, as a label."""
     names = {"bound_by": part_label, "source": source_title}
     return names[column](str(group)) if column in names else str(group)
 
 
 def _worst_group(frame: Frame, error: Frame) -> str:
-    """Title: the group with the largest median error."""
+    """Title of the box plots: the group with the largest median error."""
     groups = [(column, group) for column in _GROUPS for group in _frequent_groups(column, frame[column])]
     medians = {place: float(error[frame[place[0]] == place[1]].median()) for place in groups}
     column, group = max(groups, key=lambda place: abs(medians[place]))

@@ -1,4 +1,4 @@
-"""Parts of several pictures: stacked bars with legend and limits, and labels beside points that overlap nothing."""
+"""Building blocks of pictures: stacked bars with legend and limits, and labels that overlap nothing."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from meshwright.plots.style import Frame
 from meshwright.render.words import part_label, size_unit
 
 _MIN_LABEL_SHARE = 0.045
-"""A bar's piece narrower than this share of the longest bar carries no number."""
+"""Smallest piece of a bar that carries a number, as a share of the longest bar."""
 _VISIBLE_SHARE = 0.004
 """Smallest piece that is in the legend, as a share of the longest bar."""
 _IN_A_ROW = 9
-"""Entries of a legend's row."""
+"""Most entries in a row of a legend."""
 _FAR_LIMIT = 4.0
-"""A limit this many times as high as the highest bar is told and not drawn."""
+"""Ratio of the memory limit to the highest bar above which the limit is written, not drawn."""
 _MEMORY_BAR = 0.74
 _MAX_NUMBERED_BARS, _MAX_TICKS = 16, 24
 _LABEL_HEIGHT = 0.05
@@ -47,8 +47,8 @@ def stack_bars(
     numbers: bool = True,
     reach: float = 0.0,
 ) -> None:
-    """A bar per row of `values`, a piece per column, with the number in each piece that has room for it on an axis of
-    the longest bar, or that reaches further."""
+    """Draw stacked bars: a bar per row of `values`, a piece per column, and a number in each piece long enough on an
+    axis up to `reach`."""
     min_length = _MIN_LABEL_SHARE * max(reach, values.sum(axis=1).max())
     start = np.zeros(len(values))
     for part in values:
@@ -66,14 +66,14 @@ def stack_bars(
 
 
 def visible_parts(frame: Frame, colours: dict[str, str]) -> dict[str, str]:
-    """Colours of the parts that can be seen somewhere."""
+    """Colours of the parts (columns) large enough to be seen in some bar."""
     colours = {part: colour for part, colour in colours.items() if part in frame}
     reach = float(frame[[*colours]].sum(axis=1).max())
     return {part: colours[part] for part in colours if float(frame[part].max()) > _VISIBLE_SHARE * reach}
 
 
 def part_legend(figure: Figure, colours: dict[str, str], *other_handles: Artist) -> None:
-    """The colour of each part below the chart, on as few lines as have room."""
+    """Draw a legend of the parts' colours below the chart, in as few rows as possible."""
     parts = [Patch(facecolor=colour, label=part_label(part)) for part, colour in colours.items()]
     handles = [*parts, *other_handles]
     columns = math.ceil(len(handles) / math.ceil(len(handles) / _IN_A_ROW))
@@ -90,7 +90,8 @@ def draw_memory_bars(
     *,
     air: float = 0.14,
 ) -> list[str]:
-    """A bar per row of `parts` (bytes), its total above it, under the dashed limit of each; parts named beside.
+    """Draw stacked memory bars under dashed limits, a bar per row of `parts` (bytes), with totals; return the parts
+    named beside a single bar.
 
     Args:
         axes: an empty chart.
@@ -136,7 +137,7 @@ def draw_memory_bars(
 
 
 def _draw_limits(axes: Axes, limits: Any, words: str) -> None:
-    """A dashed line at the limit of each upright bar."""
+    """Draw a dashed line at the limit of each upright bar."""
     left, right = axes.get_xlim()
     ends = np.repeat([left, *(np.arange(1, len(limits)) - 0.5), right], 2)[1:-1]
     axes.plot(ends, np.repeat(limits, 2), color=style.INK, linewidth=1.4, linestyle=style.DASHES)
@@ -146,7 +147,7 @@ def _draw_limits(axes: Axes, limits: Any, words: str) -> None:
 
 _T = TypeVar("_T")
 _DISTANCES = (5.0, 13.0, 24.0)
-"""Points between a mark and its label, nearest first; from the second on a line leads to it."""
+"""Distances in points between a mark and its label, nearest first; from the second on, a line joins them."""
 _SIDES = {
     ("left", "top"): (1, -1),
     ("left", "bottom"): (1, 1),
@@ -157,11 +158,11 @@ _SIDES = {
 }
 """Corner or edge of the label beside its point, preferred first → direction from the point."""
 _AWAY = 0.2
-"""Share of the way to a label at which its line is beside the curve of its point."""
+"""Share of the way from point to label at which the joining line starts."""
 _MARK_POINTS = 5.0
-"""Across a mark, that no label covers."""
+"""Diameter in points of a mark, which no label may cover."""
 _AIR = 2.5
-"""Points between a label and other text, lines and marks."""
+"""Points of space between a label and other text, lines and marks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,16 +171,16 @@ class Label:
 
     text: str
     at: tuple[float, float]
-    """The point, in the units of the axes."""
+    """Point that the label names, in data coordinates."""
     colour: str
     size: float = 7.5
     weight: str = "normal"
     needed: bool = False
-    """Write it even where it overlaps something."""
+    """Whether the label is written even if it overlaps something."""
 
 
 def ends_first(labels: Sequence[_T], count: int) -> list[_T]:
-    """Choose at most `count` labels in even steps: the last and the first, then those between."""
+    """At most `count` evenly spaced labels: the last and first, then those between."""
     places = np.unique(np.linspace(0, len(labels) - 1, min(count, len(labels))).round().astype(int)).tolist()
     inner = places[1:-1]
     return [labels[place] for place in dict.fromkeys([*places[-1:], *places[:1], *inner[::2], *inner[1::2]])]
@@ -193,7 +194,8 @@ def put_labels(
     marks: Iterable[tuple[float, float]] = (),
     texts: Iterable[Artist] = (),
 ) -> list[Annotation]:
-    """Write the labels in their order, the first with the widest choice; for the finished figure only.
+    """Write labels beside their points where they overlap nothing; a label without a free place is left out unless it
+    is needed.
 
     Args:
         axes: whose limits and place in the figure will not change any more.
@@ -236,13 +238,14 @@ def put_labels(
 
 
 def _crosses(path: Path, box: Bbox) -> bool:
+    """Whether a path's line crosses a box."""
     return len(path) > 0 and path.intersects_bbox(box, filled=False)
 
 
 def _move(
     note: Annotation, point: Any, distance: float, side: tuple[str, str], air: float
 ) -> tuple[Bbox, Path]:
-    """Move a note beside its point, and return the box of its text and the line from the point to it, pixels."""
+    """Place a label beside its point; return the box of its text and the line from the point to it, in pixels."""
     right, up = _SIDES[side]
     note.set(ha=side[0], va=side[1], position=(distance * right, distance * up))
     assert note.arrow_patch is not None
@@ -256,6 +259,7 @@ def _move(
 
 
 def _note(axes: Axes, label: Label) -> Annotation:
+    """Create a label's text and its joining line, not yet placed."""
     line: style.Look = {"linewidth": 0.6, "color": label.colour, "shrinkA": 0.5, "shrinkB": 2.5}
     look: style.Look = {"size": label.size, "weight": label.weight, "color": label.colour}
     look |= {"linespacing": 1.15, "bbox": style.white_box(pad=0.8), "annotation_clip": False}

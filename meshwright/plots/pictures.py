@@ -1,4 +1,4 @@
-"""Pictures by kind: each function draws the figure of its kind, with the data it shows, for a request.
+"""Kinds of pictures: each function draws one kind, with its data, for a request.
 
 Those of plans are registered for the class of the plan, those of files (clusters, run reports, tables) for `Path`.
 """
@@ -53,20 +53,21 @@ from planner.space.restrictions import Restrictions
 from planner.space.sizes import is_possible_size, on_whole_nodes, parse_sizes
 
 MOST_POINTS = 1000
-"""Points of a frontier that can be asked for by number."""
+"""Largest number of points of a frontier that a user can ask for."""
 _STACKED = "stacked"
-"""Strong scaling with the parts of each step on one another."""
+"""Kind of scaling picture with bars: strong scaling, parts of each step stacked."""
 
 
 def pictures_of(plan_type: type[AnyPlan]) -> dict[str, Draw]:
-    """Kind of picture → function that draws it of plans of a class."""
+    """Kinds of pictures for a class of plans → function that draws the kind."""
     return PICTURES[plan_type]
 
 
 def draw_plan(
     kind: str, plan: AnyPlan, estimates: Sequence[Estimate] = (), gpus: Sequence[int] | None = None
 ) -> Drawing:
-    """One kind of picture of an answer's plan and its ranked layouts, best first, at these numbers of GPUs.
+    """Draw one kind of picture for a plan, with its ranked layouts (best first), at these numbers of GPUs if the kind
+    takes some.
 
     Raises:
         UnknownNameError: there is no such kind.
@@ -79,7 +80,7 @@ def draw_plan(
 
 
 def _several_kinds(kind: str, cluster: str) -> InputError:
-    """Error for a kind of picture that is not drawn for several pools."""
+    """Error that a kind of picture cannot be drawn for several GPU pools."""
     return InputError(
         f"`{kind}` is drawn for one kind of GPU, and `{cluster}` has several pools",
         hint="time, memory and timeline are drawn for any plan",
@@ -90,7 +91,8 @@ _DrawPlan = Callable[[Plan, Estimate, PictureRequest], Drawing]
 
 
 def _plan_picture(kind: str, *, of_pools: bool = False) -> Callable[[_DrawPlan], _DrawPlan]:
-    """Decorator: register a picture of one transformer's plan and its price; `of_pools`: also of several pools."""
+    """Decorator: register a picture of one transformer plan and its price; `of_pools` permits plans on several
+    pools."""
 
     def register(draw: _DrawPlan) -> _DrawPlan:
         @picture(kind, Plan)
@@ -107,7 +109,7 @@ def _plan_picture(kind: str, *, of_pools: bool = False) -> Callable[[_DrawPlan],
 
 
 def subject_of(question: Question, estimate: Estimate | None = None, *, sized: bool = True) -> str:
-    """Subtitle of a picture: model, GPUs, batch, sequence length, layout."""
+    """Subtitle of a picture: model, GPUs (without number if not `sized`), batch, sequence length, layout."""
     training = question.training
     gpus = gpus_in_words(question) if sized else question.cluster.gpu.name
     batch = f"global batch {training.global_batch}, sequence {training.sequence_length}"
@@ -117,7 +119,7 @@ def subject_of(question: Question, estimate: Estimate | None = None, *, sized: b
 
 @picture("time", Plan)
 def _time(request: PictureRequest) -> Drawing:
-    """Step time of each layout by part; layouts of different questions are named with theirs."""
+    """Draw step time by part of each layout; layouts of different questions carry the question's name."""
     plans = request.all(Plan)
     pairs = [(plan.question, priced_again(plan)) for plan in plans]
     if changes := differences([question for question, _ in pairs]):
@@ -134,7 +136,7 @@ def _time(request: PictureRequest) -> Drawing:
 
 
 def draw_time(pairs: Sequence[tuple[Question, Estimate]]) -> Drawing:
-    """Step time by part of each layout with its question."""
+    """Draw step time by part, a bar for each pair of question and priced layout."""
     from meshwright.plots.layouts import time_breakdown
 
     frame = frames.time_frame([estimate for _, estimate in pairs])
@@ -148,7 +150,7 @@ def draw_time(pairs: Sequence[tuple[Question, Estimate]]) -> Drawing:
 
 @_plan_picture("memory", of_pools=True)
 def _memory(plan: Plan, estimate: Estimate, _: PictureRequest) -> Drawing:
-    """Memory of each pipeline rank by part."""
+    """Draw memory by part, a bar for each pipeline rank."""
     from meshwright.plots.layouts import memory_by_rank, pool_spans
 
     frame = frames.memory_frame(estimate)
@@ -161,7 +163,7 @@ def _memory(plan: Plan, estimate: Estimate, _: PictureRequest) -> Drawing:
 
 @_plan_picture("timeline", of_pools=True)
 def _timeline(plan: Plan, estimate: Estimate, _: PictureRequest) -> Drawing:
-    """Every action of the schedule on every pipeline rank."""
+    """Draw the schedule of a step: every action on every pipeline rank over time."""
     from meshwright.plots.layouts import pool_spans
     from meshwright.plots.timelines import timeline
 
@@ -176,7 +178,8 @@ def _timeline(plan: Plan, estimate: Estimate, _: PictureRequest) -> Drawing:
 
 @_plan_picture("window")
 def _window(plan: Plan, estimate: Estimate, _: PictureRequest) -> Drawing:
-    """A layout with more and more of a rank's blocks in host memory. Raises InputError: a stack that has none there."""
+    """Draw step time and memory as more of a rank's blocks move to host memory. Raises InputError if the stack keeps
+    none there."""
     from meshwright.plots.layouts import window
 
     question = plan.question
@@ -192,7 +195,7 @@ def _window(plan: Plan, estimate: Estimate, _: PictureRequest) -> Drawing:
 
 @_plan_picture("frontier")
 def draw_frontier(plan: Plan, estimate: Estimate, request: PictureRequest) -> Drawing:
-    """Exact frontier of two objectives; time and memory are drawn over the cloud of all legal layouts.
+    """Draw the proven frontier of two objectives; for time and memory, over the cloud of all legal layouts.
 
     Raises:
         InputError: an objective lacks what it needs.
@@ -227,7 +230,7 @@ def draw_frontier(plan: Plan, estimate: Estimate, request: PictureRequest) -> Dr
 
 
 _MAX_NAMED_LAYOUTS = 2000
-"""Layouts of a cloud that are named where it is to be drawn at once."""
+"""Most layouts of a cloud that are named if the picture is to appear at once."""
 
 
 def draw_cloud(
@@ -240,7 +243,7 @@ def draw_cloud(
     exact: bool = True,
     named: bool = True,
 ) -> Drawing:
-    """Time against memory on the plan's own GPUs, over the cloud of all layouts.
+    """Draw peak memory against throughput on the plan's GPUs, over the cloud of all layouts.
 
     `exact`: proved for as many points; else the best of all layouts with even stages, at once.
     """
@@ -253,7 +256,7 @@ def draw_cloud(
 
 
 def _points(text: str | None) -> int | None:
-    """A number of points; None: all of them."""
+    """Parse `--points`, the number of points of a frontier; None for `all`. Raises InputError."""
     if text is None or text == "all":
         return POINTS if text is None else None
     if not text.isdecimal() or not 2 <= int(text) <= MOST_POINTS:
@@ -263,7 +266,7 @@ def _points(text: str | None) -> int | None:
 
 @_plan_picture("scaling")
 def _scaling(plan: Plan, _: Estimate, request: PictureRequest) -> Drawing:
-    """Best layout for each number of GPUs, with a constant batch and with a batch that grows.
+    """Draw the best layout for each number of GPUs, with a constant and with a growing batch.
 
     Raises:
         InfeasibleError: nothing fits on any of them.
@@ -286,7 +289,8 @@ def _scaling(plan: Plan, _: Estimate, request: PictureRequest) -> Drawing:
 
 
 def _scaling_kinds(options: PlotOptions, *extra: str) -> Sequence[str]:
-    """Kinds of scaling asked for, one kind or one of `extra`. Raises InputError for another word."""
+    """Kinds of scaling that `--kind` names (all if not given), including those in `extra`. Raises InputError for
+    another word."""
     kinds = (*KINDS, *extra)
     if options.kind is not None and options.kind not in kinds:
         names = sentence_list([f"`{one}`" for one in kinds])
@@ -296,7 +300,7 @@ def _scaling_kinds(options: PlotOptions, *extra: str) -> Sequence[str]:
 
 @_plan_picture("far-links")
 def _far_links(plan: Plan, _: Estimate, request: PictureRequest) -> Drawing:
-    """The best layout over the bandwidth of the farthest links, with the axes that cross them.
+    """Draw MFU of the best layout against the bandwidth of the slowest network level, with the axes that cross it.
 
     Raises:
         InputError: all nodes are on one network.
@@ -318,7 +322,8 @@ def _far_links(plan: Plan, _: Estimate, request: PictureRequest) -> Drawing:
 
 @_plan_picture("ladder")
 def _ladder(plan: Plan, estimate: Estimate, request: PictureRequest) -> Drawing:
-    """MFU that each technique adds, from a bare trainer to the plan. Raises InputError: unknown words of `allow`."""
+    """Draw the MFU that each technique adds, from a bare trainer to the plan. Raises InputError for unknown words of
+    `--allow`."""
     from meshwright.plots.sensitivity import ladder
 
     allowed = [word for text in request.options.allow for word in text.split(",")]
@@ -328,7 +333,7 @@ def _ladder(plan: Plan, estimate: Estimate, request: PictureRequest) -> Drawing:
 
 @_plan_picture("heatmap")
 def _heatmap(plan: Plan, estimate: Estimate, request: PictureRequest) -> Drawing:
-    """The best layout for each tensor and pipeline degree, and why there is none."""
+    """Draw MFU of the best layout for each pair of tensor and pipeline degree, or why there is no layout."""
     from meshwright.plots.sensitivity import heatmap
 
     frame = heatmap_frame(plan.question, estimate.layout, plan.user_restrictions, request.budget)
@@ -337,7 +342,8 @@ def _heatmap(plan: Plan, estimate: Estimate, request: PictureRequest) -> Drawing
 
 @_plan_picture("tornado")
 def _tornado(plan: Plan, estimate: Estimate, request: PictureRequest) -> Drawing:
-    """Change of the step time with a quarter more or less of each quantity, for the plan and re-planned."""
+    """Draw how the step time changes with 25 % more or less of each quantity, for the plan's layout and
+    re-planned."""
     from meshwright.plots.sensitivity import tornado
 
     frame = tornado_frame(plan.question, estimate, plan.restrictions.read, request.budget)
@@ -345,7 +351,7 @@ def _tornado(plan: Plan, estimate: Estimate, request: PictureRequest) -> Drawing
 
 
 def draw_forecast(question: Question, outlook: Forecast, expected: ExpectedStep | None) -> Drawing:
-    """The end of a job against the interval between checkpoints, and its goodput against the GPUs."""
+    """Draw days until a job ends against the checkpoint interval, and goodput against the number of GPUs."""
     from meshwright.plots.sensitivity import forecast, forecast_frame
 
     frame = forecast_frame(outlook, None if expected is None else expected.likely_steps)
@@ -355,12 +361,13 @@ def draw_forecast(question: Question, outlook: Forecast, expected: ExpectedStep 
 
 @_plan_picture("topology", of_pools=True)
 def _topology_of_plan(plan: Plan, estimate: Estimate, _: PictureRequest) -> Drawing:
+    """Draw the plan's cluster: network levels, and how busy the plan keeps them."""
     return draw_topology(parts_of(plan.question)[0], plan.question, estimate)
 
 
 @picture("topology", Path)
 def _topology(request: PictureRequest) -> Drawing:
-    """A cluster, alone or with a plan for it."""
+    """Draw a cluster's network levels; with a plan file, also how busy the plan keeps them."""
     name, *plans = map(str, request.files)
     gpus = request.options.gpus
     if len(plans) > 1:
@@ -383,7 +390,7 @@ def _topology(request: PictureRequest) -> Drawing:
 def draw_topology(
     cluster: ClusterSpec | MixedCluster, question: Question | None = None, estimate: Estimate | None = None
 ) -> Drawing:
-    """The links of a cluster, and with an estimate how full each axis makes them.
+    """Draw a cluster's network levels; with an estimate, also how busy each axis keeps them.
 
     Raises:
         InputError: a cluster of several pools.
@@ -403,7 +410,7 @@ def draw_topology(
 
 
 def plan_in(request: PictureRequest, path: Path) -> Plan:
-    """Read a transformer's plan, and note what its question says."""
+    """Load a transformer's plan from a file, and add notes on its question to the request."""
     plan = load_plan(path)
     request.note(notes_of(plan.question, plan.restrictions.read))
     return plan
@@ -411,7 +418,7 @@ def plan_in(request: PictureRequest, path: Path) -> Plan:
 
 @picture("accuracy", Path)
 def _accuracy(request: PictureRequest) -> Drawing:
-    """Predicted beside measured quantities of run reports and tables."""
+    """Draw predicted against measured quantities, from run reports and tables."""
     from meshwright.plots.measured import accuracy
 
     frame = frames.accuracy_frame(request.files)
@@ -420,7 +427,7 @@ def _accuracy(request: PictureRequest) -> Drawing:
 
 @picture("timeline", Path)
 def _timelines(request: PictureRequest) -> Drawing:
-    """A plan's passes below those of a run."""
+    """Draw the passes of a measured run above those of its plan."""
     from meshwright.plots.timelines import timelines
 
     place, report_place = request.files
@@ -440,7 +447,7 @@ def _timelines(request: PictureRequest) -> Drawing:
 
 @picture("ranks", Path)
 def _ranks(request: PictureRequest) -> Drawing:
-    """Time at work of each rank of a run at each step, or how long others waited for it."""
+    """Draw each rank's time at work at each step of a run, or, with traces, how long others waited for each rank."""
     from meshwright.plots.measured import late_ranks, ranks
 
     path = request.file("ranks", "run report")
@@ -458,7 +465,7 @@ def _ranks(request: PictureRequest) -> Drawing:
 
 @picture("time", RecommenderPlan)
 def _stages(request: PictureRequest) -> Drawing:
-    """Stages of a step on each GPU."""
+    """Draw the stages of a recommender's step (such as the index exchange) on each GPU."""
     from meshwright.plots.shardings import stages
 
     plan = request.only("time", RecommenderPlan)
@@ -468,7 +475,7 @@ def _stages(request: PictureRequest) -> Drawing:
 
 @picture("memory", RecommenderPlan)
 def _tiers(request: PictureRequest) -> Drawing:
-    """Memory of each GPU, and of each host that tables fill."""
+    """Draw memory by part of each GPU, and of each host that holds embedding tables."""
     from meshwright.plots.shardings import tiers
 
     plan = request.only("memory", RecommenderPlan)
@@ -478,7 +485,7 @@ def _tiers(request: PictureRequest) -> Drawing:
 
 @picture("sharding", RecommenderPlan)
 def _places(request: PictureRequest) -> Drawing:
-    """Which GPU has which part of each table."""
+    """Draw which GPU holds which part of each embedding table."""
     from meshwright.plots.shardings import places
 
     plan = request.only("sharding", RecommenderPlan)
@@ -488,7 +495,7 @@ def _places(request: PictureRequest) -> Drawing:
 
 
 def _sharding_subject(plan: RecommenderPlan, step_seconds: float) -> str:
-    """Subtitle of a picture of a sharding: model, GPUs, batch, step."""
+    """Subtitle of a sharding's picture: model, GPUs, batch, step."""
     question = plan.question
     cluster, training = question.cluster, question.training
     samples = f"{grouped(training.global_batch)} samples/step ({training.precision})"
@@ -499,7 +506,7 @@ def _sharding_subject(plan: RecommenderPlan, step_seconds: float) -> str:
 
 @picture("scaling", RecommenderPlan)
 def _sharding_scaling(request: PictureRequest) -> Drawing:
-    """The best sharding at each number of GPUs. Raises InfeasibleError: nothing fits on any of them."""
+    """Draw the best sharding for each number of GPUs. Raises InfeasibleError if nothing fits on any."""
     from meshwright.plots.shardings import sharding_scaling
     from planner.recommender.search import sharding_scaling_frame
 
@@ -518,11 +525,13 @@ def _sharding_scaling(request: PictureRequest) -> Drawing:
 
 @picture("cache", Path)
 def _cache(request: PictureRequest) -> Drawing:
+    """Draw hit rate and latency against the size of the embedding cache, from a plan file for serving."""
     return draw_cache(load_serving_plan(request.file("cache", "plan")))
 
 
 def draw_cache(plan: ServingPlan) -> Drawing:
-    """Draw hits and latency against the size of the cache, up to a cache of all tables."""
+    """Draw hit rate and latency of a serving plan against the size of its cache of embedding rows, up to all
+    tables."""
     from meshwright.plots.shardings import cache, cache_frame
 
     frame, question = cache_frame(plan), plan.question

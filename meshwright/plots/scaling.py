@@ -1,4 +1,4 @@
-"""Figures of scaling: throughput and GPU time against the number of GPUs, MFU against the bandwidth of far links.
+"""Figures of scaling: throughput and GPU time against the number of GPUs, MFU against bandwidth of the slowest links.
 
 Strong scaling keeps the batch, weak scaling has it grow with the GPUs; every point is the best layout there.
 """
@@ -15,26 +15,27 @@ from meshwright.plots.style import Frame, brief_layout, short_layout, unproven
 from meshwright.render.words import part_label, percent, sentence_list
 
 _KINDS = {"strong": (style.BLUE, "o"), "weak": (style.VERMILION, "s")}
-"""Colour and mark of each kind."""
+"""Colour and mark of each kind of scaling."""
 BATCH_WORDS = {"strong": "same batch", "weak": "batch growing with them"}
 _MANY_POINTS = 12
-"""Points of a line from which its marks are small."""
+"""Most points of a line with large marks."""
 _LAYOUT_DISTANCE = 0.12
-"""Minimum distance of two numbers of GPUs with layouts below, as a share of the axis."""
+"""Smallest distance between numbers of GPUs with layouts written below, as a share of the axis."""
 _LAYOUT_COLUMNS = 11
 _LAYOUT_SIZE = 7.0
 _BELOW_POINTS = 34.0
-"""From the axis down to the first layout, past ticks and the name of the axis."""
+"""Points from the axis down to the first layout."""
 
 
 def lines_by_kind(frame: Frame) -> dict[str, Frame]:
-    """Kind → its points, by rising number of GPUs."""
+    """Points of each kind of scaling (strong or weak), in order of the number of GPUs."""
     return {str(kind): points.sort_values("gpus") for kind, points in frame.groupby("kind", sort=True)}
 
 
 @style.drawing()
 def scaling(frame: Frame, subject: str) -> Figure:
-    """Throughput and MFU of the best layout at each number of GPUs, and the layouts below.
+    """Line plots of the best layouts: throughput and MFU (y) against the number of GPUs (x), with the layouts written
+    below.
 
     Args:
         frame: a row per point with `kind` (strong or weak), `gpus`, `layout`, `tokens_per_second`, `mfu`,
@@ -57,7 +58,8 @@ def scaling(frame: Frame, subject: str) -> Figure:
 
 
 def draw_speed(axes: Axes, frame: Frame, lines: dict[str, Frame], unit: str) -> list[int]:
-    """Throughput in `tokens` or `samples` a second, a line for each kind, beside the ideal; GPUs that have a tick."""
+    """Draw throughput (`unit`: tokens or samples per second) against GPUs, a line for each kind beside ideal scaling;
+    return the GPUs at ticks."""
     name = f"{unit}_per_second"
     word, per_tick = style.count_unit(float(frame[name].max()))
     counts = sorted(map(int, frame["gpus"].unique()))
@@ -79,12 +81,13 @@ def draw_speed(axes: Axes, frame: Frame, lines: dict[str, Frame], unit: str) -> 
 
 
 def _draw_kind(axes: Axes, kind: str, line: Frame, values: Frame) -> None:
+    """Draw the curve of one kind of scaling; points without proof are hollow."""
     size = 5 if len(line) <= _MANY_POINTS else 3
     style.draw_curve(axes, line["gpus"], values, *_KINDS[kind], line["gap"] > 0, size)
 
 
 def _write_layouts(axes: Axes, gpu_ticks: list[int], lines: dict[str, Frame]) -> None:
-    """Under each number of GPUs the layout that is best there: a row of them for each kind, "same" where it is."""
+    """Write the best layout below each number of GPUs, in a row for each kind; "same" if equal to the row above."""
     down, row_above = _BELOW_POINTS, dict.fromkeys(gpu_ticks, "")
     across = axes.get_xaxis_transform()
     for kind, line in lines.items():
@@ -103,13 +106,13 @@ def _write_layouts(axes: Axes, gpu_ticks: list[int], lines: dict[str, Frame]) ->
 
 
 def _batch_words(kind: str, line: Frame) -> str:
-    """The batch of a line, or its first and its last."""
+    """Kind of scaling and global batch of its line, first and last: "weak: batch 256 … 2,048"."""
     batches = dict.fromkeys(grouped(int(line["global_batch"].iloc[end])) for end in (0, -1))
     return f"{kind}: batch {' … '.join(batches)}"
 
 
 def scaling_finding(lines: dict[str, Frame], unit: str) -> str:
-    """Speed at the last point over that at the first: of the strong line, or of the only one."""
+    """Title on scaling: throughput at the last point over the first, and the share of ideal scaling."""
     kind = next((kind for kind in lines if len(lines[kind]) > 1), next(iter(lines)))
     line = lines[kind]
     first, last, speed = line.iloc[0], line.iloc[-1], f"{unit}_per_second"
@@ -123,19 +126,20 @@ def scaling_finding(lines: dict[str, Frame], unit: str) -> str:
 
 
 def _gpu_span(line: Frame) -> str:
+    """First and last number of GPUs of a line, as words."""
     return f"{grouped(int(line['gpus'].iloc[0]))} to {grouped(int(line['gpus'].iloc[-1]))} GPUs"
 
 
 _BAR_WIDTH = 0.66
 _BAR_LAYOUT_COLUMNS = 15
 _BAR_INCHES = 1.25
-"""Inches of a bar with the air beside it."""
+"""Inches per bar, with the space beside it."""
 
 
 @style.drawing()
 def stacked_scaling(frame: Frame, subject: str) -> Figure:
-    """A bar for each number of GPUs: the GPU time of one step by part; a line is that of the first, which ideal scaling
-    keeps.
+    """Stacked bars of GPU time per step by part, a bar for each number of GPUs; the dotted line is the first bar's
+    total, which ideal scaling would keep.
 
     Args:
         frame: a row per point with `gpus`, `layout`, `step_seconds`, `mfu`, `gap` and seconds of the step by part, the
@@ -170,7 +174,7 @@ def stacked_scaling(frame: Frame, subject: str) -> Figure:
 
 
 def _stacked_finding(points: Frame, gpu_seconds: Frame) -> str:
-    """ "512 to 4,096 GPUs: the step costs 18.2 % more GPU time; bubble grows most"."""
+    """Title on GPU time per step: "512 to 4,096 GPUs: a step costs 18.2 % more GPU time; bubble grows most"."""
     totals = (points["step_seconds"] * points["gpus"]).to_numpy()
     if len(points) < 2:
         step = format_seconds(float(points["step_seconds"].iloc[0]))
@@ -184,12 +188,13 @@ def _stacked_finding(points: Frame, gpu_seconds: Frame) -> str:
 
 _DOMAIN_MARKS = ("o", "s", "D", "^")
 _GIGABITS = 8 / 1e9
-"""Gb/s in a byte per second."""
+"""Gigabits per second in one byte per second."""
 
 
 @style.drawing()
 def far_links(frame: Frame, bandwidth: float, inside: str, subject: str) -> Figure:
-    """MFU of the best layout against the bandwidth of a GPU on the farthest links, with the axes that cross them.
+    """Line plot of the best layouts: bandwidth per GPU of the slowest network level (x) against MFU (y), with the
+    axes that cross that level.
 
     Args:
         frame: a row per point with `domains`, `bandwidth`, `mfu`, `crossing`, `gap`, `step_seconds`.
@@ -230,7 +235,8 @@ def far_links(frame: Frame, bandwidth: float, inside: str, subject: str) -> Figu
 
 
 def _far_links_finding(lines: dict[int, Frame], one_domain: Frame, bandwidth: float, inside: str) -> str:
-    """ "4 buildings at 25 Gb/s a GPU: 14.79 s a step, 1.2 % more than in one; pp and dp cross"."""
+    """Title on slow links: "4 buildings at 25 Gb/s a GPU: 14.79 s a step, 1.2 % more than in one; pp and dp
+    cross"."""
     domains, line = list(lines.items())[-1]
     point = line.iloc[(line["bandwidth"] - bandwidth).abs().argmin()]
     rate = f"{style.tick_text(round(float(point['bandwidth']) * _GIGABITS, 3))} Gb/s a GPU"

@@ -38,13 +38,13 @@ _RUNGS = {
     "trainer": (style.BLUE, "what trainers do"),
     "mathematics": (style.VERMILION, "what changes the training"),
 }
-"""Colour and words of each kind of rung."""
+"""Colour and words for each kind of technique in the ladder."""
 _BAR_HEIGHT = 0.34
 
 
 @style.drawing()
 def ladder(frame: Frame, subject: str) -> Figure:
-    """A bar per rung from the bare trainer down the page; pale: what the plan lacks.
+    """Bar chart of MFU as techniques are added one by one to a bare trainer; pale: those that the plan lacks.
 
     Args:
         frame: a row per rung with `name`, `kind`, `has`, `mfu`, `adds`, `step_seconds`, `fits`.
@@ -73,19 +73,19 @@ def ladder(frame: Frame, subject: str) -> Figure:
 
 
 def _ladder_finding(frame: Frame) -> str:
-    """ "All techniques raise MFU from 38.2 % to 58.7 %; tensor-parallel overlap gains most"."""
+    """Title of the ladder: "All techniques raise MFU from 38.2 % to 58.7 %; tensor-parallel overlap gains most"."""
     first, last = float(frame["mfu"].iloc[0]), float(frame["mfu"].iloc[-1])
     sentence = f"All techniques raise MFU from {percent(first)} to {percent(last)}"
     return f"{sentence}; {frame['name'].iloc[1]} gains most" if len(frame) > 1 else sentence
 
 
 _COLOUR_MAP = "cividis"
-"""Evenly rising lightness, and the same to most eyes (Nunez, Anderton & Renslow 2018)."""
+"""Colour map of evenly rising lightness, alike for most eyes (Nunez, Anderton & Renslow 2018)."""
 _DARKEST, _LIGHTEST = 0.25, 0.95
 _INK_DEPTH = 0.55
-"""From this depth on ink stands out more than white."""
+"""Share of the colour map above which dark text is more legible than white."""
 _NEAR_BEST = 0.05
-"""Layouts so close to the best are counted in the title."""
+"""Relative distance from the best MFU within which the title counts layouts."""
 _NUMBER = re.compile(r"\d[\d,.]*")
 _LINE_INCHES = 0.19
 _ROW_INCHES, _COLUMN_INCHES = 0.62, 0.95
@@ -93,7 +93,8 @@ _ROW_INCHES, _COLUMN_INCHES = 0.62, 0.95
 
 @style.drawing()
 def heatmap(frame: Frame, subject: str) -> Figure:
-    """A cell for each pair of degrees: its MFU, or why it is a hole: the memory it needs, the rule it breaks.
+    """Heat map of the best layout's MFU: pipeline degree (x) by tensor degree (y); hatched cells say why no layout
+    exists.
 
     Args:
         frame: a row per cell with `tp`, `pp`, `mfu`, `peak_bytes`, `gap`, `reason`, `why`, `chosen`.
@@ -138,7 +139,8 @@ def heatmap(frame: Frame, subject: str) -> Figure:
 
 
 def heatmap_finding(frame: Frame) -> str:
-    """ "tp4 pp8 is best, 60.2 % MFU; 5 more come within 5 % of it, 11 do not fit, 8 break a rule"."""
+    """Title of the heat map: "tp4 pp8 is best, 60.2 % MFU; 5 more come within 5 % of it, 11 do not fit, 8 break a
+    rule"."""
     solved, searched = frame[frame["reason"] == ""], frame[frame["reason"] != "time"]
     of_those = f"Of {len(searched)} pairs searched " if len(searched) < len(frame) else ""
     if searched.empty:
@@ -159,17 +161,17 @@ _REASONS = {
     "limit": ("is beyond the limits of a search", "are beyond the limits of a search"),
     "time": ("was not searched", "were not searched"),
 }
-"""Why a pair has no layout: of one pair, and of several."""
+"""Reason why a pair of degrees has no layout → words for one pair, and for several."""
 
 
 def _hole_counts(frame: Frame) -> str:
-    """ "11 do not fit, 8 break a rule"."""
+    """Words on pairs of degrees without a layout, by reason: "11 do not fit and 8 break a rule"."""
     counts = {reason: int((frame["reason"] == reason).sum()) for reason in _REASONS}
     return sentence_list([f"{n} {_REASONS[reason][n > 1]}" for reason, n in counts.items() if n])
 
 
 def _with_signs(frame: Frame) -> tuple[Frame, list[str]]:
-    """The frame with what is written in holes (`sign`), and explanations of letters and signs in the cells.
+    """Frame with the text of cells without a layout (`sign`), and lines that explain letters and signs.
 
     Rules and limits that differ in their numbers alone have one letter.
     """
@@ -192,12 +194,13 @@ def _with_signs(frame: Frame) -> tuple[Frame, list[str]]:
 
 
 _MIN_GAIN = 5e-3
-"""Gain of another layout from which it is told."""
+"""Smallest relative gain by another layout that the title mentions."""
 
 
 @style.drawing()
 def tornado(frame: Frame, subject: str) -> Figure:
-    """Two bars for each quantity from the plan's step on; a diamond is the best_seconds plan then.
+    """Tornado chart: change of the step time by less and more of each quantity; a diamond marks the step if planned
+    anew.
 
     Args:
         frame: a row for each quantity and factor with `quantity`, `factor`, `held_seconds`, `held_fits`,
@@ -242,10 +245,11 @@ def tornado(frame: Frame, subject: str) -> Figure:
 
 
 def tornado_finding(frame: Frame) -> str:
-    """ "Compute efficiency moves the step most: 25 % less of it adds 29.1 %; ..."."""
+    """Title of the tornado chart: "Compute efficiency moves the step most: 25 % less of it adds 29.1 %; ..."."""
     base = float(frame["plan_seconds"].iloc[0])
 
     def effect(row: Frame, name: str, column: str) -> str:
+        """Words on the change of the step time in a row: "25 % less of it adds 29.1 %"."""
         factor, shift = float(row["factor"]), float(row[column]) / base - 1
         amount = f"{percent(abs(factor - 1), '.0%')} {'more' if factor > 1 else 'less'} {name}"
         return f"{amount} {'adds' if shift > 0 else 'saves'} {percent(abs(shift))}"
@@ -268,13 +272,13 @@ _DAY = 86400.0
 _INTERVALS, _DRAWN_ENDS = 81, 9
 """Intervals between checkpoints that are forecast, and those of them whose ends are drawn."""
 _INTERVAL_SPREAD = 30.0
-"""Ratio of the longest interval drawn to the best, and of the best to the shortest."""
+"""Ratio of the longest checkpoint interval drawn to the best, and of the best to the shortest."""
 _SIZE_FACTORS = [2.0**power for power in range(-4, 5)]
 
 
 @style.drawing()
 def forecast(frame: Frame, plan: Forecast, subject: str) -> Figure:
-    """Days until the end over the minutes between checkpoints, and goodput over GPUs.
+    """Two line plots: days until the job ends against minutes between checkpoints, and goodput against GPUs.
 
     Args:
         frame: as `forecast_frame` makes it.
@@ -307,8 +311,9 @@ def forecast(frame: Frame, plan: Forecast, subject: str) -> Figure:
 
 
 def forecast_frame(plan: Forecast, steps: Array | None = None) -> pd.DataFrame:
-    """A row per interval between checkpoints (`what` interval), and per number of GPUs (`what` gpus) at its best one:
-    `gpus`, `every`, `work_seconds`, `seconds`, `early_seconds`, `late_seconds`, `goodput`, `chosen`.
+    """Frame with a row per checkpoint interval (`what` is interval), and per number of GPUs at its best interval
+    (`what` is gpus): `gpus`, `every`, `work_seconds`, `seconds`, `early_seconds`, `late_seconds`, `goodput`,
+    `chosen`.
 
     Early and late are the 5th and the 95th percentile over failures and over `steps`, step seconds of equal
     probability; between a few intervals their ratio to the expected end is interpolated. Steps on other numbers of GPUs
@@ -342,7 +347,7 @@ def forecast_frame(plan: Forecast, steps: Array | None = None) -> pd.DataFrame:
 
 
 def _other_sizes(plan: Forecast) -> Iterator[Forecast]:
-    """Forecasts of the job on other numbers of GPUs, until one on which it never ends."""
+    """Forecasts of the job on 1/16 to 16 times its GPUs, up to the first number on which it never ends."""
     job = plan.job
     with suppress(InfeasibleError):
         for factor in _SIZE_FACTORS:

@@ -1,4 +1,5 @@
-"""Figures of recommenders: stages of a step, memory by tier, places of tables, scaling, the cache of a server."""
+"""Figures of recommenders: stages of a step, memory by tier, places of embedding tables, scaling, cache for
+serving."""
 
 from __future__ import annotations
 
@@ -30,14 +31,15 @@ _STAGE_COLOURS = {
 }
 _BAR = 0.78
 _MOST_GPUS = 32
-"""GPUs that have a bar each; of more those that stages wait for, and others in even steps."""
+"""Most GPUs with a bar each; of more, those that others wait for, and an even choice of the rest."""
 _MIN_NAMED_SHARE = 0.03
-"""Shortest stage that has its length above the bars, as a share of the step."""
+"""Shortest stage whose length is written above the bars, as a share of the step."""
 
 
 @style.drawing()
 def stages(frame: Frame, subject: str) -> Figure:
-    """A bar for each GPU along the step: dark where it is busy, pale where it waits for the stage to end.
+    """Timeline of a recommender's step: a row per GPU, dark while busy, pale while it waits for the stage (such as
+    the index exchange) to end.
 
     Args:
         frame: as `meshwright.records.shardings.stages_frame` has it.
@@ -77,7 +79,7 @@ def stages(frame: Frame, subject: str) -> Figure:
 
 
 def _stages_finding(frame: Frame, lengths: Frame, last: Frame) -> str:
-    """The longest stage of the step, and the GPU that costs it most waiting."""
+    """Title on stages: the longest stage of the step, and the GPU that others wait for most."""
     unit = time_unit(float(lengths.sum()))
     words = f"The {lengths.idxmax()} takes {percent(float(lengths.max() / lengths.sum()))} of the step"
     if last.empty:
@@ -106,7 +108,7 @@ _TIER_WORDS = {"device": "GPU", "host": "host"}
 
 @style.drawing()
 def tiers(frame: Frame, subject: str) -> Figure:
-    """A panel for each tier, a bar for each GPU or host.
+    """Stacked bars of memory by part, a bar for each GPU, and in a second panel for each host.
 
     Args:
         frame: as `meshwright.records.shardings.tiers_frame` has it.
@@ -127,7 +129,7 @@ def tiers(frame: Frame, subject: str) -> Figure:
 
 
 def _tiers_finding(panels: dict[str, Frame]) -> str:
-    """The fullest GPU, and the fullest host where tables lie there."""
+    """Title on memory: the fullest GPU, and the fullest host if tables lie in host memory."""
     sentences = []
     for place, bars in panels.items():
         parts = bars[[part for part in _PART_COLOURS if part in bars]]
@@ -146,16 +148,17 @@ _FORMS = {
     "node-row": (style.VERMILION, "rows over a node"),
     "copy": (style.PALE, "copy"),
 }
-"""Colour and words of each form of a shard."""
+"""Form of a shard (such as a slice of columns) → colour and words."""
 _MOST_TABLES = 40
-"""Tables that have a row each, the largest; of more only how many there are is told."""
+"""Most tables with a row each, largest first; further tables are only counted."""
 _MAX_GPU_TICKS = 32
 _HOST_HATCH = "/////"
 
 
 @style.drawing()
 def places(frame: Frame, subject: str) -> Figure:
-    """The largest tables on top, a cell for each GPU that has a shard; hatched where its rows are in host memory.
+    """Map of shards: embedding tables (rows, largest first) by GPUs (columns), coloured by form of the shard;
+    hatched: in host memory.
 
     Args:
         frame: as `meshwright.records.shardings.shards_frame` has it.
@@ -196,7 +199,7 @@ def places(frame: Frame, subject: str) -> Figure:
 
 
 def _places_finding(sized: Frame) -> str:
-    """The way to hold tables that has most bytes, and what of the rest is copied."""
+    """Title on placement: the two ways to hold tables with most bytes, and the rest."""
     groups = sized.groupby("held_as", sort=False)["bytes"].agg(["sum", "size"])
     groups = groups.sort_values("sum", ascending=False)
     words = [
@@ -211,7 +214,7 @@ def _places_finding(sized: Frame) -> str:
 
 @style.drawing()
 def sharding_scaling(frame: Frame, subject: str) -> Figure:
-    """Throughput of the best sharding at each number of GPUs; beside it the stages of its step.
+    """Line plot of the best shardings' throughput against the number of GPUs, and stacked bars of stages of a step.
 
     Args:
         frame: as `planner.recommender.search.sharding_scaling_frame` has it.
@@ -237,7 +240,7 @@ def sharding_scaling(frame: Frame, subject: str) -> Figure:
 
 
 def _sharding_scaling_finding(lines: dict[str, Frame]) -> str:
-    """Speed at the last point over that at the first, and which stage takes most there."""
+    """Title on scaling: throughput at the last point over the first, and the longest stage there."""
     line = next((line for line in lines.values() if len(line) > 1), next(iter(lines.values())))
     last = line.iloc[-1]
     share = percent(float(last[last["longest"]]) / float(last["step_seconds"]))
@@ -247,13 +250,13 @@ def _sharding_scaling_finding(lines: dict[str, Frame]) -> str:
 
 _CACHE_SIZES = 60
 _MIN_CACHE_SHARE = 1e-5
-"""Smallest cache that is drawn, as a share of the bytes of all tables."""
+"""Smallest cache drawn, as a share of the bytes of all tables."""
 _BATCH_COLOURS = (style.SKY, style.BLUE, style.GREEN, style.VERMILION)
 
 
 def cache_frame(plan: ServingPlan) -> pd.DataFrame:
-    """A row for each size and batch: `cache_bytes`, `hits`, `one_share_hits`, `batch`, `latency_seconds`, `chosen`,
-    `fits`."""
+    """Frame with a row for each size of the cache of embedding rows, and batch: `cache_bytes`, `hits`,
+    `one_share_hits`, `batch`, `latency_seconds`, `chosen`, `fits`."""
     question, tables = plan.question, plan.question.tables
     order, host, total = filling_order(tables), rows_on_host(question), tables.cached_whole_bytes
     sizes = np.geomspace(max(_MIN_CACHE_SHARE * total, float(tables.row_bytes.max())), total, _CACHE_SIZES)
@@ -272,7 +275,8 @@ def cache_frame(plan: ServingPlan) -> pd.DataFrame:
 
 @style.drawing()
 def cache(frame: Frame, plan: ServingPlan, subject: str) -> Figure:
-    """Two panels over the size of the cache: hits, with one share of all tables beside; latency, a line for each batch.
+    """Two line plots over the size of the cache of embedding rows (x): hit rate, beside that of one share of all
+    tables; latency, a line for each batch size.
 
     Args:
         frame: as `cache_frame` has it.
@@ -301,6 +305,7 @@ def cache(frame: Frame, plan: ServingPlan, subject: str) -> Figure:
 
 
 def _draw_latency(axes: Axes, frame: Frame) -> None:
+    """Draw latency of a batch against the size of the cache, a line for each of a few batch sizes."""
     batches = sorted(frame["batch"].unique(), reverse=True)
     curve_places = np.linspace(0, len(batches) - 1, min(len(batches), len(_BATCH_COLOURS))).astype(int)
     names = []
@@ -317,7 +322,7 @@ def _draw_latency(axes: Axes, frame: Frame) -> None:
 
 
 def _cache_finding(frame: Frame, plan: ServingPlan) -> str:
-    """Title: hits of the planned cache, and the cache that the next round hit rate needs."""
+    """Title on the cache: hit rate of the planned cache, and the cache that the next round hit rate needs."""
     words = f"A cache of {format_bytes(plan.cache_bytes)} serves {percent(plan.hits)} of accesses"
     share = next((share for share in (0.5, 0.8, 0.9, 0.95, 0.99) if share > plan.hits), None)
     if share is None:

@@ -1,4 +1,4 @@
-"""Style of pictures: palette, type, titles and other text that fits, axes and their ticks, saving by suffix."""
+"""Style of pictures: palette, fonts, titles and labels that fit, axes and ticks, saving by suffix."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Frame = Any
 """A pandas DataFrame or Series. Their stubs cannot follow indexing by name, so the columns are named in docstrings."""
 
 Look = dict[str, Any]
-"""Properties of drawn things, by the names that matplotlib has for them."""
+"""Matplotlib properties of drawn things, by name."""
 
 # Okabe & Ito (2008), distinguishable under the common colour-vision deficiencies.
 BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
@@ -36,10 +36,10 @@ VERMILION, PURPLE, YELLOW, INK = "#D55E00", "#CC79A7", "#F0E442", "#222222"
 BROWN, OLIVE, NAVY = "#7A4B12", "#8A8B00", "#2F3E75"  # for parts more than the palette has
 GREY, PALE, FAINT = "#8A8A8A", "#C9C9C9", "#E8E8E8"
 SOFT = "#5F5F5F"
-"""Grey that is still read with ease."""
+"""Grey of text of less weight."""
 
 SERIES_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BROWN)
-"""Colours of lines in their order."""
+"""Colours of a chart's lines, in order."""
 TIME_COLOURS = {
     "compute": BLUE,
     "recompute": SKY,
@@ -65,20 +65,20 @@ MEMORY_COLOURS = {
     "reserved": FAINT,
 }
 DARK = frozenset({BLUE, GREEN, VERMILION, BROWN, NAVY, GREY, INK})
-"""Colours on which text is white."""
+"""Background colours on which text is white."""
 DASHES: Any = (0, (5, 3))
-"""Line style of limits."""
+"""Line style of memory limits."""
 DOTS: Any = (0, (2, 2))
 """Line style of references."""
 MIDDLE: Look = {"ha": "center", "va": "center"}
-"""Alignment of text whose place is its middle."""
+"""Alignment of text that is centred on its place."""
 
 FORMATS = ("png", "svg", "pdf")
 _DOTS_PER_INCH = 160
 _TITLE_POINTS, _TEXT_POINTS = 12.0, 9.0
 POINTS_PER_INCH = 72.0
 _MARGIN_POINTS = 9.0
-"""Left and right of the title."""
+"""Points left and right of the title."""
 _STYLE: Look = {
     "font.family": "sans-serif",
     "font.size": _TEXT_POINTS,
@@ -97,7 +97,8 @@ _STYLE: Look = {
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """The style, for as long as a figure is being made or written; signs the font lacks become boxes, silently.
+    """Context or decorator in which figures are made and written in this style; characters missing from the font
+    become boxes without a warning.
 
     Also a decorator of functions that make a figure.
     """
@@ -107,7 +108,7 @@ def drawing() -> Iterator[None]:
 
 
 def new_figure(width_inches: float, height_inches: float, finding: str = "", subject: str = "") -> Figure:
-    """A figure that lays itself out, with its title; no pyplot, so nothing is global and nothing leaks."""
+    """Make an empty figure with a title, laid out automatically; without pyplot, so no global state."""
     figure = Figure(figsize=(width_inches, height_inches), layout="constrained")
     if finding:
         put_title(figure, finding, subject)
@@ -115,13 +116,13 @@ def new_figure(width_inches: float, height_inches: float, finding: str = "", sub
 
 
 def new_chart(width_inches: float, height_inches: float, finding: str, subject: str) -> tuple[Figure, Axes]:
-    """A figure of one chart, with its title."""
+    """Make a figure with one empty chart and a title; return both figure and axes."""
     figure = new_figure(width_inches, height_inches, finding, subject)
     return figure, figure.add_subplot()
 
 
 def put_title(figure: Figure, finding: str, subject: str) -> None:
-    """The finding in bold, the subject below it in grey, both from the left edge."""
+    """Write the finding in bold as a title, and the subject below it in grey, wrapped to the figure's width."""
     width, height = (POINTS_PER_INCH * inches for inches in figure.get_size_inches())
     room = width - 2 * _MARGIN_POINTS
     title = fit_lines(finding, room, size=_TITLE_POINTS, weight="bold")
@@ -138,22 +139,22 @@ def put_title(figure: Figure, finding: str, subject: str) -> None:
 
 
 def text_colour(background: str) -> str:
-    """Text colour: white on dark backgrounds, ink on light ones."""
+    """Text colour that is legible on a background: white on dark colours, else ink."""
     return "white" if background in DARK else INK
 
 
 def white_box(alpha: float = 0.75, pad: float = 1.0) -> Look:
-    """Box behind text that keeps it legible over lines."""
+    """Properties of a white box behind text that crosses lines."""
     return {"facecolor": "white", "alpha": alpha, "linewidth": 0, "pad": pad}
 
 
 def mark_plan(axes: Axes, x: Frame, y: Frame, colour: str = INK) -> None:
-    """Put the star of the plan at points of a chart."""
+    """Draw the star that marks the plan, at these points."""
     axes.scatter(x, y, s=150, marker="*", color=colour, zorder=5)
 
 
 def quiet_axis(axes: Axes, *, grid: str) -> None:
-    """Keep the grid lines of one axis only ("x", "y" or "both")."""
+    """Keep grid lines of one axis only ("x" or "y"), or of "both"."""
     axes.grid(False)
     axes.grid(True, axis=grid)  # type: ignore[arg-type]
 
@@ -161,19 +162,19 @@ def quiet_axis(axes: Axes, *, grid: str) -> None:
 def write_beside(
     axes: Axes, words: str, place: tuple[float, float], points: tuple[float, float], **look: Any
 ) -> None:
-    """Write words at an offset (points right, points up) from a place of the chart."""
+    """Write words at an offset in points (right, up) from a data point."""
     axes.annotate(words, place, xytext=points, textcoords="offset points", **look)
 
 
 def write_in_chart(axes: Axes, x: float, y: float, words: str, **look: Any) -> None:
-    """Write words at a place in shares of the chart; its upper half holds them from their top."""
+    """Write words at a place given in shares of the chart: top-aligned in its upper half, else bottom-aligned."""
     axes.text(x, y, words, transform=axes.transAxes, **{"va": "top" if y > 0.5 else "bottom"} | look)
 
 
 def name_in_corner(
     axes: Axes, names: Sequence[tuple[str, str]], x: float, top: float, *, step: float = 0.06
 ) -> None:
-    """Write a legend of coloured names, one below the other, at a place in shares of the chart."""
+    """Write a legend of coloured names, one below the other, at a place given in shares of the chart."""
     for row, (name, colour) in enumerate(names):
         side = "left" if x < 0.5 else "right"
         write_in_chart(axes, x, top - step * row, name, color=colour, ha=side, va="top", weight="bold")
@@ -182,13 +183,13 @@ def name_in_corner(
 def draw_curve(
     axes: Axes, x: Frame, y: Frame, colour: str, mark: str, is_open: Frame, size: float = 5
 ) -> None:
-    """A line with a mark at each point; hollow where no proof was found."""
+    """Draw a line with a mark at each point; marks are hollow where `is_open`: optimality is not proven."""
     axes.plot(x, y, color=colour, marker=mark, linewidth=1.8, markersize=size)
     axes.plot(x[is_open], y[is_open], mark, color=colour, markersize=size, markerfacecolor="white")
 
 
 def check_suffix(path: Path) -> str:
-    """The format a file's suffix asks for. Raises InputError: one that cannot be drawn."""
+    """Picture format of a file's suffix. Raises InputError for a suffix that is not png, svg or pdf."""
     suffix = path.suffix.removeprefix(".").lower()
     if suffix not in FORMATS:
         suffixes = sentence_list([f"`.{name}`" for name in FORMATS])
@@ -197,7 +198,7 @@ def check_suffix(path: Path) -> str:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write PNG, SVG or PDF, by suffix, whole or not at all.
+    """Write a figure as PNG, SVG or PDF, by the path's suffix; an incomplete file is never left.
 
     Raises:
         InputError: another suffix.
@@ -210,18 +211,18 @@ def save(figure: Figure, path: Path) -> None:
 
 @drawing()
 def write(figure: Figure, stream: IO[bytes], suffix: str, dots_per_inch: float) -> None:
-    """Write PNG, SVG or PDF, in the style the figure was made in."""
+    """Write a figure to a stream as PNG, SVG or PDF, in the style of pictures."""
     figure.savefig(stream, format=suffix, dpi=dots_per_inch, facecolor="white")
 
 
 _DEGREE_OR_MICROBATCH = re.compile(r"(tp|pp|vpp|cp|dp|ep|etp|mbs)\d+$")
 _MAX_RECOMPUTE_CHARACTERS = 20
 _MAX_CHARACTERS = 400
-"""Characters: more of a name or of a path tells nothing more."""
+"""Most characters of a text in a picture."""
 
 
 def fit_lines(text: str, width_points: float, *, size: float, weight: str = "normal") -> list[str]:
-    """Lines no wider than that, by the mean width of the text's own letters; no number parts from its unit."""
+    """Break text into lines no wider than `width_points`, estimated by the mean width of its letters."""
     printed = printable(text, _MAX_CHARACTERS)
     width = text_points(printed, size, weight)
     if width <= width_points:
@@ -230,32 +231,32 @@ def fit_lines(text: str, width_points: float, *, size: float, weight: str = "nor
 
 
 def text_points(text: str, size: float, weight: str = "normal") -> float:
-    """Width of a text on one line, points."""
+    """Width of a text on one line, in points."""
     font = FontProperties(family="sans-serif", size=size, weight=weight)
     width, _, _ = TextToPath().get_text_width_height_descent(text, font, ismath=False) if text else (0.0,) * 3
     return float(width)
 
 
 def brief_layout(layout: str, columns: int = 26) -> str:
-    """The degrees of a layout and its microbatch, on lines that end at spaces."""
+    """Degrees and microbatch size of a layout, broken into lines of `columns` characters."""
     words = [word for word in printable(layout).split() if _DEGREE_OR_MICROBATCH.match(word)]
     return "\n".join(lines_of(" ".join(words), columns))
 
 
 def recompute_of(layout: str) -> str:
-    """ "recompute=full" as the layout has it, "recompute in part" where it is longer, nothing where there is none."""
+    """Recompute policy of a layout: "recompute=full", "recompute in part" if too long to write, empty if none."""
     words = [word for word in layout.split() if word.startswith("recompute=")]
     return "".join(word if len(word) <= _MAX_RECOMPUTE_CHARACTERS else "recompute in part" for word in words)
 
 
 def short_layout(layout: str, columns: int = 26) -> str:
-    """A layout as a label: without the placement of layers, on lines that end at spaces or after commas."""
+    """Layout as a label, without the placement of blocks, broken into lines of `columns` characters."""
     words = [word for word in printable(layout).split() if not word.startswith("layers=")]
     return "\n".join(lines_of(" ".join(words), columns))
 
 
 def unproven(frame: Frame) -> str:
-    """ "; hollow: 3 points not proven the best"; empty where all are."""
+    """Words on points without proof: "; hollow: 3 points not proven the best"; empty if all are proven."""
     open_ones = int((frame["gap"] > 0).sum())
     return f"; hollow: {counted(open_ones, 'point')} not proven the best" if open_ones else ""
 
@@ -265,21 +266,21 @@ _DENSITIES = (
     (30.0, (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)),
     (300.0, (1.0, 2.0, 5.0)),
 )
-"""Largest ratio of an axis' ends → ticks of a decade; one of a decade beyond."""
+"""Largest ratio of an axis's ends → ticks in a decade."""
 _LOG_RATIO = 8.0
-"""Ratio of the ends of an axis from which it is drawn in even ratios."""
+"""Ratio of largest to smallest value above which an axis is logarithmic."""
 _SCALES = (("trillion ", 1e12), ("billion ", 1e9), ("million ", 1e6), ("thousand ", 1e3))
 _TICK_DISTANCE = 0.055
-"""Minimum distance of two ticks at numbers of GPUs, as a share of the axis."""
+"""Smallest distance of two ticks at numbers of GPUs, as a share of the axis."""
 
 
 def tick_text(value: float, _position: int | None = None) -> str:
-    """A tick: 64, 1,024, 0.5."""
+    """Text of a tick: 64, 1,024, 0.5."""
     return grouped(round(value)) if abs(value) >= 1 and math.isclose(value, round(value)) else f"{value:g}"
 
 
 def name_axes(axes: Axes, x: str = "", y: str = "", *, grid: str = "both", linear: str = "") -> None:
-    """Names of both axes, grid lines of one axis or of both, and round ticks on the `linear` axes ("x", "y", "xy")."""
+    """Label both axes, set grid lines, and put round ticks on the `linear` axes ("x", "y" or "xy")."""
     axes.set(xlabel=x, ylabel=y)
     quiet_axis(axes, grid=grid)
     for along in linear:
@@ -287,14 +288,15 @@ def name_axes(axes: Axes, x: str = "", y: str = "", *, grid: str = "both", linea
 
 
 def linear_ticks(axes: Axes, along: str) -> None:
-    """A few round numbers on an axis."""
+    """Put at most eight round ticks on a linear axis."""
     axis: Axis = getattr(axes, f"{along}axis")
     axis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(FuncFormatter(tick_text))
 
 
 def log_ticks(axis: Axis, low: float, high: float) -> None:
-    """Round numbers of each decade, more where there are few decades between the ends. The scale is set already."""
+    """Put round ticks on a logarithmic axis between `low` and `high`, more per decade if it has few decades. The
+    scale is set already."""
     steps = next((steps for ratio, steps in _DENSITIES if high < ratio * low), (1.0,))
     axis.set_major_locator(LogLocator(subs=steps))
     axis.set_major_formatter(FuncFormatter(tick_text))
@@ -302,7 +304,8 @@ def log_ticks(axis: Axis, low: float, high: float) -> None:
 
 
 def scaled_ticks(axes: Axes, along: str, values: Frame) -> None:
-    """Ticks of an axis in even steps, or in even ratios where the least and the largest value are far apart."""
+    """Put ticks on an axis for these values; it becomes logarithmic if the largest exceeds eight times the
+    smallest."""
     low, high = float(values.min()), float(values.max())
     if 0 < _LOG_RATIO * low < high:
         getattr(axes, f"set_{along}scale")("log", base=10)
@@ -314,7 +317,8 @@ def scaled_ticks(axes: Axes, along: str, values: Frame) -> None:
 def gpu_ticks(
     axes: Axes, counts: Sequence[int], *, along: str = "x", distance: float = _TICK_DISTANCE
 ) -> list[int]:
-    """Make an axis logarithmic, with ticks at the ends and at as many of these counts as fit, and return the ticks."""
+    """Make an axis of numbers of GPUs logarithmic, with ticks at the ends and at as many of `counts` as fit; return
+    the ticks."""
     axis: Axis = getattr(axes, f"{along}axis")
     getattr(axes, f"set_{along}scale")("log", base=2)
     first, *later_counts = sorted(set(counts))
@@ -330,5 +334,5 @@ def gpu_ticks(
 
 
 def count_unit(largest: float) -> tuple[str, float]:
-    """Prefix word of a unit and its factor, so that ticks up to `largest` are short: ("million ", 1e6)."""
+    """Unit word and factor that keep numbers up to `largest` short: ("million ", 1e6)."""
     return next((unit for unit in _SCALES if largest >= 2 * unit[1]), ("", 1.0))

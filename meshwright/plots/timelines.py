@@ -1,4 +1,4 @@
-"""Figures of a step over time: a Gantt chart with a row for each pipeline rank, and measured passes above planned ones.
+"""Figures of a step over time: a row for each pipeline rank, and measured passes above planned ones.
 
 Below a rank lie lanes of its moves to and from host memory. On a cluster of several pools each rank has the name of its
 pool.
@@ -24,11 +24,11 @@ from meshwright.plots.style import Frame
 from meshwright.render.words import percent, time_unit
 
 _LANE_HEIGHT = 0.62
-"""Height of a lane in rows."""
+"""Height of a lane of moves, in rows."""
 _MOVE_HEIGHT = 0.8
-"""Height of a move, as a share of its lane."""
+"""Height of a move's bar, as a share of its lane."""
 _MAX_NAMED_RANKS = 8
-"""Ranks up to which every lane has its name."""
+"""Most ranks with names at their lanes."""
 _MANY_BARS = 2000
 """Number of bars above which SVG and PDF hold them as pixels."""
 _MOVES = {
@@ -39,19 +39,19 @@ _MOVES = {
     "add": ("gradients added up", style.GREY),
     "update": ("update on the CPU", style.BROWN),
 }
-"""Name and colour of each kind of move."""
+"""Kind of move between device, host and drive → name and colour."""
 _START_ACTIONS, _STEADY_ACTIONS = 20, 12
 """Actions of the first rank that a detail shows: few enough to read their numbers."""
 _HARDLY_SEEN = 0.03
-"""Share of a step below which what follows the passes is enlarged."""
+"""Share of the step below which work after the passes gets an enlarged view."""
 _WIDTH_INCHES = 12.0
 _SHARES = (0.58, 0.42)
-"""Shares of the width: the start, which also holds the warm-up, and the steady state."""
+"""Shares of the width for the views of the start (with warm-up) and of the steady state."""
 _MARGIN_INCHES = 0.7
 _PASS_BAR = 0.82
-"""Height of a bar in rows."""
+"""Height of a pass's bar, in rows."""
 _LIGHTEST = 0.62
-"""Share of white in the colour of the last chunk."""
+"""Share of white in the colour of a rank's last chunk."""
 _NUMBER_POINTS = 7.0
 _PASSES = {
     "F": ("forward", style.BLUE),
@@ -59,20 +59,20 @@ _PASSES = {
     "I": ("backward to the input", style.PURPLE),
     "W": ("backward to the weights", style.ORANGE),
 }
-"""Name and colour of each kind of pass."""
+"""Kind of pass → name and colour."""
 _ONCE = {
     "sync": ("dp comm", style.VERMILION),
     "offload": ("waits for the host", style.NAVY),
     "optimizer": ("optimizer", style.INK),
     "overhead": ("host", style.PALE),
 }
-"""Name and colour of each kind of work after the passes."""
+"""Kind of work after the passes, done once a step → name and colour."""
 _ACTIONS = _PASSES | _ONCE
 _MAX_NUMBERED_RANKS = 20
 
 
 class TimeSpan(NamedTuple):
-    """A piece of the step; seconds."""
+    """Named part of a step, from `start` to `end` in seconds."""
 
     name: str
     start: float
@@ -81,7 +81,8 @@ class TimeSpan(NamedTuple):
 
 @style.drawing()
 def timeline(frame: Frame, ranks: int, subject: str, *, pools: Sequence[PoolSpan] = ()) -> Figure:
-    """Forwards and backwards on every pipeline rank; chunks of one rank are lighter shades.
+    """Gantt chart of a step: a row per pipeline rank, bars for forward and backward passes; later chunks (model
+    pieces on a rank) are lighter.
 
     Args:
         frame: a row per action with `rank`, `kind` (F, B, or its halves I and W; after them sync, offload, optimizer
@@ -140,7 +141,8 @@ def timeline(frame: Frame, ranks: int, subject: str, *, pools: Sequence[PoolSpan
 
 
 def _detail_windows(frame: Frame, step: TimeSpan) -> list[TimeSpan]:
-    """The start until every rank has gone backward once, and some actions in the middle; none of a short step.
+    """Parts of a step to enlarge: the start (until every rank went backward once) and some actions of the steady
+    state; empty for a short step.
 
     Of a single rank, which never waits, the end of the step where what follows the passes is hardly seen.
     """
@@ -167,16 +169,17 @@ def _detail_windows(frame: Frame, step: TimeSpan) -> list[TimeSpan]:
 
 
 def _passes_of(frame: Frame) -> Frame:
+    """Rows of forward and backward passes, without other work."""
     return frame[frame["kind"].isin(list(_PASSES))]
 
 
 def _row_of(ranks: Frame, lanes: int) -> Frame:
-    """Vertical middle of each rank's row, downwards; a rank without lanes is one row high."""
+    """Vertical middle of each rank's row, in rows counted downwards; lanes of moves make rows higher."""
     return (1 + _LANE_HEIGHT * lanes) * ranks.to_numpy(float)
 
 
 def _name_rows(axes: Axes, ranks: int, lanes: Sequence[str]) -> None:
-    """Limits and ticks of a chart: numbers of ranks, and names of lanes where there is room."""
+    """Set limits and ticks of rows: numbers of ranks, and names of lanes if there is room."""
     height = 1 + _LANE_HEIGHT * len(lanes)
     axes.set_ylim(ranks * height - 0.4, -0.6)
     tick_ranks = range(0, ranks, -(-ranks // _MAX_NUMBERED_RANKS))
@@ -189,7 +192,7 @@ def _name_rows(axes: Axes, ranks: int, lanes: Sequence[str]) -> None:
 
 
 def _mark_pools(axes: Axes, spans: Sequence[PoolSpan], *, has_names: bool) -> None:
-    """Ranks downwards: names of pools right of the chart, a line between them."""
+    """Write the names of GPU pools right of their ranks, with lines between pools."""
     look: style.Look = {"rotation": 270, "va": "center", "color": style.SOFT, "weight": "bold"}
     for span in spans:
         middle = (span.first + span.last) / 2
@@ -202,7 +205,8 @@ def _mark_pools(axes: Axes, spans: Sequence[PoolSpan], *, has_names: bool) -> No
 def _draw_passes(
     axes: Axes, frame: Frame, span: TimeSpan, unit: tuple[str, float], lanes: int, share: float
 ) -> bool:
-    """Bars in that unit, the microbatch in those wide enough; says whether in most.
+    """Draw bars of passes within `span`, with microbatch numbers in bars wide enough; return whether most bars have
+    numbers.
 
     `share`: of the figure's width that the chart has; 0: no numbers.
     """
@@ -242,7 +246,8 @@ def _draw_bars(
     scale: float,
     edge: float,
 ) -> None:
-    """A bar for each row, cut at the ends of a span; `scale` seconds are a unit of the axis; `edge` points, white."""
+    """Draw a white-edged bar for each row, cut at the ends of `span`; `scale` is the seconds in a unit of the axis,
+    `edge` the edge's width in points."""
     left = np.clip(frame["start_seconds"].to_numpy(), span.start, span.end) / scale
     right = np.clip(frame["end_seconds"].to_numpy(), span.start, span.end) / scale
     seen = right > left
@@ -255,14 +260,14 @@ def _draw_bars(
 
 
 def _pass_colour(kind: str, chunk: int, chunks: int) -> tuple[float, float, float]:
-    """The colour of the kind; later chunks nearer to white."""
+    """RGB colour of an action by kind, lighter for later chunks."""
     white_share = _LIGHTEST * max(chunk, 0) / max(1, chunks - 1)
     red, green, blue = (part + (1 - part) * white_share for part in to_rgb(_ACTIONS[kind][1]))
     return red, green, blue
 
 
 def _pass_legend(figure: Figure, frame: Frame, ranks: int, patches: Sequence[Patch] = ()) -> None:
-    """Legend of passes by chunk, work after them, idle time and moves."""
+    """Draw the legend: passes by chunk, work after the passes, idle time, and moves (`patches`)."""
     kinds, chunks = set(frame["kind"]), int(frame["chunk"].max()) + 1
     named_chunks = range(chunks) if chunks <= 4 else (0, chunks - 1)
     passes = [kind for kind in _PASSES if kind in kinds]
@@ -278,7 +283,8 @@ def _pass_legend(figure: Figure, frame: Frame, ranks: int, patches: Sequence[Pat
 
 
 def _timeline_finding(frame: Frame, ranks: int, step_seconds: float) -> str:
-    """How long ranks wait for one another; of a single one, what its step consists of."""
+    """Title of the timeline: share of time that pipeline ranks are idle; for a single rank, shares of forward and
+    backward."""
     passes = _passes_of(frame)
     seconds = passes["end_seconds"] - passes["start_seconds"]
     if ranks == 1:
@@ -291,19 +297,19 @@ def _timeline_finding(frame: Frame, ranks: int, step_seconds: float) -> str:
 
 
 def _busiest_lane(moves: Frame, step_seconds: float) -> str:
-    """Sentence part: the busiest lane, and its share of the step."""
+    """Words on the busiest lane of moves, and its share of the step."""
     busy = (moves["end_seconds"] - moves["start_seconds"]).groupby([moves["rank"], moves["lane"]]).sum()
     (_, lane), seconds = busy.idxmax(), float(busy.max())
     return f"the {lane} is busy for {percent(seconds / step_seconds)}"
 
 
 _NEGLIGIBLE_DELAY = 0.02
-"""Share by which passes of a stage may take longer than planned without a word."""
+"""Smallest relative delay of a pipeline rank's passes that the title mentions."""
 
 
 @style.drawing()
 def timelines(measured: Frame, planned: Frame, ranks: int, subject: str) -> Figure:
-    """Measured passes above planned passes, for every rank of the pipeline.
+    """Two Gantt charts, measured passes above planned ones, a row per pipeline rank.
 
     Args:
         measured: a row per pass with `rank` (its place in the pipeline), `kind`, `chunk`, `microbatch`,
@@ -333,7 +339,7 @@ def timelines(measured: Frame, planned: Frame, ranks: int, subject: str) -> Figu
 
 
 def _timelines_finding(measured: Frame, planned: Frame, ranks: int) -> str:
-    """Title: measured and planned seconds of all passes, and the rank that computes longest beside its plan."""
+    """Title on passes: measured and planned seconds, and the rank that computes longest beside its plan."""
     busy, spans = [], []
     for frame in (measured, planned):
         passes = _passes_of(frame)

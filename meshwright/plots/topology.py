@@ -1,4 +1,4 @@
-"""Figure of a cluster's links by level: the GPUs and switches they join, their bandwidth, their share of the step."""
+"""Figure of a cluster's network levels: GPUs and switches, bandwidths, and how busy a plan keeps the links."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ _WIDTH, _TREE, _TITLE = 11.4, 6.0, 0.75
 _ROW, _LOW = 0.86, 0.42
 """Inches between rows, and below the lowest."""
 _FULL = 2.3
-"""Inches of a bar that is full."""
+"""Inches of a bar that is fully busy."""
 _MAX_GPUS, _MAX_MEMBERS, _LEAVES = 8, 4, 16
 """GPUs of one domain, other members of one, and GPUs in all that are drawn one by one."""
 
 
 @dataclass(slots=True)
 class _Tree:
-    """Places of GPUs and switches of a cluster, inches."""
+    """Places of a cluster's GPUs and switches in the picture, in inches."""
 
     cluster: ClusterSpec
     levels: Sequence[Level]
     y: list[float] = field(default_factory=list)
-    """Height of the switches of each level."""
+    """Height of each level's switches."""
     gpu_y: float = 0.0
     gpu_x: dict[int, float] = field(default_factory=dict)
     spans: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
-    """(level, domain) → left and right end."""
+    """Level and domain (GPUs that one switch of the level joins) → left and right end of its switch."""
     omissions: list[tuple[int, float, int]] = field(default_factory=list)
-    """Members left out: level, x, how many."""
+    """Members of domains not drawn: level, x, count."""
     right: float = 0.0
     side: float = 0.2
     """Side of a GPU's square."""
 
     def size(self, at: int) -> int:
-        """GPUs of one domain of a level; below the first, one."""
+        """GPUs of one domain of level `at`; 1 for the GPU itself (-1)."""
         return 1 if at < 0 else min(self.levels[at].gpus or self.cluster.num_gpus, self.cluster.num_gpus)
 
     def members_drawn(self) -> list[int]:
-        """Members of each level's domains that are drawn: all where there is room, else the first and how many more."""
+        """Members drawn in each level's domains: all if there is room, else the first few."""
         count = len(self.levels)
         sizes = [1] * count
         for at in dict.fromkeys([0, count - 1, *range(1, count - 1)]):  # GPUs first, then the widest level
@@ -63,7 +63,8 @@ class _Tree:
         return sizes
 
     def place(self) -> None:
-        """GPUs from the left, a gap wider for every level between them, scaled to the width of the tree.
+        """Compute all places: GPUs from the left, with wider gaps between domains of higher levels, scaled to the
+        tree's width.
 
         Levels of the first medium lie below the GPUs where another follows inside the node.
         """
@@ -80,7 +81,7 @@ class _Tree:
         self.omissions = [(at, shift + x * scale, count) for at, x, count in self.omissions]
 
     def _place_domain(self, sizes: list[int], at: int, first: int) -> None:
-        """One domain of a level, whose first GPU is `first`."""
+        """Place one domain of level `at` with its members; `first` is the index of its first GPU."""
         if at < 0:
             self.gpu_x[first] = self.right
             self.right += 0.3
@@ -96,7 +97,7 @@ class _Tree:
         self.spans[at, first // self.size(at)] = (begin - 0.15, self.right - 0.15)
 
     def vertex(self, graph: networkx.Graph[str], vertex: str, top: float) -> tuple[float, float]:
-        """Place of a GPU, a switch or an adapter; of a level that is not drawn at the height `top`."""
+        """Place of a GPU, switch or adapter of the link graph; vertices of levels not drawn lie at height `top`."""
         data = graph.nodes[vertex]
         if data["kind"] == "gpu":
             return self.gpu_x[data["index"]], self.gpu_y
@@ -112,7 +113,8 @@ class _Tree:
 def topology(
     cluster: ClusterSpec, finding: str, subject: str, use: Sequence[LinkUse] | None = None
 ) -> Figure:
-    """A tree from the GPUs up; beside each level its links and, with a plan, the share of the step they are busy."""
+    """Tree of a cluster from GPUs up to the widest network; beside each level its links and, with a plan, how busy
+    they are."""
     levels = used_levels(cluster)
     tree = _Tree(cluster, levels)
     tree.place()
@@ -130,7 +132,7 @@ def topology(
 
 
 def _draw_tree(axes: Axes, tree: _Tree, colours: list[str], ink: str | None) -> None:
-    """Links, switches, adapters and GPUs; `ink`: of the names of switches, None: whichever stands out."""
+    """Draw links, switches, adapters and GPUs; `ink` colours the names of switches, None picks a legible colour."""
     levels, spans = tree.levels, tree.spans
     graph = link_graph(tree.cluster, sorted(tree.gpu_x))
     node = sum(not level.network for level in levels) - 1
@@ -177,11 +179,13 @@ def _draw_tree(axes: Axes, tree: _Tree, colours: list[str], ink: str | None) -> 
 
 
 def _rounded_box(x: float, y: float, width: float, height: float, radius: float) -> FancyBboxPatch:
+    """Rectangle with rounded corners."""
     return FancyBboxPatch((x, y), width, height, boxstyle=f"round,pad=0,rounding_size={radius}")
 
 
 def _describe(axes: Axes, tree: _Tree, at: int, use: Sequence[LinkUse] | None) -> None:
-    """Write the name and links of a level beside it, and for a plan a bar of the share of the step they are busy."""
+    """Write a level's name and links beside it; with a plan, draw bars of the share of the step that they are
+    busy."""
     level, x = tree.levels[at], _TREE + 0.25
     size, inner = tree.size(at), tree.size(at - 1)
     y = tree.y[at] + (0.2 if use is not None else 0.09)
@@ -207,12 +211,12 @@ def _describe(axes: Axes, tree: _Tree, at: int, use: Sequence[LinkUse] | None) -
 
 
 def _text_inches(name: str) -> float:
-    """Inches of a name in bold."""
+    """Width of a name in bold, in inches."""
     return style.text_points(name, 9, "bold") / style.POINTS_PER_INCH
 
 
 def _colour(use: Sequence[LinkUse] | None) -> str:
-    """Grey, and with a plan the colour of the axis that uses the links of a level most."""
+    """Colour of a level: grey without a plan or traffic, else the colour of the axis that uses its links most."""
     if not use:
         return style.SOFT if use is None else style.PALE
     return style.TIME_COLOURS[f"{max(use, key=lambda link: link.share).axis}_comm"]
