@@ -1,4 +1,4 @@
-"""The mesh of ranks in the order of the layout, and the part of a distributed tensor on one rank.
+"""Meshes of ranks in the order of the layout, and the part of a distributed tensor on one rank.
 
 Tensor ranks are neighbours, the rest is as `order` says. Ranks have a place in the work, (pp, dp, cp, tp), and one
 among those that hold the same parameters: all of dp × cp, counted in order of rank and cut into runs of `shard` ranks,
@@ -31,9 +31,9 @@ from cost_models.axes.layout import Layout
 from executor.clock import making_group
 
 AXES = ("pp", "dp", "cp", "tp")
-"""Axes of the work."""
+"""Axes along which ranks share the work of a step."""
 MESH_AXES = ("pp", "copy", "shard", "tp")
-"""Axes of the parameters: `shard` is what ZeRO shards over, `copy` the groups that hold the same."""
+"""Axes along which parameters are placed: ZeRO shards over `shard`; ranks along `copy` hold the same shard."""
 
 with_values = _disable_current_modes()
 """Decorator of functions that read numbers out of tensors, which fake tensors lack (`executor.emulate.stand_ins`)."""
@@ -41,7 +41,7 @@ with_values = _disable_current_modes()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Coordinates of a rank along the axes of the layout."""
+    """Coordinates of a rank along the axes of the layout: pipeline, data, context, tensor."""
 
     pp: int
     dp: int
@@ -51,7 +51,7 @@ class Place:
 
 @with_values
 def rank_places(layout: Layout) -> Tensor:
-    """(pp, dp, cp, tp) the global rank of every place in the work."""
+    """Global rank of every place in the work of a step, (pp, dp, cp, tp)."""
     outside_in = layout.order.split("-")[::-1]
     degrees = [getattr(layout, axis) for axis in outside_in]
     ranks = torch.arange(layout.num_gpus, device="cpu").reshape(degrees)
@@ -60,26 +60,26 @@ def rank_places(layout: Layout) -> Tensor:
 
 @with_values
 def parameter_places(layout: Layout) -> Tensor:
-    """(pp, copies, shard, tp) the global rank of every place among the parameters."""
+    """Global rank of every place among the parameters, (pp, copies, shard, tp)."""
     replicas = rank_places(layout).flatten(1, 2).sort(dim=1).values
     return torch.unflatten(replicas, 1, (-1, layout.shard_group)).contiguous()
 
 
 @with_values
 def place_of(layout: Layout, rank: int) -> Place:
-    """Coordinates of a global rank on every axis of the layout."""
+    """Coordinates of a global rank along the axes of the layout."""
     coordinates = (rank_places(layout) == rank).nonzero()[0].tolist()
     return Place(**dict(zip(AXES, coordinates, strict=True)))
 
 
 def pipeline_rank(layout: Layout, rank: int) -> int:
-    """The pipeline rank that a global rank belongs to."""
+    """Pipeline rank of a global rank."""
     return layout.place_along("pp", rank)
 
 
 @with_values
 def make_groups(groups: Tensor, description: str | None = None) -> dist.ProcessGroup:
-    """Create this rank's group among (G, n) disjoint groups of ranks; a rank in none gets a group of its own.
+    """Make process groups of disjoint sets of ranks, (G, n), and return this rank's; a rank in none gets its own.
 
     Every rank of the job must call it, in the same order. NCCL makes all of them in one split of the group of all
     ranks; elsewhere a rank makes its own, with whom only the members of that one speak. So a rank's calls, and what it
@@ -102,7 +102,7 @@ def make_groups(groups: Tensor, description: str | None = None) -> dist.ProcessG
 
 
 def _mesh_of(places: Tensor, device_type: str, axes: tuple[str, ...]) -> DeviceMesh:
-    """A mesh of the ranks at these places, with a group along each axis."""
+    """Mesh of the ranks at these places, with a process group along each axis."""
     along = [places.movedim(at, -1).reshape(-1, places.shape[at]) for at in range(places.dim())]
     groups = [make_groups(one) for one in along]
     return DeviceMesh.from_group(groups, device_type, places, mesh_dim_names=axes)
@@ -110,13 +110,13 @@ def _mesh_of(places: Tensor, device_type: str, axes: tuple[str, ...]) -> DeviceM
 
 @with_values
 def make_mesh(layout: Layout, device_type: str) -> DeviceMesh:
-    """A (pp, copy, shard, tp) mesh over all ranks of the default process group."""
+    """Mesh (pp, copy, shard, tp) of all ranks of the default process group."""
     return _mesh_of(parameter_places(layout), device_type, MESH_AXES)
 
 
 @with_values
 def make_context_group(layout: Layout) -> dist.ProcessGroup | None:
-    """The ranks that share this rank's sequences, in the order of their places; None where it has them whole.
+    """Ranks that share this rank's sequences, in the order of their parts; None without context parallelism.
 
     Every rank of the job must call it.
     """
@@ -127,7 +127,8 @@ def make_context_group(layout: Layout) -> dist.ProcessGroup | None:
 
 @with_values
 def make_group_over(layout: Layout, axes: Sequence[str]) -> dist.ProcessGroup | None:
-    """The ranks whose places among the parameters (`MESH_AXES`) differ in these axes alone; None where one rank is all.
+    """Ranks whose places among the parameters differ from this rank's only along these `MESH_AXES`; None if it is
+    alone.
 
     Every rank of the job must call it. Waiting for them counts as data-parallel (`executor.timing`).
     """
@@ -140,7 +141,7 @@ def make_group_over(layout: Layout, axes: Sequence[str]) -> dist.ProcessGroup | 
 
 @with_values
 def group_beside(mesh: DeviceMesh, axis: str) -> dist.ProcessGroup:
-    """Create another group of replicas along an axis of a mesh, whose collectives run beside the mesh's own.
+    """Make a second group of ranks along an axis of a mesh, whose collectives run beside the mesh's own.
 
     Every rank of the job must call it. Waiting for them counts as data-parallel, too.
     """
@@ -150,12 +151,14 @@ def group_beside(mesh: DeviceMesh, axis: str) -> dist.ProcessGroup:
 
 
 EXPERT_AXES = ("pp", "copy", "shard", "ep", "etp")
-"""Axes of the experts' parameters: `copy` times `shard` ranks hold the same experts, ZeRO shards over the second."""
+"""Axes along which experts' parameters are placed: `copy` times `shard` ranks hold the same experts, ZeRO shards over
+`shard`.
+"""
 
 
 @with_values
 def make_expert_mesh(layout: Layout, device_type: str) -> DeviceMesh:
-    """A (pp, copy, shard, ep, etp) mesh over the same ranks: those of a stage, in their order, dealt to the experts.
+    """Mesh (pp, copy, shard, ep, etp) of all ranks: the ranks of each pipeline stage, in order, divided over experts.
 
     etp neighbours share an expert, ep groups exchange tokens (`cost_models.communication.topology`).
     """
@@ -166,17 +169,19 @@ def make_expert_mesh(layout: Layout, device_type: str) -> DeviceMesh:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """A `DTensor`'s local shard; any other tensor itself."""
+    """Local shard of a `DTensor`, as a new tensor; any other tensor itself."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def held(parameter: Tensor) -> Tensor:
-    """Local shard that a parameter holds. `local` returns another tensor; this one may be given memory."""
+    """Local shard that a `DTensor` stores, to which memory may be given; any other tensor itself. `local` returns
+    another tensor; this one may be given memory.
+    """
     return parameter._local_tensor if isinstance(parameter, DTensor) else parameter
 
 
 def as_part(shard: Tensor, of: Tensor) -> Tensor:
-    """A local tensor as the local shard of a `DTensor` like another; where that is none, itself."""
+    """A local tensor as the shard of a `DTensor` like `of`; the tensor itself if `of` is none."""
     if not isinstance(of, DTensor):
         return shard
     mesh, shape = of.device_mesh, of.shape
@@ -184,14 +189,15 @@ def as_part(shard: Tensor, of: Tensor) -> Tensor:
 
 
 def has_other_tensors(kinds: Iterable[type]) -> bool:
-    """Whether some of these types wrap other tensors: shards, or fp8 values with their scales."""
+    """Whether any of these types wraps other tensors: `DTensor`s, or fp8 values with their scales."""
     wrappers = filter(is_traceable_wrapper_subclass_type, kinds)
     return any(not issubclass(kind, AsyncCollectiveTensor) for kind in wrappers)
 
 
 class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Dispatch mode that sees operators on plain tensors, not those on shards or on fp8 values with their scales: these
-    call operators on what is inside, which come here."""
+    """Dispatch mode that sees operators on plain tensors. Operators on `DTensor`s or on fp8 values with scales call
+    others on the tensors inside, which it sees.
+    """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if has_other_tensors(types):
@@ -199,12 +205,12 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.saw(func, func(*args, **(kwargs or {})))
 
     def saw(self, operator: Any, result: Any) -> Any:
-        """Return the result of an operator."""
+        """Handle an operator and its result, which is returned or replaced."""
         raise NotImplementedError
 
 
 def settle_gradient(parameter: nn.Parameter) -> None:
-    """Redistribute a gradient to its parameter's placement: sums still pending over ranks are added up."""
+    """Redistribute a parameter's gradient to the parameter's placement, which sums what is pending over ranks."""
     gradient = parameter.grad
     if not isinstance(parameter, DTensor) or not isinstance(gradient, DTensor):
         return
@@ -214,7 +220,7 @@ def settle_gradient(parameter: nn.Parameter) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ways:
-    """The placements of a product over tensor ranks: of its result, and of the gradients of its operands."""
+    """Placements over tensor ranks in a product: of its result, and of the gradients of its operands."""
 
     output: Placement
     input_gradient: Placement
@@ -229,7 +235,9 @@ def product_of_shards(
     bias: Tensor | None,
     multiply: Callable[[Tensor, Ways], Tensor],
 ) -> Tensor:
-    """(…, in) times a weight (out, in) that is `held` so, transposed → (…, out); `multiply` does so with shards."""
+    """Product of an input (…, in) with a transposed weight (out, in) placed as `placement`; `multiply` multiplies
+    shards.
+    """
     assert isinstance(input, DTensor)
     ways = _ways(input, placement)
     part = multiply(input.to_local(grad_placements=[ways.input_gradient]), ways)
@@ -243,7 +251,7 @@ def product_of_shards(
 
 
 def _ways(input: DTensor, placement: Placement) -> Ways:
-    """Placements of a product with a weight split by columns or rows, or with split tokens."""
+    """Placements in a product whose weight is split by columns or by rows, or whose tokens are split."""
     (input_split,) = input.placements
     last = Shard(input.ndim - 1)
     if placement == Shard(0):

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 
 def gather_json(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
-    """Gather a value from each rank of the group, in rank order; every rank of it calls it."""
+    """Gather a JSON value from each rank of the group, in rank order; every rank of the group calls it."""
     own_letters = _letters(value, group)
     own_length = torch.tensor([len(own_letters)], device=own_letters.device)
     lengths = [torch.empty_like(own_length) for _ in range(dist.get_world_size(group))]
@@ -23,7 +23,7 @@ def gather_json(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]
 
 
 def json_from_first(value: Any, group: dist.ProcessGroup | None = None) -> Any:
-    """Rank 0's value on every rank; every rank calls it."""
+    """JSON value of rank 0, on every rank; every rank calls it."""
     letters = _letters(value if dist.get_rank() == 0 else None, group)
     length = torch.tensor([len(letters)], device=letters.device)
     dist.broadcast(length, src=0, group=group)
@@ -34,7 +34,7 @@ def json_from_first(value: Any, group: dist.ProcessGroup | None = None) -> Any:
 
 
 def _letters(value: Any, group: dist.ProcessGroup | None) -> torch.Tensor:
-    """(N,) on the device that the group's library reads from."""
+    """JSON text of a value as bytes, (N,), on the device that the group's backend sends from."""
     text = bytearray(json.dumps(value).encode())
     device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
     return torch.frombuffer(text, dtype=torch.uint8).to(device)

@@ -1,4 +1,4 @@
-"""How ranks meet, and how nodes that come back after a failure are checked before they train on.
+"""How ranks meet, and how nodes that come back after a failure are checked before they train again.
 
 **Owners of a run's folder.** A start may fail before its ranks meet, and then the folder still holds an earlier run. So
 ranks that clear the folder write down who started them: its owners. Ranks that are started again go on with the files
@@ -39,7 +39,7 @@ _calls = 0
 
 
 def owner(plan: AnyPlan, config: RunConfig) -> str:
-    """An identifier of the launcher and the job of this rank: the same at each start of one run only.
+    """Identifier of this rank's launcher and job, the same at every start of one run and no other; call it once a run.
 
     To be called once a run, as a process may train more than once.
 
@@ -58,7 +58,7 @@ def owner(plan: AnyPlan, config: RunConfig) -> str:
 
 
 def is_owned_by(folder: Path, owners: frozenset[str]) -> bool:
-    """Whether one of these is an owner of the folder."""
+    """Whether any of these owners is an owner of the run's folder."""
     try:
         return not owners.isdisjoint(json.loads((folder / OWNERS).read_text("utf-8")))
     except FileNotFoundError:
@@ -66,16 +66,16 @@ def is_owned_by(folder: Path, owners: frozenset[str]) -> bool:
 
 
 def write_owners(folder: Path, owners: frozenset[str]) -> None:
-    """Write down the folder's owners, when it is cleared and whenever ranks meet again."""
+    """Write the owners of a run's folder, when it is cleared and whenever ranks meet again."""
     write_whole(folder / OWNERS, json.dumps(sorted(owners)))
 
 
 _BYTES = 7
-"""How many bytes of the digest are compared: a whole number of that size fits int64, which every backend reduces."""
+"""Bytes of the digest that are compared: such a number fits int64, which every backend reduces."""
 
 
 def require_same_job(plan: AnyPlan, config: RunConfig, device: torch.device) -> None:
-    """Compare the plan and flags of all ranks; every rank must call it.
+    """Check that all ranks have the same plan and flags; every rank must call it.
 
     Raises:
         InputError: on every rank, where the plan or the flags of one differ from those of another.
@@ -91,7 +91,7 @@ def require_same_job(plan: AnyPlan, config: RunConfig, device: torch.device) -> 
 
 
 def join_job(backend: str, restarts: int = 0) -> torch.device:
-    """Join the process group of the environment's job; the device of this rank.
+    """Join the process group of the environment's job; returns this rank's device.
 
     Raises:
         HostError: torchrun's store leads restarted ranks to those that are gone.
@@ -121,7 +121,7 @@ def join_job(backend: str, restarts: int = 0) -> torch.device:
 
 
 def _store_here(rank: int, ranks: int) -> dist.Store | None:  # type: ignore[name-defined]
-    """A store on loopback for ranks that meet there; None where they meet elsewhere or share torchrun's own store."""
+    """Key-value store on loopback for ranks that meet there; None if they meet elsewhere or share torchrun's store."""
     if os.environ.get("MASTER_ADDR") != LOOPBACK or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         return None
     port = int(os.environ["MASTER_PORT"])
@@ -131,7 +131,7 @@ def _store_here(rank: int, ranks: int) -> dist.Store | None:  # type: ignore[nam
 
 
 def _listening(port: int) -> socket.socket:
-    """A socket that listens at the port that torchrun found free; waits while another process briefly holds it."""
+    """Socket that listens at the port that torchrun chose; waits while another process briefly holds it."""
     until = time.monotonic() + 5.0
     while True:
         try:
@@ -143,7 +143,7 @@ def _listening(port: int) -> socket.socket:
 
 
 class FailedCheck(Exception):  # noqa: N818  # the run is started again
-    """A node came back and gave wrong results."""
+    """A node that came back after a failure gave wrong results."""
 
     def __init__(self, reason: str, *, final: bool = False, **fields: Any) -> None:
         super().__init__(reason)
@@ -151,7 +151,7 @@ class FailedCheck(Exception):  # noqa: N818  # the run is started again
 
 
 def check_returned(folder: Path, device: torch.device) -> None:
-    """Check the results of all ranks that meet again; every rank calls it.
+    """Check the results of all ranks that meet again after a failure; every rank calls it.
 
     Raises:
         FailedCheck: on every rank, where one gave wrong results.
@@ -184,6 +184,6 @@ def check_returned(folder: Path, device: torch.device) -> None:
 
 
 def failed_nodes(checks: Sequence[WrongResult], homes: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
-    """Homes (launcher, number and host) that are alone in a wrong result; a link of two nodes is neither's."""
+    """Nodes (launcher, number, host) that a wrong result concerns alone; a link of two nodes blames neither."""
     homes_of_checks = [{tuple(homes[rank]) for rank in check.ranks} for check in checks]
     return sorted({home for check_homes in homes_of_checks if len(check_homes) == 1 for home in check_homes})

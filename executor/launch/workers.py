@@ -29,24 +29,24 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 FAMILY_MARK = "measuring: "
-"""Start of a line in which the first process names what it measures next."""
+"""Start of a line in which the first worker process names what it measures next."""
 _POLL_SECONDS = 0.05
 _SHUTDOWN = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 _SHUTDOWN_SECONDS = "10"
 """Seconds after which torchrun kills a rank that does not end, such as one stopped by SIGSTOP."""
 _KILL_SECONDS = 10.0
-"""Beyond the shutdown: when torchrun is killed because it does not end."""
+"""Seconds beyond the ranks' shutdown after which torchrun itself is killed if it does not end."""
 
 
 def on_one_node(processes: int, logs: Path) -> list[str]:
-    """Arguments of torchrun for processes that meet nobody else: what it knows is in a file beside `logs`."""
+    """Arguments of torchrun for processes of one node, which meet by a file beside `logs`."""
     rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", str(rendezvous_file(logs))]
     rendezvous += ["--rdzv-conf", "store_type=file", "--rdzv-id", "meshwright", "--local-addr", LOOPBACK]
     return ["--nnodes", "1", *rendezvous, "--nproc-per-node", str(processes)]
 
 
 def rendezvous_file(logs: Path) -> Path:
-    """The file in which torchrun of a single node keeps its rendezvous."""
+    """File in which the torchrun of a single node keeps its rendezvous."""
     return logs.with_name("rendezvous")
 
 
@@ -106,8 +106,9 @@ def run_workers(
     longest_seconds: float,
     on_progress: Progress = lambda family: None,
 ) -> list[str]:
-    """Run several processes of `python -m MODULE FOLDER --device DEVICE OPTIONS` to their end and return the text of
-    each one's result, in order of rank.
+    """Run processes of `python -m MODULE FOLDER --device DEVICE OPTIONS` to their end; returns their results as text,
+    by rank. `task` names what they do in errors; `on_progress` gets the name of each family of measurements that the
+    first process begins.
 
     `task` names what they do in errors; `on_progress` hears of each family of measurements that the first begins.
 
@@ -145,7 +146,7 @@ def run_workers(
 
 
 def _failure(task: str, logs: Path) -> RunError:
-    """The error of the process that failed first (torch's record of errors), with the last lines it wrote."""
+    """Error of the process that failed first, by torch's record of errors, with its last lines of output."""
     failed = {path: json.loads(path.read_text("utf-8"))["message"] for path in logs.rglob("*/error.json")}
     headline, log = f"{task} failed: a process was ended", logs / "torchrun.log"
     if failed:
@@ -155,7 +156,7 @@ def _failure(task: str, logs: Path) -> RunError:
 
 
 def worker_arguments(description: str | None) -> argparse.ArgumentParser:
-    """The arguments that `run_workers` gives a process, and `--device`."""
+    """Parser of the arguments that `run_workers` gives a process."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
@@ -163,13 +164,14 @@ def worker_arguments(description: str | None) -> argparse.ArgumentParser:
 
 
 def _result_of(folder: Path, rank: int) -> Path:
+    """File of a worker process's result."""
     return folder / f"rank-{rank}.json"
 
 
 def write_result(
     parser: argparse.ArgumentParser, measure: Callable[[torch.device, argparse.Namespace], str]
 ) -> None:
-    """Measure as one worker among the others of `run_workers`, and write the result to this process's file."""
+    """Measure as one worker process of `run_workers`, and write the result to this process's file."""
     arguments = parser.parse_args()
     with among_workers(arguments.device) as device:
         path = _result_of(arguments.folder, int(os.environ["RANK"]))
@@ -178,7 +180,7 @@ def write_result(
 
 @contextmanager
 def among_workers(kind: str) -> Iterator[torch.device]:
-    """Inside the block this process is one of the workers, in their process group, on one thread; its device."""
+    """Context manager in which this process is one of the workers, in their process group; yields its device."""
     import torch
     import torch.distributed as dist
 

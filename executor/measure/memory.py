@@ -1,4 +1,4 @@
-"""Peak memory of a rank by part, from the storages of its tensors and the allocator.
+"""Peak memory of a rank by part, from the storages of its tensors and from the allocator.
 
 **Tracking.** An allocator only knows a total, and on a CPU there is no allocator to ask. This mode sees every
 operator's outputs, forgets a storage when it dies or is resized, and so knows at each moment what is held. It slows a
@@ -51,24 +51,25 @@ if TYPE_CHECKING:
 
 
 OTHER_PART = "rest"
-"""Activations, temporaries and buffers: whatever nobody has named."""
+"""Part of memory for activations, temporaries and buffers: all storages that were not named."""
 HOST = "host"
-"""Part for tensors that the layout keeps in host memory, counted apart even on a CPU."""
+"""Part of memory for tensors that the layout keeps in host memory, counted apart even on a CPU."""
 
 DRIVE = "drive"
-"""Part for tensors on the host's drive; memory holds only what the system caches of the file."""
+"""Part of memory for tensors on the host's drive, of which memory holds only what the system caches."""
 _ELSEWHERE = (HOST, DRIVE)
 
 _RELEASE_SECONDS = 0.002
-"""Time in which a thread of gloo lets go of the tensors of an exchange that has ended. Its caller goes on before that:
-on a busy machine a step was seen to hold 4 % more than it needs."""
+"""Seconds in which a thread of gloo releases the tensors of an exchange that has ended. Its caller continues before
+that: on a busy machine a step was seen to hold 4 % more than it needs.
+"""
 
 _Storage = torch.UntypedStorage
 
 
 @dataclass(slots=True)
 class _TrackedStorage:
-    """One storage: what it is for, how large it is now, and how its death is noticed."""
+    """One storage: its part of memory, its size now, and a reference that tells when it is gone."""
 
     part: str
     size: int
@@ -76,8 +77,8 @@ class _TrackedStorage:
 
 
 class StorageTracker(OperatorWatch):
-    """Use as a context; `peak` then maps part → bytes at the moment when the total was largest. `HOST` and
-    `DRIVE` are in no total; `host_peak` is the most that was in host memory.
+    """Context manager that follows all storages; `peak` is part → bytes at the moment when their total was largest.
+    `HOST` and `DRIVE` are in no total; `host_peak` is the largest number of bytes in host memory.
 
     Storages made before count from when they are named with `name`. Inside, tensors made of others
     are looked through.
@@ -94,8 +95,7 @@ class StorageTracker(OperatorWatch):
         self._resize: Callable[[_Storage, int], _Storage] | None = None
 
     def name(self, part: str, tensors: Iterable[Tensor]) -> None:
-        """Count the storages of these tensors as `part` from now on, however they came to be; but `HOST` and `DRIVE`
-        stay."""
+        """Count the storages of these tensors as `part` from now on, unless they are counted as `HOST` or `DRIVE`."""
         self.now.setdefault(part, 0)
         for tensor in tensors:
             storage = held(tensor).untyped_storage()
@@ -129,6 +129,7 @@ class StorageTracker(OperatorWatch):
         return result
 
     def _see(self, storage: _Storage) -> _TrackedStorage:
+        """Entry of a storage, with its size brought up to date."""
         key, size = storage._cdata, storage.nbytes()
         entry = self._tracked.get(key)
         if entry is None or entry.alive() is None:
@@ -140,6 +141,7 @@ class StorageTracker(OperatorWatch):
         return entry
 
     def _forget(self, key: int, dead: weakref.ref[_Storage]) -> None:
+        """Stop counting a storage that is gone."""
         entry = self._tracked.get(key)
         if entry is not None and entry.alive is dead:
             del self._tracked[key]
@@ -147,6 +149,7 @@ class StorageTracker(OperatorWatch):
             self._grow(entry.part, -entry.size)
 
     def _grow(self, part: str, size: int) -> None:
+        """Add bytes to a part and, unless it is host or drive, to the total and its peak."""
         self.now[part] += size
         if part == HOST:
             self.host_peak = max(self.host_peak, self.now[HOST])
@@ -164,12 +167,12 @@ MEASURED_PARTS = (*NAMED_PARTS, OTHER_PART)
 
 
 def measure_memory(engine: Engine, *batch: Tensor) -> dict[str, int]:
-    """Part → bytes at this rank's peak within one step, which it trains; without those in host memory."""
+    """Bytes of each part at this rank's peak within one step, which it trains; host memory is not included."""
     return measure_tiers(engine, *batch)[0]
 
 
 def measure_tiers(engine: Engine, *batch: Tensor) -> tuple[dict[str, int], int]:
-    """Bytes by part at this rank's peak within one training step, and the most bytes in host memory.
+    """Bytes of each part at this rank's peak within one training step, and the largest bytes in host memory.
 
     Run it after a first step, so that optimizer states exist. Works on any device, because it follows tensors; what
     kernels allocate inside themselves is not seen, nor is what compiled blocks do, so that they are not compiled in it.
@@ -183,7 +186,7 @@ def measure_tiers(engine: Engine, *batch: Tensor) -> tuple[dict[str, int], int]:
 
 
 def held_parts(engine: Engine) -> dict[str, int]:
-    """Part → bytes of the weights, gradients and optimizer states that exist now, without running anything."""
+    """Bytes of the weights, gradients and optimizer states that exist now, by part; nothing is run."""
     tracker = StorageTracker()
     _name_what_lasts(tracker, engine)
     return {part: tracker.now[part] for part in NAMED_PARTS}
@@ -197,7 +200,7 @@ def held_on_host(engine: Engine) -> int:
 
 
 def held_on_drive(engine: Engine) -> int:
-    """Bytes that the layout keeps on the host's drive."""
+    """Bytes that the layout keeps on the host's drive now."""
     return sum(one.nbytes for one in engine.drive_tensors())
 
 
@@ -213,7 +216,7 @@ def allocator_peak(device: torch.device) -> AllocatorPeak | None:
 
 @contextmanager
 def _naming(tracker: StorageTracker, models: Iterable[nn.Module], on_host: Collection[int]) -> Iterator[None]:
-    """Name weights when a module is about to use them, and gradients when they are made, inside the block."""
+    """Context manager that names weights when a module is about to use them, and gradients when they are made."""
     handles: list[RemovableHandle] = []
     watched: set[int] = set()
 
@@ -244,7 +247,7 @@ def _naming(tracker: StorageTracker, models: Iterable[nn.Module], on_host: Colle
 
 
 def _name_what_lasts(tracker: StorageTracker, engine: Engine) -> None:
-    """Name the tensors that live from step to step."""
+    """Name the storages that live from step to step: weights, gradients, optimizer states, host, drive."""
     for part in (*NAMED_PARTS, HOST, DRIVE):
         tracker.name(part, ())
     tracker.name(DRIVE, engine.drive_tensors())
@@ -279,7 +282,7 @@ _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 class OutOfMemoryError(RuntimeError):
-    """This rank's memory ran out; `parts` maps part → bytes and sums to what had been allocated."""
+    """This rank's memory ran out; `parts` maps part → bytes, which add up to the allocated peak."""
 
     def __init__(self, reason: str, parts: dict[str, int]) -> None:
         super().__init__(reason)
@@ -288,7 +291,7 @@ class OutOfMemoryError(RuntimeError):
 
 @contextmanager
 def out_of_memory_by_part(device: torch.device) -> Iterator[list[Engine]]:
-    """Raise OutOfMemoryError where memory runs out inside; the caller appends its engine to the list it gets.
+    """Context manager that raises OutOfMemoryError where memory runs out; the caller appends its engine to the list.
 
     RunError where it was host memory, and the engine keeps blocks there; HostError where the drive failed.
     """
@@ -315,12 +318,13 @@ def out_of_memory_by_part(device: torch.device) -> Iterator[list[Engine]]:
 
 
 def _on_device(engine: Engine) -> Problem:
+    """Bytes of weights, gradients and states on the device, as a line of an error."""
     size = format_bytes(sum(held_parts(engine).values()))
     return Problem("device", f"weights, gradients and states {size}")
 
 
 def _drive_failed(error: DriveError, engine: Engine) -> HostError:
-    """The error of a rank whose drive could not be read or written."""
+    """Error of a rank whose drive could not be read or written."""
     on_host = Problem("host memory", f"offloaded blocks {format_bytes(held_on_host(engine))}")
     return HostError(
         f"drive: {(error.strerror or str(error)).lower()} in `{error.filename}`, where this rank has"
@@ -331,7 +335,9 @@ def _drive_failed(error: DriveError, engine: Engine) -> HostError:
 
 
 def _exhaustion(error: BaseException | None) -> BaseException | None:
-    """The error that says memory ran out: this one, or one behind it, as pipeline stages wrap what a module raises."""
+    """The error that says memory ran out: `error` or a cause of it, as pipeline stages wrap errors; None if
+    none does.
+    """
     while error is not None:
         if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or _CPU_ALLOCATOR_FAILED in str(error):
             return error
@@ -340,7 +346,7 @@ def _exhaustion(error: BaseException | None) -> BaseException | None:
 
 
 def _allocated_peak(device: torch.device) -> int:
-    """Peak bytes so far, of the CUDA allocator or of this process's resident memory."""
+    """Peak bytes so far, of CUDA's allocator or of this process's resident memory."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT

@@ -1,4 +1,4 @@
-"""Runs that another trainer did, as reports beside a plan.
+"""Quantities that calibration fits, from reports of runs; and reports of runs of other trainers.
 
 A run's report gives the measured quantities that calibration fits, and the machine they are from. The log and the
 traces of another trainer's run give the report that `run` writes of its own.
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 _WAITS = ("tp_comm", "cp_comm", "ep_comm", "dp_comm")
 _PARTS = ("compute", "host", "optimizer", "other", *_WAITS)
-"""The parts of a recorded step that are read here; see `executor.measure.parts`."""
+"""Parts of a recorded step that are used here; see `executor.measure.parts`."""
 _WATCHED_NOISE = 0.1
-"""Noise of a quantity from the few recorded steps, beyond what steps vary by."""
+"""Relative noise of a quantity from the few recorded steps, beyond the variation of steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The machine and software that reports must share for one profile to fit them."""
+    """Machine and software that reports must share for one profile to fit them."""
 
     device: str
     processor: str
@@ -57,7 +57,7 @@ class Machine:
 
 
 def machine_of(report: RunReport) -> Machine:
-    """The machine and software a report was measured on. Needs its plan."""
+    """Machine and software on which a report, which must hold its plan, was measured. Needs its plan."""
     assert report.plan is not None
     environment = report.environment
     return Machine(
@@ -71,7 +71,7 @@ def machine_of(report: RunReport) -> Machine:
 
 
 def observed_run(report: RunReport, name: str) -> ObservedRun:
-    """The quantities of a report that constants are fitted to.
+    """Measured quantities of a report to which constants are fitted.
 
     On a CPU compute is the training thread's own time: what a busy machine does not disturb. On a GPU it is the time
     of its kernels.
@@ -110,7 +110,7 @@ def observed_run(report: RunReport, name: str) -> ObservedRun:
 
 
 def _require_whole(report: RunReport, plan: Plan, name: str) -> None:
-    """Raise InputError where a rank lacks a measured step, or a part of those it has."""
+    """Raise InputError where a rank's report lacks a measured step, or a part of its recorded step."""
     problems = plan.problems()
     if not report.is_foreign and len(report.ranks) != plan.layout.num_gpus:
         problems.append(Problem("ranks", f"{len(report.ranks)} of {plan.layout.num_gpus}"))
@@ -128,7 +128,7 @@ def _require_whole(report: RunReport, plan: Plan, name: str) -> None:
 
 
 def tells_of_its_device(report: RunReport) -> bool:
-    """Whether a report was measured on the device its plan is for, so that constants can be fitted to it."""
+    """Whether a report was measured on the device of its plan, so that constants can be fitted to it."""
     try:
         observed_run(report, "")
     except InputError:
@@ -137,7 +137,7 @@ def tells_of_its_device(report: RunReport) -> bool:
 
 
 def _by_thread(report: RunReport) -> dict[str, MeasuredQuantity]:
-    """The whole step, and the update alone, by the clock of the busiest rank's training thread."""
+    """Seconds of the step and of its update alone, by the clock of the busiest rank's training thread."""
     busiest = max(report.ranks, key=lambda rank: statistics.median(rank.thread_seconds))
     clocks = {"thread": busiest.thread_seconds, "update": busiest.update.thread_seconds}
     return {
@@ -147,22 +147,23 @@ def _by_thread(report: RunReport) -> dict[str, MeasuredQuantity]:
 
 
 def _busiest_parts(report: RunReport) -> dict[str, float]:
-    """The parts of the rank that computes most."""
+    """Seconds by part of the rank that computes most."""
     return max((rank.parts for rank in report.ranks), key=lambda parts: parts["compute"] + parts["host"])
 
 
 def _driving(parts: Mapping[str, float]) -> float:
+    """Seconds in which a rank's own thread works: compute, host and optimizer."""
     return parts["compute"] + parts["host"] + parts["optimizer"]
 
 
 def _stretch(parts: Mapping[str, float]) -> float:
-    """How many times as long the rank's work took because others had its core."""
+    """Factor by which a rank's work took longer because other processes had its core."""
     driving = _driving(parts)
     return 1.0 + parts["other"] / driving if driving > 0 else 1.0
 
 
 def _watched(report: RunReport) -> dict[str, MeasuredQuantity]:
-    """Quantities of the median recorded step, of the rank that computes most.
+    """Quantities of the median recorded step, from the rank that computes most.
 
     Others on the cores of a CPU stretch its communication too: as much is taken off as they stretch its work, and the
     more that is, the less what is left can be trusted.
@@ -185,7 +186,7 @@ def _watched(report: RunReport) -> dict[str, MeasuredQuantity]:
 
 
 Peaks = tuple[Mapping[int, float], Mapping[int, float]]
-"""Rank → bytes allocated, and reserved, at its peak."""
+"""Peak bytes of each rank: allocated by rank, and reserved by rank."""
 
 
 def foreign_report(
@@ -197,8 +198,9 @@ def foreign_report(
     job: Job | None = None,
     notes: Sequence[str] = (),
 ) -> RunReport:
-    """Report of `steps` steps of `seconds` each, with memory from the `log` and parts from the traces of a `job`;
-    `notes` say what was read."""
+    """Report of another trainer's run. Its `steps` take `seconds` each; memory comes from the `log`, parts of a step
+    from traces of a `job`; `notes` say what was read.
+    """
     peaks: Peaks = ({}, {}) if log is None else (log.allocated, log.reserved)
     traced = set() if job is None else {report.rank for report in job.traced}
     ranks = sorted(traced or {rank for rank in {*peaks[0], *peaks[1]} if rank < plan.layout.num_gpus}) or [0]
@@ -217,6 +219,7 @@ def foreign_report(
 
 
 def _rank(plan: Plan, rank: int, seconds: Sequence[float], peaks: Peaks, job: Job | None) -> RankReport:
+    """Report of one rank of another trainer's run."""
     stage = plan.layout.place_along("pp", rank)
     allocated, reserved = (round(of_ranks.get(rank, 0)) for of_ranks in peaks)
     peak = AllocatorPeak(allocated=allocated, reserved=reserved) if allocated or reserved else None
@@ -241,7 +244,7 @@ def _rank(plan: Plan, rank: int, seconds: Sequence[float], peaks: Peaks, job: Jo
 
 
 def _environment(plan: Plan) -> Environment:
-    """Machine that the plan assumes, as nothing else is known of it."""
+    """Machine that the plan assumes, as no other is known."""
     gpu, gpus = plan.question.cluster.gpu, plan.layout.num_gpus
     device, backend = ("cpu", "gloo") if gpu.kind == "cpu" else (gpu.name, "nccl")
     return Environment(torch="", python="", device=device, backend=backend, world_size=gpus, cores=0)

@@ -1,4 +1,4 @@
-"""Time of a step by part: spans of the step, kernels of the profiler, and the trace file of both.
+"""Time of a step by part: recorded spans of a step, kernels of torch's profiler, and the trace file of both.
 
 **Spans** of passes and waits are on a clock that all ranks start together. All ranks leave a barrier, and that moment
 is zero on each of them: clocks of different hosts need not agree, and spans of different ranks are as far off as ranks
@@ -71,10 +71,10 @@ if TYPE_CHECKING:
 
 
 class WorkSpan(NamedTuple):
-    """One pass of one microbatch; seconds from the common start."""
+    """One pass of one microbatch through one stage; times in seconds from the common start of all ranks."""
 
     kind: str
-    """The letter of the action table: F, B, I, W."""
+    """Kind of pass: F forward, B backward, I input half of it, W weight half."""
     stage: int
     microbatch: int
     start: float
@@ -82,50 +82,50 @@ class WorkSpan(NamedTuple):
 
 
 class WaitSpan(NamedTuple):
-    """One interval in which the rank waited for one of `WAITS`; seconds from the common start."""
+    """One interval in which a rank waited for one of `WAITS`; times in seconds from the common start."""
 
     axis: str
     start: float
     end: float
     thread: float
-    """CPU time that the training thread spent on it nevertheless."""
+    """CPU seconds that the training thread spent during the wait."""
 
 
 class CarriedSpan(NamedTuple):
-    """One copy between device and host memory, or one update there; seconds from the common start."""
+    """One copy between device and host memory, or one update on the host; times in seconds from the common start."""
 
     lane: Lane
     block: int
-    """-1: of no block in particular."""
+    """Number of the block; -1 if the copy belongs to no single block."""
     start: float
     end: float
 
 
 class StepSpans(Spec):
-    """One recorded step of one rank; seconds from the common start."""
+    """Recorded passes, waits and copies of one step on one rank; times in seconds from the common start."""
 
     rank: int
     place: Place
     work: tuple[WorkSpan, ...]
     waits: tuple[WaitSpan, ...]
-    """The waits of both phases, in order."""
+    """Waits of both phases (forward and backward, then update), in order."""
     carried: tuple[CarriedSpan, ...] = ()
     """Copies for blocks in host memory; empty without such blocks."""
     update_start: float
-    """The end of forward and backward."""
+    """Time at which forward and backward end and the update begins."""
     end: float
     forward_backward_thread: float
-    """CPU time of the training thread in forward and backward, waits included."""
+    """CPU seconds of the training thread in forward and backward, waits included."""
     update_thread: float
-    """Likewise in the update."""
+    """CPU seconds of the training thread in the update, waits included."""
 
     def waits_in_phase(self, *, update: bool) -> list[WaitSpan]:
-        """The waits in forward and backward, or those in the update."""
+        """Waits in the update, or in forward and backward if `update` is false."""
         return [wait for wait in self.waits if (wait.start >= self.update_start) == update]
 
 
 def record_steps(engine: Engine, batches: Sequence[Sequence[Tensor]]) -> list[StepSpans]:
-    """Train a step on each batch and return the recording of each; a profiler sees steps, passes and waits by name."""
+    """Train one step on each batch and return the recorded spans of each."""
     waits = Waits(engine.mesh, engine.device, engine.context_group, engine.experts)
     steps = []
     for number, batch in enumerate(batches):
@@ -148,8 +148,9 @@ def record_steps(engine: Engine, batches: Sequence[Sequence[Tensor]]) -> list[St
 
 
 def typical_waits(steps: Sequence[StepSpans], *, update: bool) -> tuple[dict[str, float], float | None]:
-    """Medians over the steps of the seconds waited in one phase by kind of wait (`WAITS`), and of the CPU time that the
-    training thread spent in those waits; nothing without steps."""
+    """Medians over the steps of the seconds waited in one phase, by kind of wait (`WAITS`), and of the thread's CPU
+    seconds in these waits. Without steps they are empty and None.
+    """
     if not steps:
         return {}, None
     waits_of_steps = [step.waits_in_phase(update=update) for step in steps]
@@ -161,7 +162,7 @@ def typical_waits(steps: Sequence[StepSpans], *, update: bool) -> tuple[dict[str
 
 
 def gather_typical(steps: Sequence[StepSpans]) -> list[StepSpans]:
-    """The recorded step of median length, of every rank of the job; every rank calls it."""
+    """Spans of the recorded step of median length, of every rank of the job; every rank calls it."""
     ends = gather_json([step.end for step in steps])
     longest = [max(rank[index] for rank in ends) for index in range(len(steps))]
     typical = steps[longest.index(statistics.median_low(longest))]
@@ -175,7 +176,7 @@ def _spans(
     waits: Sequence[Wait],
     carried: Sequence[Carried],
 ) -> StepSpans:
-    """Recording of a step, from the marks of its beginning, of its update and of its end."""
+    """Spans of a step, given the marks of its beginning, of its update and of its end."""
     origin, middle, end = borders
 
     def when(mark: Mark) -> float:
@@ -208,7 +209,7 @@ LANES = (
     "waits for others",
     *(f"{name}, {said}" for name in LANE_NAMES.values() for said in ("predicted", "measured")),
 )
-"""By thread id."""
+"""Names of the lanes of a trace, by thread id."""
 _PREDICTED, _MEASURED, _WAITS, *_ = range(len(LANES))
 _MICROSECONDS = 1e6
 _NAMES = {"F": "forward", "B": "backward", "I": "backward input", "W": "backward weights"}
@@ -222,7 +223,9 @@ Event = dict[str, Any]
 
 
 def chrome_trace(plan: Plan, steps: Sequence[StepSpans]) -> dict[str, Any]:
-    """The document: complete events in microseconds, names of ranks and lanes, arrows from sender to receiver."""
+    """Chrome trace of one step: complete events in microseconds, names of ranks and lanes, arrows from sender to
+    receiver.
+    """
     predicted = predicted_spans(plan.question, plan.layout)
     moves = predicted_moves(plan.question, plan.layout)
     events: list[Event] = []
@@ -245,12 +248,13 @@ def chrome_trace(plan: Plan, steps: Sequence[StepSpans]) -> dict[str, Any]:
 
 
 def save_trace(trace: dict[str, Any], path: Path) -> None:
-    """Write JSON, whole or not at all."""
+    """Write a trace as JSON; the file appears complete or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(trace, allow_nan=False))
 
 
 def _names(step: StepSpans, lanes: Sequence[int]) -> Iterable[Event]:
+    """Trace events that name a rank and its lanes."""
     place = step.place
     process = f"rank {step.rank} (pp {place.pp}, dp {place.dp}, cp {place.cp}, tp {place.tp})"
     yield {"ph": "M", "name": "process_name", "pid": step.rank, "args": {"name": process}}
@@ -264,7 +268,7 @@ def _names(step: StepSpans, lanes: Sequence[int]) -> Iterable[Event]:
 def _events_of_rank(
     step: StepSpans, predicted: Sequence[PredictedSpan], moves: Sequence[MoveSpan]
 ) -> Iterable[Event]:
-    """The predicted step of a rank's stage, the measured one, and its moves, each as predicted and as measured."""
+    """Trace events of one rank: its predicted step, its measured step, and host copies, predicted and measured."""
 
     def event(lane: int, name: str, start: float, end: float, **fields: Any) -> Event:
         about = {"ph": "X", "name": name, "cat": LANES[lane], "pid": step.rank, "tid": lane}
@@ -320,17 +324,18 @@ STEP_PARTS = ("compute", "host", *(f"{axis}_comm" for axis in AXES), OFFLOAD, "b
 _SENDS_BACK = KINDS[1:3]
 """Kinds of passes that the previous stage waits for: full backward passes and input halves."""
 _Senders = Mapping[tuple[bool, int, int], float]
-"""(forward, stage, microbatch) → when its pass ended."""
+"""(whether forward, stage, microbatch) → time at which that pass ended."""
 
 
 def step_parts(
     steps: Sequence[StepSpans], shares: Mapping[int, float], *, on_cpu: bool
 ) -> dict[int, dict[str, float]]:
-    """Rank → seconds by part, from the same step of every rank and the share of operators in what each is busy with."""
+    """Seconds of each part of a step by rank, given its spans on all ranks and each rank's share of operators."""
     return {step.rank: _parts(step, steps, shares[step.rank], on_cpu=on_cpu) for step in steps}
 
 
 def _parts(step: StepSpans, steps: Sequence[StepSpans], share: float, *, on_cpu: bool) -> dict[str, float]:
+    """Seconds of each part of a step on one rank; `share` is the share of operators in its busy time."""
     step_seconds = max(one.end for one in steps)
     all_there = max(one.update_start for one in steps)
     senders = _senders(step, steps)
@@ -357,7 +362,7 @@ def _parts(step: StepSpans, steps: Sequence[StepSpans], share: float, *, on_cpu:
 
 
 def _senders(step: StepSpans, steps: Sequence[StepSpans]) -> _Senders:
-    """The end of every pass of this rank's pipeline, by kind, stage and microbatch."""
+    """End of every pass of this rank's pipeline, by direction, stage and microbatch."""
     place = step.place
     return {
         (span.kind == "F", span.stage, span.microbatch): span.end
@@ -369,7 +374,7 @@ def _senders(step: StepSpans, steps: Sequence[StepSpans]) -> _Senders:
 
 
 def _send_time(wait: WaitSpan, work: Sequence[WorkSpan], senders: _Senders) -> float:
-    """When the pass had ended that the rank's next pass needs; 0 where it needs none."""
+    """Time at which the pass ended whose result this rank's next pass after a wait needs; 0 if it needs none."""
     for span in work:
         if span.start >= wait.start and span.kind != "W":
             forward = span.kind == "F"
@@ -378,10 +383,12 @@ def _send_time(wait: WaitSpan, work: Sequence[WorkSpan], senders: _Senders) -> f
 
 
 def _clamped(seconds: float, limit: float) -> float:
+    """Seconds, limited to 0 to `limit`."""
     return min(max(0.0, seconds), limit)
 
 
 def _length(waits: Iterable[WaitSpan]) -> float:
+    """Total seconds of these waits."""
     return sum(wait.end - wait.start for wait in waits)
 
 
@@ -390,7 +397,7 @@ _OPERATOR = "aten::"
 
 
 def operator_share(engine: Engine, *batch: Tensor) -> float:
-    """Share of a step's time inside operators, at most 1, from a profiled training step."""
+    """Share of a step's busy time that is inside operators, at most 1, from a profiled training step."""
     on_gpu = engine.device.type == "cuda"
     waits = Waits(engine.mesh, engine.device, engine.context_group, engine.experts)
     with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as profiler:
@@ -409,8 +416,8 @@ def operator_share(engine: Engine, *batch: Tensor) -> float:
 
 
 def profile_step(engine: Engine, batch: Sequence[Tensor], path: Path) -> tuple[StepSpans, float]:
-    """Train one step and write a Chrome trace of torch's profiler: operators with shapes, kernels, and passes, waits
-    and the update by name. Returns the step as recorded, and the seconds inside its operators.
+    """Train one step under torch's profiler and write its Chrome trace; returns the step's spans and seconds inside
+    operators. The trace has operators with shapes, kernels, and passes, waits and the update by name.
 
     Raises:
         OSError: the trace cannot be written.
@@ -428,8 +435,9 @@ def profile_step(engine: Engine, batch: Sequence[Tensor], path: Path) -> tuple[S
 
 
 def _operators(events: list[FunctionEvent]) -> float:
-    """Seconds of operators, without those inside waits (`executor.timing.Waits`) and those that only dispatch to the
-    same operator on shards."""
+    """Seconds of operators on a CPU, without operators inside waits (`executor.timing.Waits`). Those that only dispatch
+    to the same operator on shards are left out as well.
+    """
     seconds = 0.0
     for event in events:
         parent = event.cpu_parent
@@ -442,11 +450,11 @@ def _operators(events: list[FunctionEvent]) -> float:
 
 
 _NOT_COMPUTE = ("nccl", "memcpy htod", "memcpy dtoh")
-"""Parts of names of what runs on a GPU beside compute; copies within the device and memsets are compute."""
+"""Parts of names of GPU events that are not compute; copies within the device and memsets are compute."""
 
 
 def _kernels(events: list[FunctionEvent]) -> float:
-    """Length of the union of the kernels' spans, which overlap on different streams."""
+    """Seconds in which at least one compute kernel runs on the GPU; kernels overlap on different streams."""
     spans = sorted(
         (event.time_range.start, event.time_range.end)
         for event in events

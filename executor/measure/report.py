@@ -38,12 +38,13 @@ PARTS = ("training", "saving", "lost_work", "restarting")
 
 
 class SaveReport(Spec):
-    """One checkpoint."""
+    """Seconds and bytes of one saved checkpoint."""
 
     step: int
     blocked_seconds: float
-    """Training waited: for the copy to host memory, and for the checkpoint before this one to be written; for its own
-    writing where it was the last."""
+    """Seconds that training waited: for the copy to host memory, and for the checkpoint before to be written; for its
+    own writing where it was the last.
+    """
     flush_seconds: float | None = None
     """Seconds from the end of the pause until the checkpoint could be read; None if the ranks were lost before."""
     bytes: int | None = None
@@ -51,24 +52,24 @@ class SaveReport(Spec):
 
 
 class RestartReport(Spec):
-    """The ranks were lost and started again."""
+    """Seconds of one restart after ranks were lost."""
 
     start: int
     """Number of this start; the first restart is start 2."""
     detection_seconds: float
-    """From the last sign of life until the ranks were started again."""
+    """Seconds from the last sign of life until the ranks were started again."""
     starting_seconds: float
-    """From there until the model was built: the interpreter, torch, the process group."""
+    """Seconds from the new start until the model was built: interpreter, torch, process group."""
     loading_seconds: float
-    """Finding the newest whole checkpoint and reading it."""
+    """Seconds to find the newest complete checkpoint and read it."""
     resumed_step: int
-    """The step after which training goes on."""
+    """Step after which training goes on."""
     steps_lost: int
-    """Steps that were done and are done again."""
+    """Number of steps that were done and are done again."""
 
     @property
     def seconds(self) -> float:
-        """From the last sign of life until training goes on."""
+        """Seconds from the last sign of life until training goes on."""
         return self.detection_seconds + self.starting_seconds + self.loading_seconds
 
 
@@ -76,28 +77,29 @@ class OperationsReport(Spec):
     """Seconds of a run by part, with its saves and restarts one by one."""
 
     every: int
-    """Steps from one checkpoint to the next."""
+    """Number of steps from one checkpoint to the next."""
     steps: int
-    """Steps that were kept."""
+    """Number of steps whose work was kept."""
     parts: dict[str, float]
     """Seconds from the first step to the last: `training` of steps that were kept, `saving` (blocked), `lost_work` of
-    steps and beginnings that were done again, `restarting`."""
+    steps and beginnings that were done again, `restarting`.
+    """
     saves: tuple[SaveReport, ...] = ()
     restarts: tuple[RestartReport, ...] = ()
 
     @property
     def wall_seconds(self) -> float:
-        """From the first step to the last."""
+        """Seconds from the first step to the last."""
         return sum(self.parts.values())
 
     @property
     def failures(self) -> int:
-        """How often the ranks were lost: a start that fails again has no restart of its own."""
+        """Number of times that ranks were lost; a start that fails again has no restart of its own."""
         return self.restarts[-1].start - 1 if self.restarts else 0
 
     @property
     def goodput(self) -> float:
-        """Share of the time in which steps were trained that were kept."""
+        """Share of the run's time that trained steps whose work was kept."""
         return self.parts["training"] / self.wall_seconds if self.wall_seconds else 1.0
 
     @property
@@ -107,7 +109,7 @@ class OperationsReport(Spec):
 
     @property
     def mean_save(self) -> MeanSave:
-        """The mean checkpoint, without the last, beside which no training goes on."""
+        """Mean seconds and bytes of a checkpoint; seconds without the last, beside which no training goes on."""
         among = self.saves[:-1] or self.saves
         flushes = [save.flush_seconds for save in among if save.flush_seconds is not None]
         sizes = [save.bytes for save in self.saves if save.bytes is not None]
@@ -116,7 +118,7 @@ class OperationsReport(Spec):
 
     @property
     def mean_restart(self) -> MeanRestart:
-        """The mean restart without further losses; of others only their end counts."""
+        """Mean seconds of a restart; detection only of restarts without a further loss in between."""
         starts = [1, *(restart.start for restart in self.restarts)]
         pairs = zip(self.restarts, starts, strict=False)
         full_restarts = [restart for restart, before in pairs if restart.start == before + 1]
@@ -129,7 +131,7 @@ class OperationsReport(Spec):
 
 @dataclass(frozen=True, slots=True)
 class MeanRestart:
-    """A restart on average, in seconds."""
+    """Mean seconds of a restart."""
 
     detection: float
     starting: float
@@ -138,7 +140,7 @@ class MeanRestart:
 
 @dataclass(frozen=True, slots=True)
 class MeanSave:
-    """A checkpoint on average: seconds and bytes."""
+    """Mean seconds and bytes of a checkpoint."""
 
     blocked: float
     flush: float
@@ -150,7 +152,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def operations_of_record(lines: Sequence[Mapping[str, Any]], every: int) -> OperationsReport | None:
-    """The account of a running record (`executor.launch.rank`); None where no step was trained."""
+    """Account of saves and restarts from a run's record (`executor.launch.rank`); None if no step was trained."""
     steps = [line for line in lines if "step" in line]
     if not steps:
         return None
@@ -176,7 +178,7 @@ def operations_of_record(lines: Sequence[Mapping[str, Any]], every: int) -> Oper
 
 
 def _saves(lines: Sequence[Mapping[str, Any]]) -> Iterator[SaveReport]:
-    """The saves of every start in turn; after a restart a step may be saved again."""
+    """Saves of every start in turn; after a restart a step may be saved again."""
     starts = accumulate("restart" in line for line in lines)
     numbered = list(zip(starts, lines, strict=True))
     written = {(start, line["saved"]): line for start, line in numbered if "saved" in line}
@@ -192,6 +194,7 @@ def _saves(lines: Sequence[Mapping[str, Any]]) -> Iterator[SaveReport]:
 
 
 def _restarts(lines: Sequence[Mapping[str, Any]]) -> Iterator[RestartReport]:
+    """Restarts in a run's record."""
     for line in lines:
         if "restart" in line:
             fields = {name: line[name] for name in RestartReport.model_fields if name in line}
@@ -203,7 +206,7 @@ Watched = Annotated[float, BeforeValidator(lambda value: math.nan if value is No
 
 
 class Environment(Spec):
-    """The machine and software of a run."""
+    """Machine and software of a run."""
 
     torch: str
     python: str
@@ -213,13 +216,15 @@ class Environment(Spec):
     world_size: int
     cores: int
     processor: str = ""
-    """The CPU's name; empty where it is unknown."""
+    """Name of the CPU; empty if unknown."""
     allocator: str = ""
     """Settings of torch's allocator on a GPU (PYTORCH_ALLOC_CONF)."""
 
 
 class AnyReport(Spec):
-    """Report of a run beside its plan's predictions: one JSON document. Families add fields, such as `plan`."""
+    """Report of a run beside its plan's predictions, one JSON document; model families add fields, such as `plan`.
+    Families add fields, such as `plan`.
+    """
 
     operations: OperationsReport | None = None
     """Account of saves and failures; None if nothing was saved."""
@@ -230,24 +235,24 @@ class AnyReport(Spec):
     environment: Environment
     seed: int
     warm_up_steps: int
-    """Steps after the start, or after the last time it was started again, that were not measured."""
+    """Number of steps after the start, or the last restart, that were not measured."""
     first_step: int = 1
     """Step of the first loss; above 1 where the run went on from a checkpoint."""
     losses: tuple[Watched, ...]
     """Mean loss of the global batch at every step, warm-up included."""
     gradient_norms: tuple[Watched, ...]
-    """Norms of the whole gradient; of a recommender, of its dense network's."""
+    """Global gradient norm of each step; for a recommender, of its dense network."""
     step_seconds: float = Field(gt=0)
-    """Median over the measured steps; a step ends when its slowest rank does."""
+    """Median seconds of the measured steps; a step ends when its slowest rank does."""
     quickest_step_seconds: float = Field(gt=0)
-    """The least disturbed step."""
+    """Seconds of the fastest measured step, the least disturbed."""
     notes: tuple[str, ...] = ()
     """Events of the run: where it resumed, why ranks were started again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """The part of a report that does not depend on single ranks."""
+    """Part of a run's report that does not depend on single ranks."""
 
     environment: Environment
     seed: int
@@ -258,7 +263,7 @@ class Course:
     notes: Sequence[str] = ()
 
     def fields(self, model: str, step_seconds: Sequence[float]) -> dict[str, Any]:
-        """The fields that reports of every family have; `step_seconds` of each measured step."""
+        """Fields that reports of every model family have; `step_seconds` has each measured step."""
         shared = {name: getattr(self, name) for name in ("environment", "seed", "first_step")}
         lists = {name: tuple(getattr(self, name)) for name in ("losses", "gradient_norms", "notes")}
         times = {"step_seconds": statistics.median(step_seconds), "quickest_step_seconds": min(step_seconds)}
@@ -266,11 +271,11 @@ class Course:
 
 
 _SLOWEST_SHARE = 8
-"""One in so many listed steps is one of the slowest."""
+"""Of this many listed steps, one is among the slowest."""
 
 
 def listed_steps(seconds: Sequence[float], limit: int = MOST_STEPS) -> list[int]:
-    """Indices of the steps that ranks list in a report: at most `limit`, the slowest and others evenly spread.
+    """Indices of the measured steps that ranks list in a report: at most `limit`, the slowest and others evenly spread.
 
     `seconds` are those of all measured steps; the first of them is always listed.
     """
@@ -282,38 +287,39 @@ def listed_steps(seconds: Sequence[float], limit: int = MOST_STEPS) -> list[int]
 
 
 def seconds_of_steps(seconds: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
-    """Seconds of each measured step, which ends when its slowest rank does, from those of every rank."""
+    """Seconds of each measured step, which ends when its slowest rank does, given those of every rank."""
     return tuple(map(max, zip(*seconds, strict=True)))
 
 
 def save_report(report: Spec, path: Path) -> None:
-    """Write JSON, whole or not at all."""
+    """Write a report as JSON; the file appears complete or not at all."""
     write_whole(path, report.model_dump_json(indent=1) + "\n")
 
 
 def parse_report(text: str) -> AnyReport:
-    """Parse the JSON of a report; the kind of its plan decides the family."""
+    """Parse the JSON of a report; the kind of its plan decides the model family."""
     plan = json.loads(text).get("plan") or {}
     report_type: type[AnyReport] = load(family_of_plan_kind(plan.get("kind")).report)
     return report_type.model_validate_json(text)
 
 
 def load_any_report(path: Path) -> AnyReport:
-    """Read what `save_report` wrote."""
+    """Read a report, of any model family, that `save_report` wrote."""
     return parse_report(path.read_text("utf-8"))
 
 
 NAMED_PARTS = ("weights", "gradients", "optimizer")
-"""Parts of a rank's memory that are known by name; everything else is `rest`."""
+"""Parts of a rank's memory that are known by name; the remainder is `rest`."""
 
 
 def predicted_parts(rank_memory: dict[str, float]) -> dict[str, float]:
-    """Predicted bytes of one rank by the parts that can be measured; reserve is left out."""
+    """Predicted bytes of one rank by the parts in which memory is measured; the reserve is left out."""
     parts = {part: rank_memory.get(part, 0.0) for part in NAMED_PARTS}
     return parts | {"rest": sum(rank_memory.get(part, 0.0) for part in ("activations", "working", "buffers"))}
 
 
 def _whole_step(parts: dict[str, float]) -> dict[str, float]:
+    """Validate that the parts of a step take some time."""
     if parts and not sum(parts.values()) > 0:
         raise ValueError("the parts of a step take more than no time")
     return parts
@@ -323,101 +329,107 @@ class PhaseReport(Spec):
     """One phase of a step on one rank: forward and backward, or the update."""
 
     wall_seconds: tuple[float, ...]
-    """Seconds of each measured step, on a GPU by its own clock. Empty: not told."""
+    """Wall seconds of the phase in each measured step, on a GPU by its own clock; empty if unknown. Empty: not told."""
     thread_seconds: tuple[float, ...]
-    """CPU time of the training thread in each measured step."""
+    """CPU seconds of the training thread in each measured step."""
     waiting_seconds: dict[str, float]
     """Seconds spent on communication that compute does not hide, by axis (`tp`, `cp`, `ep`, `dp`, `pp`), waiting for
-    slower ranks included, and on copies to and from host memory (`offload`); medians of a few steps of their own.
-    Empty where it was not measured."""
+    slower ranks included, and on copies to and from host memory (`offload`). They are medians of a few steps recorded
+    for this; empty if not measured.
+    """
     waiting_thread_seconds: float | None = None
-    """CPU time of the training thread in there, which issues and on a CPU copies; None where it was not measured."""
+    """CPU seconds of the training thread during these waits; None if not measured."""
 
 
 class AllocatorPeak(Spec):
     """Peaks of CUDA's allocator in bytes: totals only, temporaries of kernels included."""
 
     allocated: int
-    """Most bytes allocated at a time; 0 if unknown."""
+    """Largest number of bytes allocated at a time; 0 if unknown."""
     reserved: int
-    """Most bytes taken from the device, with caches and fragmentation; 0 if unknown."""
+    """Largest number of bytes taken from the device, with caches and fragmentation; 0 if unknown."""
 
 
 class RankReport(Spec):
-    """One rank's clock and memory. A list holds one value for each measured step."""
+    """Measured time and memory of one rank; a list has one value for each measured step. A list holds one value for
+    each measured step.
+    """
 
     rank: int
     pipeline_rank: int
     wall_seconds: tuple[float, ...]
     thread_seconds: tuple[float, ...]
-    """CPU time of the thread that trains, once it has its batch: what a busy machine does not disturb. It does not pass
-    while waiting. Empty where another trainer ran, whose log tells none."""
+    """CPU seconds of the thread that trains, from when it has its batch; they do not pass while it waits, and a busy
+    machine does not disturb them. Empty for a run of another trainer.
+    """
     process_seconds: tuple[float, ...]
-    """CPU time of all threads: communication and, on several threads, the backward pass too."""
+    """CPU seconds of all threads, which also communicate and may run part of the backward pass."""
     data_seconds: tuple[float, ...] = ()
-    """Wall seconds at the start of each measured step until its batch was there; empty in older reports."""
+    """Wall seconds that each measured step waited for its batch at its start; empty in older reports."""
     forward_backward: PhaseReport
-    """Every microbatch, with the communication inside."""
+    """Phase of all forward and backward passes of a step, with the communication inside."""
     update: PhaseReport
-    """Gradients synchronised, their norm, the optimizer, weights gathered."""
+    """Phase of the update: gradients synchronised, their norm, the optimizer, weights gathered."""
     parts: Annotated[dict[str, float], AfterValidator(_whole_step)] = Field(default_factory=dict)
-    """Seconds of one step apart, by part as in `executor.measure.parts`; they add up to that step. Empty: not
-    measured."""
+    """Seconds of one recorded step by part, as in `executor.measure.parts`; they add up to that step. Empty if not
+    measured.
+    """
     passes: tuple[tuple[str, int, int, float, float], ...] = ()
-    """Kind (F, B, I, W), stage, microbatch, start and end of each pass of one step, in seconds since it began; empty:
-    not told."""
+    """Passes of one recorded step: kind (F, B, I, W), stage, microbatch, start and end in seconds since it began; empty
+    if unknown.
+    """
     late_seconds: tuple[float, ...] = ()
-    """Seconds that others waited for this rank at collectives, in equal pieces of one step; empty: not told."""
+    """Seconds that other ranks waited for this rank at collectives, in equal pieces of one step; empty if unknown."""
     memory: dict[str, int]
-    """Bytes by part at this rank's peak: weights, gradients, optimizer, rest."""
+    """Measured bytes by part at this rank's peak: weights, gradients, optimizer, rest."""
     predicted_memory: dict[str, float]
     """Predicted bytes of the same parts."""
     allocator_peak: AllocatorPeak | None = None
-    """On a GPU, over the measured steps; the rest of what was reserved before them may still be."""
+    """Peak of the GPU's allocator over the measured steps; memory reserved before may still be included."""
     starting_peak: AllocatorPeak | None = None
     """Peak of the GPU's allocator before the measured steps: building, loading, compiling, warm-up."""
     host: HostReport | None = None
     """Report of host memory; None if the layout keeps everything on the device."""
     drive: DriveReport | None = None
-    """Report of the drive; None if nothing lies on one."""
+    """Report of the drive; None if nothing is on a drive."""
 
     @property
     def peak_bytes(self) -> int:
-        """Sum of the parts."""
+        """Sum of the measured memory of all parts, in bytes."""
         return sum(self.memory.values())
 
 
 class RouterReport(Spec):
-    """The load of the experts of one MoE layer over the measured steps, all ranks together."""
+    """Load of the experts of one MoE layer over the measured steps, all ranks together."""
 
     layer: int
-    """Block of the model, from 0."""
+    """Number of the model's block, from 0."""
     mean_load: float
-    """Copies of tokens that an expert gets in a step, on average over the experts."""
+    """Mean over experts of the token copies that an expert gets in a step."""
     largest_load: float
     """Load of the busiest expert, in units of the mean."""
     smallest_load: float
-    """Load of the idlest expert, in units of the mean; 0: it never got a token."""
+    """Load of the least loaded expert, in units of the mean; 0 if it never got a token."""
     entropy: float
     """Entropy of the experts' shares relative to an even load: 1 is even, 0 is one expert for all tokens."""
 
 
 class RunReport(AnyReport):
-    """A run of a plan of a transformer."""
+    """Report of a run of a transformer's plan: measurements beside predictions."""
 
     layout: LayoutText
     step_spread: float
-    """(largest − smallest) / median of the measured steps: the noise of this machine."""
+    """Relative spread of the measured steps, (largest − smallest) / median: the noise of this machine."""
     thread_seconds: float
-    """Median CPU time of the busiest rank's training thread; 0: not told."""
+    """Median CPU seconds of the busiest rank's training thread; 0 if unknown."""
     tokens_per_second: float
     mfu: float
     hfu: float
     peak_bytes: int
-    """Peak bytes of the fullest rank."""
+    """Measured peak bytes of the fullest rank."""
     ranks: tuple[RankReport, ...]
     routers: tuple[RouterReport, ...] = ()
-    """Every mixture of experts, in the order of the model."""
+    """Loads of the experts of every MoE layer, in the order of the model."""
     predicted: Prediction
     plan: Plan | None = None
     """Plan that ran, with everything its prediction needs; None in older reports."""
@@ -428,6 +440,7 @@ class RunReport(AnyReport):
 
     @model_validator(mode="after")
     def _of_one_plan(self) -> RunReport:
+        """Validate that all ranks measured the same steps, and are in stages of the prediction."""
         if not self.ranks:
             raise ValueError("no rank has reported")
         steps = {
@@ -451,14 +464,14 @@ class RunReport(AnyReport):
 
     @property
     def step_numbers(self) -> tuple[int, ...]:
-        """Number of each listed step, from 1."""
+        """Number of each listed step, counted from 1."""
         steps = len(self.all_step_seconds)
         last = self.first_step + len(self.losses)
         return self.listed_steps or tuple(range(last - steps, last))
 
     @property
     def is_foreign(self) -> bool:
-        """Whether another trainer ran: its log tells steps, and nothing of what each rank's processor did."""
+        """Whether another trainer ran, so that the report has steps, and no CPU times of ranks."""
         clocks = [(one.thread_seconds, one.process_seconds, one.update.wall_seconds) for one in self.ranks]
         return not any(map(any, clocks))
 
@@ -469,19 +482,19 @@ class RunReport(AnyReport):
 
     @property
     def first_measured_step(self) -> int:
-        """Number of the first measured step, from 1."""
+        """Number of the first measured step, counted from 1."""
         return self.step_numbers[0]
 
     @property
     def work_seconds(self) -> dict[str, Array]:
-        """Part of a step → (T, R) CPU seconds of each rank's training thread in T steps: ranks in their order."""
+        """CPU seconds of each rank's training thread in T steps, (T, R), by part of a step."""
         phases = ([rank.forward_backward for rank in self.ranks], [rank.update for rank in self.ranks])
         times = [np.array([one.thread_seconds for one in phase]).T for phase in phases]
         return dict(zip(WORK, times, strict=True))
 
     @property
     def slow_ranks(self) -> tuple[SlowRank, ...]:
-        """Ranks that were slower than their peers; none of a GPU's, whose host only launches."""
+        """Ranks that were slower than their peers; none in a run on GPUs, whose hosts only launch work."""
         if self.environment.device != "cpu" or self._uneven or self.is_foreign:
             return ()
         first, *_ = numbers = self.step_numbers
@@ -489,7 +502,7 @@ class RunReport(AnyReport):
         return tuple(slow._replace(since=numbers[slow.since] - first) for slow in found)
 
     def peers_of(self, index: int) -> list[int]:
-        """Indices of the other ranks that do the same work as one in `ranks`."""
+        """Indices of the other ranks in `ranks` that do the same work as the rank at `index`."""
         return [] if self._uneven else others_like(index, [rank.pipeline_rank for rank in self.ranks])
 
     @property
@@ -505,7 +518,7 @@ class RunReport(AnyReport):
 
 
 def middle_half(seconds: Sequence[float]) -> float:
-    """Interquartile range, as a share of the median; 0 for a single value."""
+    """Interquartile range as a share of the median; 0 for a single value."""
     if len(seconds) < 2:
         return 0.0
     low, median, high = statistics.quantiles(seconds, n=4, method="inclusive")
@@ -522,8 +535,9 @@ def make_report(
     step_seconds: Sequence[float] = (),
     listed: Sequence[int] = (),
 ) -> RunReport:
-    """Report of a run from its ranks' measurements; `step_seconds` has every measured step, `listed` the indices of
-    those that ranks list."""
+    """Report of a transformer's run, from its ranks' measurements. `step_seconds` has every measured step, `listed` the
+    indices of the steps that ranks list.
+    """
     steps = step_seconds or seconds_of_steps(rank.wall_seconds for rank in ranks)
     first = course.first_step + len(course.losses) - len(steps)
     median = statistics.median(steps)

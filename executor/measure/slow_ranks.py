@@ -1,4 +1,5 @@
-"""Ranks that are slower than others with the same work, the part of their step that is, and since which step.
+"""Ranks that are slower than other ranks with the same work: in which part of their step, by how much, since which
+step.
 
 A step takes all ranks equally long, so what tells is the time in which a rank works itself: CPU time of its training
 thread, by part of the step. Every step is compared with the median of the rank's peers in that step, so that what slows
@@ -21,31 +22,33 @@ from cost_models.arrays import MAD_TO_DEVIATION, Array
 WORK = ("forward and backward", "the update")
 """Parts of a transformer's step in which ranks work, in their order."""
 SLOW_SHARE = 0.1
-"""Excess over the peers from which a rank is slow; MegaScale's slow hosts took about a tenth longer (section 6.3)."""
+"""Smallest relative excess over its peers at which a rank is slow; MegaScale's slow hosts took about a tenth longer
+(section 6.3).
+"""
 SURE = 5.0
 FEWEST_STEPS = 5
 _LEAST_ERROR = 0.002
-"""Smallest error of an excess: clocks tick, so a few equal steps do not make it exact."""
+"""Smallest standard error of an excess, as clocks tick and a few equal steps do not make it exact."""
 
 
 class SlowRank(NamedTuple):
-    """A rank that is slower than its peers."""
+    """A rank that is slower than its peers, the other ranks with the same work."""
 
     rank: int
     part: str
-    """The part of the step in which it loses most."""
+    """Part of the step in which the rank loses most time."""
     excess: float
-    """Time of the rank's own work over its peers' median, less 1; the median since step `since`."""
+    """Relative excess of the rank's own work over its peers' median; median since step `since`."""
     since: int
-    """Index of the first step."""
+    """Index of the first step from which the rank is slow."""
     z: float
     """Robust z-score of the excess."""
     peers: int
-    """Ranks that do the same work, without it."""
+    """Number of other ranks that do the same work."""
 
 
 def slow_ranks(parts: Mapping[str, Array], peers: Sequence[int]) -> tuple[SlowRank, ...]:
-    """Slow ranks, slowest first, from (T, R) seconds of T steps on R ranks for each part of a step.
+    """Slow ranks, slowest first, given the seconds of T steps on R ranks, (T, R), for each part of a step.
 
     `peers` has a number for each rank, alike for those that do the same work.
     """
@@ -74,18 +77,20 @@ def slow_ranks(parts: Mapping[str, Array], peers: Sequence[int]) -> tuple[SlowRa
 
 
 def others_like(rank: int, peers: Sequence[int]) -> list[int]:
-    """The other ranks that do the same work."""
+    """The other ranks that do the same work as `rank`: those with the same number in `peers`."""
     return [one for one in range(len(peers)) if one != rank and peers[one] == peers[rank]]
 
 
 def excess_of(seconds_TR: Array, rank: int, peer_ranks: Sequence[int]) -> Array:
-    """(T,) by which a rank took longer in each step than the median of the others, as a share of that."""
+    """Relative excess of a rank's seconds over the median of its peers in each step, (T,)."""
     typical = np.median(seconds_TR[:, peer_ranks], axis=1)
     return np.asarray(seconds_TR[:, rank] / np.maximum(typical, np.finfo(float).tiny) - 1)
 
 
 def sentence(slow: SlowRank, first_step: int = 1) -> str:
-    """ "rank 3 is slow: 22 % more work time than its 3 peers since step 12, most in forward and backward" """
+    """Sentence on a slow rank: "rank 3 is slow: 22 % more time at work than its 3 peers since step 12, most of it in
+    ...".
+    """
     peers = f"its {slow.peers} peers" if slow.peers > 1 else "its peer"
     return (
         f"rank {slow.rank} is slow: {100 * slow.excess:.0f} % more time at work than {peers} since step"
@@ -94,20 +99,22 @@ def sentence(slow: SlowRank, first_step: int = 1) -> str:
 
 
 RECENT = 200
-"""Steps that are looked back on."""
+"""Number of the latest steps in which slow ranks are sought."""
 
 
 class RankWatch:
-    """Seconds of work of every rank in each watched step, in which rank 0 looks for slow ranks."""
+    """Watch on a run for slow ranks: work seconds of every rank in recent steps, which rank 0 compares."""
 
     def __init__(self, parts: Sequence[str], peers: Sequence[int]) -> None:
-        """`parts` of a step that are work; `peers`: a number for each rank, alike for those with the same work."""
+        """`parts` are the parts of a step that are work; `peers` has a number for each rank, equal for ranks with the
+        same work.
+        """
         self._parts, self._peers = parts, peers
         self._seen: list[tuple[int, list[list[float]]]] = []
         self._reported_ranks: set[int] = set()
 
     def step(self, step: int, seconds: Sequence[float]) -> list[str]:
-        """Add the seconds that this rank worked in each part of a step; every rank calls it.
+        """Add this rank's work seconds in each part of a step; returns, on rank 0, sentences on ranks newly found slow.
 
         On rank 0, a sentence for each rank that is found to be slow and was not told of before.
         """

@@ -1,1 +1,1 @@
-"""Small timed programs that tell what a device, its memory, its host and its links really do in training."""
+"""Small timed programs that measure what a device, its memory, its host and its links really do in training."""

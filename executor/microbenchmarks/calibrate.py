@@ -27,7 +27,7 @@ def calibrate(
     cluster: ClusterSpec | None = None,
     precision: Precision | None = None,
 ) -> HardwareProfile:
-    """Measure the profile of one process among `processes` running at once; saved as YAML at `out` if given.
+    """Measure the hardware profile of one process among `processes` running at once; saved as YAML at `out` if given.
 
     `cluster` (default: `local`) says what the device is: on a CPU `processes` share it over gloo, else each
     takes one CUDA device with NCCL. `precision` defaults to fp32 on a CPU and bf16 on a GPU. Takes under 25 s
@@ -52,7 +52,7 @@ def calibrate(
 def fit_measurements(
     measurements: list[Measurement], cluster: ClusterSpec, precision: Precision
 ) -> HardwareProfile:
-    """The profile with today's provenance, on top of the datasheet defaults of the device's kind."""
+    """Hardware profile fitted to measurements, with today's provenance, on top of datasheet defaults."""
     import torch
 
     base = catalog.load_profile("datasheet-cpu" if cluster.gpu.kind == "cpu" else "datasheet-gpu")
@@ -75,7 +75,9 @@ def measure(
     quick: bool = False,
     on_progress: Progress = lambda family: None,
 ) -> list[Measurement]:
-    """Run the processes and return all their rows. Raises HostError and RunError as `calibrate` does."""
+    """Run the worker processes of a calibration and return all their measurements. Raises HostError and RunError as
+    `calibrate` does.
+    """
     worker, options = "executor.microbenchmarks.worker", ["--precision", precision, *["--quick"] * quick]
     how: dict[str, Any] = {"longest_seconds": _LONGEST_SECONDS, "on_progress": on_progress}
     results = run_workers(worker, processes, device, options, task="calibration", **how)

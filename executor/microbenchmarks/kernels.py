@@ -1,4 +1,4 @@
-"""Microbenchmarks of kernels: products, attention, embedding tables.
+"""Microbenchmarks of kernels: matrix products, attention, element-wise operators, embedding tables.
 
 **Transformers:** GEMMs, attention cores, element-wise operators, memory copies, the optimizer.
 
@@ -48,14 +48,15 @@ _KERNELS: dict[str, AttentionKernel] = {
     "memory-efficient": "flash1",
     "cuDNN": "cudnn",
 }
-"""Backend that torch chose → the kernel that is priced; others are FlashAttention 2. The memory-efficient one is of the
-first one's generation, and like it keeps no scores."""
+"""Attention backend that torch chose → the kernel that the cost model prices; other backends are FlashAttention 2. The
+memory-efficient backend is of FlashAttention 1's generation, and like it keeps no scores.
+"""
 _BACKWARD_PRODUCTS = 2.5
-"""FLOPs of attention's backward pass per FLOP of its forward pass; the scores are computed again (Dao 2023)."""
+"""FLOPs of attention's backward pass per FLOP of its forward pass, as scores are computed again (Dao 2023)."""
 
 
 def gemms(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """Time the three GEMMs of each linear layer: output (with bias), dgrad, wgrad."""
+    """Time the three matrix products of each linear layer: output (with bias), input gradient, weight gradient."""
     for m, n, k in scale.products:
         operands = _operands(watch, scale, m, n, k)
         passes: dict[str, tuple[tuple[int, int, int], Callable[..., Tensor]]] = {
@@ -69,7 +70,7 @@ def gemms(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
 
 
 def sustained_gemms(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """Time the largest output product again, for seconds without a gap: a GPU at its power limit lowers its clocks."""
+    """Time the largest output product for seconds without a gap, as a GPU at its power limit lowers its clocks."""
     m, n, k = max(scale.products, key=math.prod)
     call = in_turn([partial(_output, *tensors) for tensors in _operands(watch, scale, m, n, k)])
     timing = watch.sustained(call, scale.sustained_seconds)
@@ -77,14 +78,14 @@ def sustained_gemms(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
 
 
 def _operands(watch: Stopwatch, scale: Scale, m: int, n: int, k: int) -> list[Tensors]:
-    """Input, weight, gradient and bias of a layer, so often that they overflow the cache next to a core."""
+    """Copies of a layer's input, weight, gradient and bias, enough to overflow the cache next to a core."""
     shapes = ((m, k), (n, k), (m, n), (n,))
     count = copies(scale, scale.element_bytes * (m * k + n * k + m * n))
     return [tuple(scale.tensor(watch.device, *shape) for shape in shapes) for _ in range(count)]
 
 
 def cached_gemms(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """Time GEMMs whose operands never leave the cache: none of a model is faster."""
+    """Time matrix products whose operands never leave the cache, an upper bound on the rate of any in a model."""
     for m, n, k in scale.repeated_products:
         x_mk, w_kn = scale.tensor(watch.device, m, k), scale.tensor(watch.device, k, n)
         out_mn = scale.tensor(watch.device, m, n)
@@ -97,13 +98,13 @@ def _output(x_mk: Tensor, w_nk: Tensor, g_mn: Tensor, bias_n: Tensor) -> Tensor:
 
 
 def attention_cores(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """Causal scaled dot-product attention, seconds of one head: forward, and backward through autograd."""
+    """Time causal attention, in seconds of one head: forward, and backward through autograd."""
     for head_dim, sequence in product(scale.head_dims, scale.sequences):
         yield from _attention_core(watch, scale, sequence, head_dim)
 
 
 def _attention_core(watch: Stopwatch, scale: Scale, sequence: int, head_dim: int) -> Iterator[Measurement]:
-    """Queries, keys and values are strided views (B, S, H, K) of their projections, as in the model."""
+    """Time attention of one shape, on queries, keys and values that are strided views (B, S, H, K) as in a model."""
     heads = scale.heads(sequence)
     count = copies(scale, 4.0 * scale.element_bytes * heads * sequence * head_dim)
     leaves, outputs = [], []
@@ -141,7 +142,7 @@ _TENSORS_TOUCHED = 2.0
 
 
 def element_wise(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """Time every operator forward, and backward where autograd launches something."""
+    """Time every element-wise operator forward, and backward if it has a gradient."""
     engine_seconds = _autograd_call(watch)
     for elements in scale.elements:
         rows = max(1, elements // scale.width)
@@ -159,7 +160,7 @@ def element_wise(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
 
 
 def _backward(call: Callable[..., Tensor], leaves: Tensors) -> Callable[[], object] | None:
-    """The backward pass of one call, to be repeated; None where no input needs a gradient."""
+    """Call that runs the backward pass of an operator, repeatedly; None if no input needs a gradient."""
     needing = tuple(leaf for leaf in leaves if leaf.requires_grad)
     if not needing:
         return None
@@ -170,7 +171,7 @@ def _backward(call: Callable[..., Tensor], leaves: Tensors) -> Callable[[], obje
 def _operators(
     device: torch.device, scale: Scale, rows: int
 ) -> dict[ElementwiseOperator, tuple[Callable[..., Tensor], Tensors]]:
-    """Operator → (call, inputs) over `rows` × width elements; inputs that require gradients get them."""
+    """Element-wise operator → (call, inputs) over `rows` × width elements."""
     width, turns = (scale.width,), Turns()
     x, y = (scale.tensor(device, rows, scale.width).requires_grad_() for _ in range(2))
     plain = scale.tensor(device, rows, scale.width)
@@ -201,7 +202,7 @@ def _operators(
 
 
 def memory(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """Time copies between two arrays, in the caches and beyond them; bytes read plus bytes written."""
+    """Time copies between two arrays, in the caches and beyond them; the size is bytes read plus bytes written."""
     for size in scale.memory_bytes:
         source = torch.ones(size // 4, device=watch.device)
         target = torch.zeros_like(source)
@@ -210,7 +211,7 @@ def memory(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
 
 
 def optimizer(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """Time the norm of the gradients and a fused AdamW step, as the executor takes them; `size` is parameters.
+    """Time the norm of the gradients and a fused AdamW step, as the executor runs them; the size is parameters.
 
     As in `executor.axes.data`: the norm over a view for each tensor, the update over the one flat buffer
     they lie in.
@@ -224,14 +225,14 @@ def optimizer(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
 
 
 def _norm_and_step(adamw: torch.optim.Optimizer, gradients: tuple[Tensor, ...]) -> Tensor:
-    """The norm reads each gradient once and writes a number for each tensor."""
+    """Compute the norm of the gradients, tensor by tensor, and run an AdamW step."""
     norms = torch._foreach_norm(gradients, dtype=torch.float32)
     adamw.step()
     return torch.stack(norms).square().sum()
 
 
 def _autograd_call(watch: Stopwatch) -> float:
-    """Seconds to call the autograd engine, for a view that launches nothing: a model calls it once."""
+    """Seconds of a call of the autograd engine, measured on a view whose backward launches nothing."""
     leaf = torch.zeros(1, device=watch.device, requires_grad=True)
     out, gradient = leaf.view(1), torch.ones(1, device=watch.device)
     return watch.compute(partial(torch.autograd.grad, out, (leaf,), gradient, retain_graph=True)).seconds
@@ -240,12 +241,12 @@ def _autograd_call(watch: Stopwatch) -> float:
 _FP32 = 4
 _FEW_MISSES = 16
 _ROUND = 8
-"""Batches of missing ids, which together name four times the rows of the cache."""
+"""Batches of missing ids in a round, which together name four times as many rows as the cache has."""
 _RATE = 1e-3
 
 
 def tables(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """Every width with every pooling, then sums and optimizers of every width."""
+    """Time lookups of every width and pooling, then sums of gradients, optimizers and cached lookups of every width."""
     flat = torch.zeros(scale.table_bytes // _FP32, device=watch.device)
     for width in scale.table_widths:
         weights = flat.view(-1, width)
@@ -257,6 +258,7 @@ def tables(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
 
 
 def _updates(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator[Measurement]:
+    """Time sums of row gradients, and every optimizer's update of the rows."""
     width = weights.shape[1]
     bags = _bags(len(weights), 1.0, scale.table_ids, watch.device)
     gradients = torch.full((len(bags.lengths), width), _RATE, device=watch.device)
@@ -271,8 +273,8 @@ def _updates(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator[Measur
 
 
 def _cached_lookups(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator[Measurement]:
-    """Time cached lookups of three kinds of batches: cached ids with a few that miss, few ids of which half miss, and
-    ids that all miss.
+    """Time cached lookups of three kinds of batches: few ids miss, half of few ids miss, all ids miss. Batches of
+    missing ids go round more rows than the cache has, so that a row is gone when it is named again.
 
     Batches of missing ids go round more rows than the cache has, so that a row is gone when it is named again.
     """
@@ -301,7 +303,7 @@ def _cached_lookups(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator
 
 
 def _bags(rows: int, pooling: float, ids: int, device: torch.device) -> Bags:
-    """`ids` ids of random rows, `pooling` in each bag; below 1, one in some bags."""
+    """Bags of `ids` ids of random rows, `pooling` ids in each; below 1, one id in that share of the bags."""
     draw = torch.Generator().manual_seed(0)  # the same in every round, on every process
     values = torch.randint(rows, (ids,), generator=draw).to(device)
     count = round(ids / pooling)
@@ -314,6 +316,7 @@ def _bags(rows: int, pooling: float, ids: int, device: torch.device) -> Bags:
 
 
 def _row(name: str, width: int, bags: Bags, timing: Timing) -> Measurement:
+    """Measurement of one operation on an embedding table."""
     distinct = len(bags.values.unique())  # type: ignore[no-untyped-call]
     shape = width * _FP32, len(bags.values), len(bags.lengths), distinct
     return timing.row("table", name, moved_bytes(name, shape), shape)

@@ -1,4 +1,4 @@
-"""Microbenchmarks of links and the host: collectives, host work, copies to host memory and drive.
+"""Microbenchmarks of links and of the host: collectives, host work, copies to host memory, updates on the host.
 
 **Collectives** are timed over message and group sizes; `size` is the full tensor's bytes. On a CPU each comes behind
 products, as in a step: gloo's threads sleep until then, have lost their caches to them, and wait for a core at every
@@ -48,7 +48,7 @@ _SIDE, _PRODUCTS = 256, 4
 
 
 def collectives(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """Time all operations over groups of 2, 4, … ranks up to all; only members of a group report."""
+    """Time collectives of all kinds over groups of 2, 4, … ranks up to all; only members of a group report."""
     rank, world = dist.get_rank(), dist.get_world_size()
     for size in _doublings(2, world):
         members = list(range(size))
@@ -61,12 +61,13 @@ def collectives(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
 
 
 def _doublings(first: int, last: int) -> list[int]:
-    """`first`, twice that, … and `last`, where it is no less than the first."""
+    """`first`, twice `first`, … below `last`, and `last`; empty if `last` is less than `first`."""
     sizes = {first << power for power in range(last.bit_length())} | {last}
     return sorted(size for size in sizes if first <= size <= last)
 
 
 def _one_size(watch: Stopwatch, message: int, size: int, group: dist.ProcessGroup) -> Iterator[Measurement]:
+    """Time all collectives of one message size in one group."""
     elements = max(size, message // 4 // size * size)
     full = torch.ones(elements, device=watch.device)
     shard = torch.ones(elements // size, device=watch.device)
@@ -87,8 +88,7 @@ def _one_size(watch: Stopwatch, message: int, size: int, group: dist.ProcessGrou
 
 
 def _products(watch: Stopwatch) -> Call | None:
-    """Products that a CPU computes before a collective; None on a GPU, whose collectives have multiprocessors of their
-    own."""
+    """Call that computes matrix products on a CPU before a collective; None on a GPU."""
     if watch.device.type != "cpu":
         return None
     left = torch.ones(_SIDE, _SIDE)
@@ -96,7 +96,7 @@ def _products(watch: Stopwatch) -> Call | None:
 
 
 def there_and_back(message: Tensor, pair: tuple[int, int], group: dist.ProcessGroup | None = None) -> None:
-    """Send a message from the first of two ranks to the second, and back."""
+    """Send a message from the first rank of a pair to the second, and back."""
     first, second = pair
     if dist.get_rank() == first:
         dist.send(message, second, group=group)
@@ -111,21 +111,23 @@ _SHAPE = (_SEQUENCE, _HIDDEN, _HEADS)
 _BLOCKS = (2, 3, 4, 6)
 _STAGES, _PIPELINED = 2, "block.pipelined"
 _MICROBATCHES = 2
-"""Microbatches of a step; shards are gathered for each, and gradients scattered once."""
+"""Microbatches of a step; shards are gathered for each microbatch, and gradients scattered once."""
 _REPEATS = {"cpu": 2, "cuda": 9}
-"""Steps in each round, of which a GPU has one. Their number is fixed, as split models communicate and must run equally
-often on every process."""
+"""Steps in each round; a GPU has one round. Their number is fixed, as split models communicate and must run equally
+often on every process.
+"""
 _TRAINED: dict[Precision, Precision] = {"fp32": "fp32", "bf16": "bf16", "fp16": "bf16", "fp8": "bf16"}
-"""Precision in which the executor launches operators, by calibrated precision."""
+"""Precision in which the executor launches operators, by the precision that is calibrated."""
 
 
 Engines = dict[str, dict[int, Engine]]
-"""Models by what their blocks add to plain blocks, then by number of blocks."""
+"""Tiny engines by the kind of their blocks (plain, sharded, …), then by number of blocks."""
 
 
 def tiny_engines(device: torch.device, precision: Precision) -> Engines:
-    """Tiny models of plain blocks, and with several processes also of sharded ones; with an even number of processes of
-    tensor-parallel ones and, on a CPU, whose thread clock does not count waiting, a pipeline of two stages."""
+    """Tiny models of plain blocks and, with several processes, of sharded ones. With an even number of processes also
+    tensor-parallel ones and, on a CPU, whose thread clock does not count waiting, a pipeline of two stages.
+    """
     world = dist.get_world_size()
     layouts = {"block": f"dp{world}"}
     if world > 1:
@@ -145,7 +147,9 @@ def tiny_engines(device: torch.device, precision: Precision) -> Engines:
 
 
 def host_overhead(watch: Stopwatch, engines: Engines) -> Iterator[Measurement]:
-    """Time forward and backward of a microbatch by number of blocks, then an update of few parameters."""
+    """Time the host in forward and backward of a microbatch, by number of blocks, and in an update of few
+    parameters.
+    """
     repeats, fewest = _REPEATS[watch.device.type], _BLOCKS[0]
     tokens_BS = torch.zeros(_MICROBATCHES, _SEQUENCE, dtype=torch.long)
     for name, by_blocks in engines.items():
@@ -158,7 +162,7 @@ def host_overhead(watch: Stopwatch, engines: Engines) -> Iterator[Measurement]:
 
 
 def _engine(layout: str, blocks: int, device: torch.device, precision: Precision) -> Engine:
-    """A tiny GPT that trains on one sequence of each replica in a microbatch."""
+    """Engine of a tiny GPT that trains on one sequence of each replica in a microbatch."""
     parsed = parse_layout(layout)
     model = TransformerSpec(
         num_layers=blocks,
@@ -177,28 +181,30 @@ def _engine(layout: str, blocks: int, device: torch.device, precision: Precision
 
 
 _COPY_REPEATS = 4
-"""Repetitions in each round, fixed so that processes stay side by side."""
+"""Repetitions in each round, a fixed number so that processes stay side by side."""
 BLOCKS = 8
-"""Blocks whose updates follow their backward passes."""
+"""Number of blocks whose updates follow their backward passes."""
 _ASIDE_SECONDS = 0.03
-"""Between two updates: the interpreter's way through a fused AdamW takes 25 us where it was just gone, and ten times
-that after other work."""
+"""Seconds of other work between two updates. A fused AdamW's way through the interpreter takes 25 us when repeated at
+once, and ten times that after other work.
+"""
 _SMALLEST = 16
-"""Parameters of an update that takes no longer than being called does."""
+"""Parameters of an update so small that it takes no longer than its call."""
 _BACKWARD = 2
-"""Products of a block's backward pass, for one of its forward pass."""
+"""Products in a block's backward pass for each product of its forward pass."""
 
 
 def offload(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """Updates by threads, copies by ranks, and passes and updates apart and together."""
+    """Time updates by number of threads, copies by number of ranks, and passes and updates apart and together."""
     yield from _updates(watch, scale)
     yield from _copies(watch, scale)
     yield from _overlap(watch, scale)
 
 
 def _updates(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """One block after the other, so that none is in a cache; with 1, 2, 4, … threads, up to a rank's. Then blocks of
-    next to nothing, each after other work."""
+    """Time updates of blocks in turn, with 1, 2, 4, … threads up to a rank's number, then of tiny blocks after other
+    work. Then blocks of next to nothing, each after other work.
+    """
     limit = threads_for_updates(watch.device, dist.get_world_size())
     update = in_turn([block.step for block in blocks_of(scale.block_parameters)])
     for threads in _doublings(1, limit):
@@ -214,7 +220,7 @@ def _updates(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
 
 
 def _copies(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """From 1, 2, 4, … ranks up to all, while the others wait; only those that copy report."""
+    """Time copies from 1, 2, 4, … ranks up to all, while other ranks wait; only ranks that copy report."""
     link = HostLink(watch.device, 1)
     world, rank = dist.get_world_size(), dist.get_rank()
     size = scale.copied_bytes
@@ -235,7 +241,7 @@ def _copies(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
 
 
 def _copy_both_ways(link: HostLink, host: Tensor, device: Tensor) -> None:
-    """Halves of the two buffers change places, so that as much goes each way as one copy carries in one."""
+    """Exchange halves of two buffers, so that each direction carries as many bytes as a copy in one direction."""
     half = host.numel() // 2
     for _ in range(2):
         link.down(host[:half], device[:half])
@@ -243,7 +249,7 @@ def _copy_both_ways(link: HostLink, host: Tensor, device: Tensor) -> None:
 
 
 def _overlap(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """Passes alone, updates alone, which take twice as long, and each block's in a thread beside what follows."""
+    """Time passes alone, updates alone (twice as long), and both together, with updates in a thread."""
     blocks = blocks_of(scale.block_parameters)
     threads = threads_for_updates(watch.device, dist.get_world_size())
     updates = [block.step for block in blocks]
@@ -273,8 +279,9 @@ def _overlap(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
 
 
 def _passes_of(watch: Stopwatch, scale: Scale, seconds: float) -> Callable[[Callable[[int], object]], None]:
-    """Function that computes matrix products of about `seconds` in place of the passes of blocks: forward passes of
-    all, then backward passes, with a call after each."""
+    """Function that computes matrix products for about `seconds` in place of the passes of blocks. It does the forward
+    passes of all blocks, then their backward passes, with a call after each backward pass.
+    """
     side = scale.overlapped_side
     left, right = (scale.tensor(watch.device, side, side) for _ in range(2))
     multiply = partial(torch.mm, left, right, out=torch.empty_like(left))
@@ -294,14 +301,14 @@ def _passes_of(watch: Stopwatch, scale: Scale, seconds: float) -> Callable[[Call
 
 
 def _other_work() -> None:
-    """Matrix products for a while, in place of passes."""
+    """Compute matrix products for `_ASIDE_SECONDS`, in place of passes."""
     left, end = torch.ones(256, 256), time.perf_counter() + _ASIDE_SECONDS
     while time.perf_counter() < end:
         torch.mm(left, left)
 
 
 def blocks_of(size: int) -> list[torch.optim.Optimizer]:
-    """Create the optimizers of blocks with `size` parameters, one flat buffer each."""
+    """Optimizers of `BLOCKS` blocks with `size` parameters each, in one flat buffer each."""
     optimizers: list[torch.optim.Optimizer] = []
     for _ in range(BLOCKS):
         flat = torch.nn.Parameter(torch.zeros(size))

@@ -35,55 +35,55 @@ _DTYPES: dict[Precision, torch.dtype] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Sizes of every microbenchmark."""
+    """Sizes at which all microbenchmarks are measured."""
 
     precision: Precision
     products: tuple[tuple[int, int, int], ...]
-    """(tokens, columns out, inner) of linear layers."""
+    """Shapes (tokens, columns out, inner) of the products of linear layers."""
     repeated_products: tuple[tuple[int, int, int], ...]
-    """(tokens, columns out, inner) of products that are run again and again on the same operands: the peak."""
+    """Shapes (tokens, columns out, inner) of products that are repeated on the same operands, for the peak rate."""
     sustained_seconds: float
-    """How long the largest of `products` runs without a gap."""
+    """Seconds for which the largest of `products` runs without a gap."""
     head_dims: tuple[int, ...]
     sequences: tuple[int, ...]
     attention_tokens: int
-    """Heads × sequence of one attention call: enough to fill the device."""
+    """Heads × sequence length of one attention call, enough to fill the device."""
     elements: tuple[int, ...]
-    """Sizes of element-wise operators."""
+    """Numbers of elements of element-wise operators."""
     width: int
     """Width of the rows that element-wise operators work on."""
     cold_bytes: int
-    """Operands of repeated calls are spread over this much, beyond the cache next to a core."""
+    """Bytes over which operands of repeated calls are spread, more than the cache next to a core."""
     memory_bytes: tuple[int, ...]
-    """Sizes of the arrays that measure memory bandwidth: inside the caches, and far beyond them."""
+    """Bytes of the arrays that measure memory bandwidth: inside the caches, and far beyond them."""
     optimizer_shapes: tuple[tuple[int, int], ...]
-    """(tensors, parameters of each)."""
+    """(tensors, parameters of each tensor) of each timed update."""
     block_parameters: int
-    """Parameters of a block that a host updates."""
+    """Parameters of a block that the host updates."""
     copied_bytes: int
     """Bytes of one copy between device and host."""
     overlapped_side: int
-    """Rows, columns and inner dimension of the products that updates run beside."""
+    """Rows, columns and inner dimension of the products beside which updates run."""
     table_bytes: int
     """Bytes of an embedding table, beyond all caches."""
     table_widths: tuple[int, ...]
     """Elements of a table's row, in fp32; each width divides the table."""
     poolings: tuple[float, ...]
-    """Rows of a vector; below 1: one in so many."""
+    """Rows in a bag; below 1, the share of bags that have one row."""
     table_ids: int
-    """Ids looked up at once."""
+    """Number of ids in one lookup."""
     messages: tuple[int, ...]
-    """Bytes of the full tensor of collectives."""
+    """Bytes of the full tensor in collectives."""
     rounds: int
-    """How often everything is measured, one after the other; the fastest quarter counts."""
+    """Rounds of all measurements; the fastest quarter of rounds counts."""
 
     def tensor(self, device: torch.device, *shape: int) -> torch.Tensor:
-        """Random values in the training precision."""
+        """Tensor of random values in the training precision."""
         return torch.randn(shape, device=device).to(self.dtype)
 
     @property
     def dtype(self) -> torch.dtype:
-        """The training precision as torch calls it."""
+        """Torch type of the training precision."""
         return _DTYPES[self.precision]
 
     @property
@@ -92,12 +92,12 @@ class Scale:
         return self.dtype.itemsize
 
     def heads(self, sequence: int) -> int:
-        """Heads of one attention call."""
+        """Number of heads of one attention call on sequences of this length."""
         return max(1, self.attention_tokens // sequence)
 
 
 def scale_of(device: str, precision: Precision | None = None, *, quick: bool) -> Scale:
-    """Sizes for a kind of device (`cpu` or `cuda`), in its usual precision or another; fewer for a quick one."""
+    """Sizes for a kind of device (`cpu` or `cuda`) in a precision (None: its usual one); fewer sizes if `quick`."""
     text = (files("executor.microbenchmarks") / "scales.yaml").read_text(encoding="utf-8")
     sizes = yaml.safe_load(text)[device]
     fields = sizes["full"] | sizes["quick"] if quick else sizes["full"]
@@ -119,40 +119,44 @@ Call = Callable[[], object]
 _LEAST_REPEATS = 3
 _MOST_REPEATS = 100
 _BATCHES = 8
-"""CUDA: timed batches of launches; one launch alone would measure the launch."""
+"""Timed batches of launches on a GPU, as one launch alone would measure launching."""
 
 _WINDOWS = 20
-"""Number of windows that a long run of one call is cut into, if it has as many calls."""
+"""Number of windows into which a long run of one call is cut, if it has as many calls."""
 
 _SLEEP_CYCLES = 2_000_000
-"""CUDA: about a millisecond in which launches queue up, so that events see the device's time and not the host's."""
+"""GPU cycles, about a millisecond, in which launches queue up, so that events see the device's time and not the
+host's.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Seconds of one call."""
+    """Seconds of one call: typical and fastest repetition."""
 
     seconds: float
-    """The typical repetition. A step adds up hundreds of calls, so even the fastest step is a sum of typical ones."""
+    """Seconds of the typical repetition, as a step of hundreds of calls is a sum of typical ones. A step adds up
+    hundreds of calls, so even the fastest step is a sum of typical ones.
+    """
     quiet: float
-    """The fastest repetition."""
+    """Seconds of the fastest repetition."""
 
     @staticmethod
     def of(times: Sequence[float]) -> Timing:
-        """Timing of a call from those of its repetitions."""
+        """Timing of a call, from the seconds of its repetitions."""
         return Timing(seconds=statistics.median(times), quiet=min(times))
 
     def shared(self, by: float) -> Timing:
-        """Timing of one operation, where the timed call ran `by` of them."""
+        """Timing of one of the `by` operations that the timed call ran."""
         return Timing(seconds=self.seconds / by, quiet=self.quiet / by)
 
     def without(self, seconds: float, least_share: float) -> Timing:
-        """Timing without some seconds of the call that are another's, but at least a share of it: both are noisy."""
+        """Timing less `seconds` that belong to another call, but at least `least_share` of it, as both are noisy."""
         typical, quiet = (max(time - seconds, least_share * time) for time in (self.seconds, self.quiet))
         return Timing(seconds=typical, quiet=quiet)
 
     def row(self, kind: Kind, name: str, size: float, shape: tuple[int, ...] = ()) -> Measurement:
-        """The measurement of one call."""
+        """Measurement of a call with this timing."""
         return Measurement(
             kind=kind, name=name, shape=shape, size=size, seconds=self.seconds, quiet_seconds=self.quiet
         )
@@ -160,7 +164,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopwatch:
-    """How to time on one device.
+    """Clock for calls on one device.
 
     On a CPU the clock is the thread's own time, so that neighbours on a shared machine do not count; work
     that waits for other processes needs `elapsed`. On CUDA events on the stream are the clock.
@@ -168,16 +172,16 @@ class Stopwatch:
 
     device: torch.device
     budget_seconds: float
-    """Time to spend on repetitions of one measurement."""
+    """Seconds to spend on repetitions of one measurement."""
 
     def compute(self, call: Call) -> Timing:
-        """Device time of `call`."""
+        """Device time of a call: GPU events, or on a CPU the thread's own time."""
         if self.device.type == "cuda":
             return self._events(call)
         return self._clock(call, time.thread_time)
 
     def sustained(self, call: Call, seconds: float) -> Timing:
-        """Device time of `call` once it has run back to back for half of `seconds`: by windows of the second half.
+        """Device time of a call once it has run back to back for half of `seconds`, from windows of the second half.
 
         Nothing waits between windows, so a GPU never idles, and its clocks are those that its power limit allows.
         """
@@ -194,7 +198,7 @@ class Stopwatch:
         return Timing.of([seconds / calls_per_window for seconds in laps[windows // 2 :]])
 
     def host(self, call: Call, repeats: int | None = None) -> Timing:
-        """Host time until `call` returns, without waiting for the device.
+        """Host time until a call returns, without waiting for the device.
 
         A GPU has nothing to do when a repetition begins, and `call` must launch fewer kernels than its queue holds
         (about a thousand), for then nothing but the host takes time. A call that communicates needs `repeats`, the same
@@ -207,7 +211,7 @@ class Stopwatch:
         return timing
 
     def on_host(self, call: Call, *, own_clock: bool, aside: Call | None = None) -> Timing:
-        """Time of what the host does or waits for: on a CPU by the thread's own clock where nobody else has a part.
+        """Time of a call that the host does or waits for, by the thread's own clock on a CPU if `own_clock`.
 
         `aside` is done before every repetition, and takes its share of the budget: what else there is in a step, after
         which caches hold neither what `call` computes with nor its instructions.
@@ -219,7 +223,7 @@ class Stopwatch:
     def elapsed(
         self, call: Call, repeats: int, *, aside: Call | None = None, group: dist.ProcessGroup | None = None
     ) -> Timing:
-        """Wall time of `call` run the same number of times on every process (collectives must match up).
+        """Wall time of a call that is run the same number of times on every process, as collectives must match.
 
         `aside` is done before every repetition: what a step computes between two collectives. Of the processes of a
         `group` the one that came last counts in each, which waits for nobody.
@@ -236,10 +240,12 @@ class Stopwatch:
         return Timing(seconds=statistics.quantiles(times, n=4)[0], quiet=min(times))
 
     def settle(self) -> None:
-        """Wait for the device."""
+        """Wait until the device has finished."""
         finish(self.device)
 
     def _settled(self, call: Call) -> Call:
+        """The call followed by a wait for the device."""
+
         def settled() -> None:
             call()
             self.settle()
@@ -249,6 +255,7 @@ class Stopwatch:
     def _clock(
         self, call: Call, clock: Callable[[], float], repeats: int | None = None, aside: Call | None = None
     ) -> Timing:
+        """Timing of a call by this clock, repeated within the budget or `repeats` times."""
         call()
         start = time.perf_counter()
         if aside is not None:
@@ -258,7 +265,7 @@ class Stopwatch:
         return Timing.of(self._times(call, clock, repeats or self._repeats(once), aside))
 
     def _times(self, call: Call, clock: Callable[[], float], repeats: int, aside: Call | None) -> list[float]:
-        """Seconds of each of `repeats` calls, which the device waits for, with `aside` done before each."""
+        """Seconds of each of `repeats` calls, begun when the device is idle, with `aside` done before each."""
         times = []
         for _ in range(repeats):
             if aside is not None:
@@ -270,6 +277,7 @@ class Stopwatch:
         return times
 
     def _events(self, call: Call) -> Timing:
+        """Timing of a call by GPU events around batches of launches."""
         call()
         self.settle()
         start = time.perf_counter()
@@ -288,6 +296,7 @@ class Stopwatch:
         return Timing.of(times)
 
     def _repeats(self, once: float) -> int:
+        """Number of repetitions that fit into the budget, if one takes `once` seconds."""
         repeats = int(self.budget_seconds / max(once, 1e-9))
         return max(_LEAST_REPEATS, min(_MOST_REPEATS, repeats))
 
@@ -296,7 +305,7 @@ _MOST_COPIES = 64
 
 
 def copies(scale: Scale, call_bytes: float) -> int:
-    """How many copies of a call that touches `call_bytes` overflow the cache next to the core."""
+    """Number of copies of a call's operands, `call_bytes` each, that overflow the cache next to a core."""
     return int(min(_MOST_COPIES, max(1.0, 1 + scale.cold_bytes // max(call_bytes, 1.0))))
 
 

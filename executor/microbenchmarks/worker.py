@@ -29,7 +29,7 @@ Family = Callable[[Stopwatch, Scale], Iterator[Measurement]]
 
 
 def measure(watch: Stopwatch, scale: Scale, *, on_progress: Callable[[str], None]) -> list[Measurement]:
-    """Measure all families in turn, in the scale's number of rounds; needs a process group."""
+    """Measure all families of microbenchmarks in turn, in the scale's number of rounds; needs a process group."""
     world, rank = dist.get_world_size(), dist.get_rank()
     engines = tiny_engines(watch.device, scale.precision)
     families: dict[str, tuple[Family, ...]] = {
@@ -57,7 +57,9 @@ def measure(watch: Stopwatch, scale: Scale, *, on_progress: Callable[[str], None
 
 @record
 def main() -> None:
-    """`python -m executor.microbenchmarks.worker DIR [--quick]`, started by torchrun."""
+    """Measure as one worker process, started by torchrun as `python -m executor.microbenchmarks.worker DIR
+    [--quick]`.
+    """
     parser = worker_arguments(__doc__)
     parser.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="bf16")
     parser.add_argument("--quick", action="store_true")
@@ -65,7 +67,7 @@ def main() -> None:
 
 
 def _measured(device: torch.device, arguments: argparse.Namespace) -> str:
-    """Rows of this process as JSON."""
+    """Measurements of this process as JSON."""
     torch.manual_seed(dist.get_rank())
     quick = arguments.quick
     scale = scale_of(device.type, arguments.precision if device.type == "cuda" else None, quick=quick)

@@ -1,4 +1,4 @@
-"""Adapters beside frozen weights, and which parameters train.
+"""Low-rank adapters beside frozen weights, and which parameters a job trains.
 
 **Adapters** of low rank are beside the matrices of dense blocks (Hu et al. 2021, arXiv 2106.09685).
 
@@ -42,12 +42,12 @@ MATRICES = {
     "mlp.up": "up",
     "mlp.down": "down",
 }
-"""Matrix of a block → its usual name."""
+"""Path of a matrix in a block → its usual name in tuning jobs."""
 SPLIT_BY_ROWS = ("attention.out", "cross.out", "mlp.down")
 
 
 class Adapter(nn.Module):
-    """A and B, and what their product is multiplied by."""
+    """Low-rank adapter of one matrix: its factors A and B, and the scale of their product."""
 
     def __init__(self, tuning: TuningSpec, matrix: nn.Linear) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Adapter(nn.Module):
         self.scale, self.dropout = tuning.scale, tuning.dropout
 
     def forward(self, x_BSI: Tensor) -> Tensor:
-        """(B, S, in) → (B, S, out)."""
+        """Addend to the matrix's output: (B, S, in) → (B, S, out)."""
         narrow = self.down(F.dropout(x_BSI, self.dropout, self.training))
         if isinstance(narrow, DTensor) and any(one.is_partial() for one in narrow.placements):
             narrow = narrow.redistribute(placements=[Replicate()])
@@ -65,7 +65,7 @@ class Adapter(nn.Module):
 
 
 def add_adapters(part: Transformer, tuning: TuningSpec) -> None:
-    """Add adapters beside the matrices that the job names, in place."""
+    """Add adapters beside the matrices of a model slice that the tuning job names, in place."""
     targets = target_names(tuning)
     for block in part.blocks.values():
         modules = dict(block.named_modules())
@@ -80,24 +80,25 @@ def add_adapters(part: Transformer, tuning: TuningSpec) -> None:
 
 
 def _add_adapter(adapter: Adapter, _matrix: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    """Forward hook that adds an adapter's output to its matrix's output."""
     wider: Tensor = output + adapter(inputs[0])
     return wider
 
 
 def is_adapter(name: str) -> bool:
-    """Whether a parameter is an adapter's."""
+    """Whether a parameter of this name belongs to an adapter."""
     return f"{ENDING}." in name
 
 
 def adapter_plan(block: Block) -> dict[str, ParallelStyle]:
-    """How the adapters of a block are split over tensor ranks."""
+    """Parallel styles by which the adapters of a block are split over tensor ranks."""
     names = {f"{path}{ENDING}": path in SPLIT_BY_ROWS for path in MATRICES}
     modules = dict(block.named_modules())
     return {name: _BesideSplit(by_rows=by_rows) for name, by_rows in names.items() if name in modules}
 
 
 class _BesideSplit(ParallelStyle):
-    """The style of an adapter: beside split outputs all of A and some columns of B, beside split inputs the reverse."""
+    """Parallel style of an adapter: beside split outputs B is split by columns, beside split inputs A by rows."""
 
     def __init__(self, *, by_rows: bool) -> None:
         self.by_rows = by_rows
@@ -112,7 +113,7 @@ class _BesideSplit(ParallelStyle):
 
 
 def freeze(part: nn.Module, model: TransformerSpec, training: TrainingSpec, dtype: torch.dtype) -> None:
-    """Freeze the parameters of a slice that the job does not train, and cast them to the type of products."""
+    """Freeze the parameters of a model slice that the job does not train, and cast them to the type of products."""
     frozen, still = frozen_parts(model, training), set()
     for name, parameter in part.named_parameters():
         if _is_frozen(name, frozen) if training.tuning is None else not is_adapter(name):
@@ -122,6 +123,7 @@ def freeze(part: nn.Module, model: TransformerSpec, training: TrainingSpec, dtyp
 
 
 def _is_frozen(name: str, frozen: Frozen) -> bool:
+    """Whether the job freezes a parameter of this name."""
     module, _, place = name.partition(".")
     if module == "blocks":
         return frozen.blocks[int(place.partition(".")[0])]
@@ -135,4 +137,4 @@ _FROZEN_PART = {
     "embedding": "embedding",
     "head": "head_matrix",
 }
-"""Module outside of blocks → the field of `Frozen` for it; that of all others is `head`."""
+"""Module outside of blocks → its field of `Frozen`; all other modules have the field `head`."""
