@@ -177,21 +177,22 @@ def from_ibnetdiscover(text: str, source: str, statement: UserStatement) -> Link
     if problems or statement.intra_node is None:
         hint = "--link intra_node=nvswitch,450GB/s says what joins the GPUs of a node"
         raise unreadable_error(source, problems, hint)
-    other_hosts = _other_hosts(sorted(hosts, key=natural), statement.hosts)
-    if len(other_hosts) == len(hosts):
-        message = f"no host is called `{statement.hosts}`, they are {', '.join(other_hosts[:5])}"
+    excluded = _other_hosts(sorted(hosts, key=natural), statement.hosts)
+    if len(excluded) == len(hosts):
+        message = f"no host is called `{statement.hosts}`, they are {', '.join(excluded[:5])}"
         raise unreadable_error(source, [Problem("--hosts", message)], "a pattern like 'gpu*'")
-    if other_hosts:
-        hosts_by_shape = group_by(other_hosts, lambda host: re.sub(r"\d+", "#", host))
+    if excluded:
+        hosts_by_shape = group_by(excluded, lambda host: re.sub(r"\d+", "#", host))
         words = ", ".join(fold(some) or shape for shape, some in hosts_by_shape.items())
-        left_out = f"{counted(len(other_hosts), 'host')} left out"
-        file.notes.append(f"{left_out}, no GPU nodes by name (--hosts): {words}")
-    count = most_common(len(guids) for host, guids in hosts.items() if host not in other_hosts)
-    small = [host for host, guids in hosts.items() if host not in other_hosts and 2 * len(guids) <= count > 1]
+        file.notes.append(
+            f"{counted(len(excluded), 'host')} left out, no GPU nodes by name (--hosts): {words}"
+        )
+    count = most_common(len(guids) for host, guids in hosts.items() if host not in excluded)
+    small = [host for host, guids in hosts.items() if host not in excluded and 2 * len(guids) <= count > 1]
     if small:
         left_out = f"{counted(len(small), 'host')} with half the adapters or fewer left out"
         file.notes.append(f"{left_out}: {', '.join(small[:5])}")
-    nodes = {host: guids for host, guids in hosts.items() if host not in (*other_hosts, *small)}
+    nodes = {host: guids for host, guids in hosts.items() if host not in (*excluded, *small)}
     name_of_guid = _known_names(devices, nodes)
     if statement.gpus is None:
         as_many = "as many as adapters (a network does not show them; --gpus-per-node)"

@@ -188,9 +188,8 @@ def _entry(kind: Kind, noun: str, name: str, spec_type: type[S]) -> S:
     file; cached."""
     index = _index(kind)
     if name not in index:
-        raise UnknownNameError(
-            noun, printable(name), index, hint=f"`meshwright catalog {kind}` lists known names"
-        )
+        hint = f"`meshwright catalog {kind}` lists known names"
+        raise UnknownNameError(noun, printable(name), index, hint=hint)
     document = data_document(index[name])
     family, prefix = document.value, ("entries", name)
     if "entries" in family:

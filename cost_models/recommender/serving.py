@@ -123,9 +123,8 @@ def batch_latencies(question: ServingQuestion, cached: Array, on_host: Array) ->
     blocks = (cold_rows * np.maximum(tables.vector_bytes, DRIVE_BLOCK)).sum(-1)
     read_seconds = blocks * cluster.gpus_per_node / (question.drive_rate or np.inf) + DRIVE_SECONDS
     drive_seconds = np.where((blocks > 0) & (question.drive_rate is not None), read_seconds, 0.0)
-    launch, cache, host = (_measured_seconds if question.measured else _priced_seconds)(
-        question, tables, ids, brought
-    )
+    seconds_of = _timed_seconds if question.measured else _priced_seconds
+    launch, cache, host = seconds_of(question, tables, ids, brought)
     id_hits = tables.table_hits(cached) if tables.policy == "hottest" else 1.0 - brought / ids
     hits, host_rows = np.broadcast_to(id_hits, ids.shape), brought @ tables.counts
     drive_rows = cold_rows.sum(-1)
@@ -152,9 +151,7 @@ def _priced_seconds(question: ServingQuestion, tables: CachedTables, ids: Array,
     return launch, bytes_moved.sum(-1) / rate + at_once, np.where(over_link > 0, host, 0.0)
 
 
-def _measured_seconds(
-    question: ServingQuestion, tables: CachedTables, ids: Array, brought: Array
-) -> _Seconds:
+def _timed_seconds(question: ServingQuestion, tables: CachedTables, ids: Array, brought: Array) -> _Seconds:
     """Seconds of launches, of cache reads, and of rows from the host, (N,) each, by measured lookups. A cache
     of rows used last looks up each distinct row of a batch once."""
     looked_up = ids if tables.policy == "hottest" else tables.distinct_cold_rows(ids, np.zeros(ids.shape[1]))

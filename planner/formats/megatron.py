@@ -190,15 +190,14 @@ def stages_of(args: Arguments, blocks: int, pp: int) -> tuple[int, tuple[int, ..
         return vpp, layers
     first, last = (args.get(f"decoder_{end}_pipeline_num_layers") for end in ("first", "last"))
     if first is None and last is None:
-        first_extra = args.get("account_for_embedding_in_pipeline_split")
-        last_extra = args.get("account_for_loss_in_pipeline_split")
-        share, remainder = divmod(blocks + first_extra + last_extra, stages)
+        extra = [args.get(f"account_for_{end}_in_pipeline_split") for end in ("embedding", "loss")]
+        share, remainder = divmod(blocks + sum(extra), stages)
         if remainder:
             hint = "`--pipeline-model-parallel-layout` says uneven ones"
             raise InputError(f"`--num-layers {blocks}` does not divide by {stages} stages", hint=hint)
         stage_blocks = [share] * stages
-        stage_blocks[0] -= first_extra
-        stage_blocks[-1] -= last_extra
+        stage_blocks[0] -= extra[0]
+        stage_blocks[-1] -= extra[1]
         return vpp, tuple(stage_blocks)
     ends = [end for end in (first, last) if end is not None]
     middle = [(blocks - sum(ends)) // max(1, pp - len(ends))] * (pp - len(ends))

@@ -101,8 +101,9 @@ _BRIDGE = "megatron.bridge"
 def exporter_named(name: str) -> Exporter:
     """Exporter with the given name. Raises UnknownNameError. Raises UnknownNameError."""
     if name not in EXPORTERS:
-        hint = f"there are {', '.join(EXPORTERS)}"
-        raise UnknownNameError("trainer to export to", name, tuple(EXPORTERS), hint=hint)
+        raise UnknownNameError(
+            "trainer to export to", name, EXPORTERS, hint=f"there are {', '.join(EXPORTERS)}"
+        )
     exporter: Exporter | Target = load(f"planner.formats.{EXPORTERS[name]}")
     return Exporter(write=exporter.write) if isinstance(exporter, Target) else exporter
 
@@ -132,12 +133,11 @@ def reader_of(source: str, reader: str | None = None, options: Mapping[str, Any]
         UnknownNameError: there is no such reader.
         InputError: neither its name nor its words tell, or they are of a trainer whose files are not read.
     """
-    reader_names = ", ".join(READERS)
-    hint = f"--from says it: {reader_names}"
+    names = ", ".join(READERS)
+    hint = f"--from says it: {names}"
     if reader is not None:
         if reader not in READERS:
-            hint = f"there are {reader_names}"
-            raise UnknownNameError("trainer to import from", reader, READERS, hint=hint)
+            raise UnknownNameError("trainer to import from", reader, READERS, hint=f"there are {names}")
         return reader
     if is_command(source):
         return "megatron"
@@ -161,7 +161,7 @@ def reader_of(source: str, reader: str | None = None, options: Mapping[str, Any]
         if is_bridge or MARKS.get(name, set()) & document.keys():
             return name
     if fallback == "nemo" and not document.keys() >= MARKS["nemo"]:
-        hint = f"read are those of {reader_names}; `meshwright estimate` asks about any layout"
+        hint = f"read are those of {names}; `meshwright estimate` asks about any layout"
         raise InputError(f"`{source}` is of no trainer that is known here", hint=hint)
     return fallback
 

@@ -281,9 +281,7 @@ def advise_sharding(
         key = min(better, key=lambda group: (not prices[group].fits, prices[group].step_seconds))
         sharding, reached = _with_placements(sharding, groups[key]), prices.pop(key)
         changes.append(ShardingChange(tuple(groups[key]), *key[1:], separate[key], reached, sharding))
-        prices = {
-            variant: estimate(question, _with_placements(sharding, groups[variant])) for variant in prices
-        }
+        prices = {one: estimate(question, _with_placements(sharding, groups[one])) for one in prices}
     goal, best = answer.sharding, estimate(question, answer.sharding)
     if reached.fits and reached.step_seconds <= best.step_seconds:
         goal, best = sharding, reached

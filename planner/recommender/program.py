@@ -181,10 +181,8 @@ class PlacesProgram(OptionsProgram):
             node = [first // per_node]
             at = [(row, y[p]) for row, y in self.y.items() for p in (node if on_nodes[row] else members)]
             for column in columns:
-                use = (
-                    weighted_sum((y, float(self.rows.shard[row, column])) for row, y in at)
-                    + everywhere[column]
-                )
+                shards = weighted_sum((y, float(self.rows.shard[row, column])) for row, y in at)
+                use = shards + everywhere[column]
                 limit = self.T[column] if column < stages else 1
                 self.problem += use - limit <= -float(self.of.base[first, column]), f"{name}_{column}"
 

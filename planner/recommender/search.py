@@ -341,10 +341,9 @@ def rows_of(priced: PricedOptions, sharding: Sharding) -> tuple[int, ...]:
     if len(sharding.tables) != len(class_of_table):
         raise InputError(f"the sharding has {len(sharding.tables)} tables, the prices {len(class_of_table)}")
     rows = []
-    for table, (class_index, placement) in enumerate(zip(class_of_table, sharding.tables, strict=True)):
-        if (row := row_of.get((class_index, placement.option))) is None:
-            name, option = priced.name_of(table), placement.option
-            raise InputError(f"{name} cannot be held as `{option}`: it has no price")
+    for table, (class_index, place) in enumerate(zip(class_of_table, sharding.tables, strict=True)):
+        if (row := row_of.get((class_index, place.option))) is None:
+            raise InputError(f"{priced.name_of(table)} cannot be held as `{place.option}`: it has no price")
         rows.append(row)
     return tuple(rows)
 
