@@ -184,9 +184,8 @@ def from_ibnetdiscover(text: str, source: str, statement: UserStatement) -> Link
     if excluded:
         hosts_by_shape = group_by(excluded, lambda host: re.sub(r"\d+", "#", host))
         words = ", ".join(fold(some) or shape for shape, some in hosts_by_shape.items())
-        file.notes.append(
-            f"{counted(len(excluded), 'host')} left out, no GPU nodes by name (--hosts): {words}"
-        )
+        left_out = f"{counted(len(excluded), 'host')} left out, no GPU nodes by name (--hosts)"
+        file.notes.append(f"{left_out}: {words}")
     count = most_common(len(guids) for host, guids in hosts.items() if host not in excluded)
     small = [host for host, guids in hosts.items() if host not in excluded and 2 * len(guids) <= count > 1]
     if small:

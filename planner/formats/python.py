@@ -169,17 +169,16 @@ class Module:
             case ast.UnaryOp(op=ast.USub(), operand=item):
                 return _operation(ast.Mult(), -1, self.value(item, names, depth))
             case ast.UnaryOp(op=ast.Not(), operand=item):
-                return not _known_value(self.value(item, names, depth))
+                return not _decide(self.value(item, names, depth))
             case ast.BinOp(left, op, right) | ast.Compare(left, [op], [right]):
                 return _operation(op, self.value(left, names, depth), self.value(right, names, depth))
             case ast.BoolOp(op=op, values=values):
-                for operand in map(_known_value, [self.value(item, names, depth) for item in values]):
+                for operand in map(_decide, [self.value(item, names, depth) for item in values]):
                     if bool(operand) == isinstance(op, ast.Or):
                         break
                 return operand
             case ast.IfExp(test=test, body=body, orelse=orelse):
-                branch = body if _known_value(self.value(test, names, depth)) else orelse
-                return self.value(branch, names, depth)
+                return self.value(body if _decide(self.value(test, names, depth)) else orelse, names, depth)
             case ast.Call():
                 return self._call(node, names, depth)
         raise LookupError
@@ -200,7 +199,7 @@ class Module:
         return Call(ast.unparse(node.func)[:200], arguments, keywords)
 
 
-def _known_value(value: Any) -> Any:
+def _decide(value: Any) -> Any:
     """Return the value if it is known. Raises LookupError for an unknown value or a call."""
     if isinstance(value, Unknown | Call):
         raise LookupError
