@@ -215,8 +215,8 @@ def crosses_border(runs: Runs, inner: int, outer: int, world: Ints) -> Bools:
 
 
 def _pack_single_runs(size: Ints, stride: Ints, capacity: int) -> tuple[Ints, Ints]:
-    """Minimum number of members that a single run of ranks has on a node, and maximum number of nodes that it
-    spans, (N,) each. Only nodes that the run touches count.
+    """For groups of ranks at one stride: the fewest members on a node that a group touches and the most nodes
+    that it spans, (N,) each.
 
     If the stride divides the node, a node has `slots` = capacity / stride places for a group, and groups lie
     end to end along these places. A node border then cuts a group at a multiple of gcd(size, slots), which is
@@ -336,8 +336,8 @@ class ReplicaGroups(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshGroups:
-    """Groups of ranks along the axes whose ranks work on one microbatch. Neighbours in a `pp` group exchange
-    activations."""
+    """Groups of ranks along each model-parallel axis: all axes but those of replicas. Neighbours in a `pp`
+    group exchange activations."""
 
     tp: Groups
     cp: Groups

@@ -98,8 +98,7 @@ class Accesses:
         Accesses are independent draws. Shapes of both arguments broadcast.
         """
         n = np.asarray(accesses, np.float64)[..., None]
-        never = n * self.log_others
-        of_step = self.rows * -np.expm1(never)
+        of_step = self.rows * -np.expm1(n * self.log_others)
         if hottest is not None:
             inside = np.asarray(hottest, np.float64)[..., None] - self.rows_up_to[:-1]
             of_step = of_step * np.clip(inside / self.rows, 0.0, 1.0)

@@ -46,7 +46,6 @@ _KERNELS = 2
 WORKSPACE = 1.0e9
 """Bytes of device memory for context and libraries, in addition to cache and dense network, as when
 training."""
-_DENSE_BYTES = 4.0
 
 
 class ServingQuestion(Spec):
@@ -79,7 +78,7 @@ class ServingQuestion(Spec):
         """Bytes of GPU memory left for the cache, after the reserve and the dense network."""
         memory, share = self.cluster.gpu.memory, self.cluster.memory_reserve
         reserve = WORKSPACE if share is None else share * memory
-        return memory - reserve - dense_network(self.model).parameters * _DENSE_BYTES
+        return memory - reserve - dense_network(self.model).parameters * 4.0  # in FP32
 
 
 class Served(NamedTuple):

@@ -189,13 +189,13 @@ class Module:
         keywords: dict[str, Any] = {}
         for keyword in node.keywords:
             value = self.value(keyword.value, names, depth)
-            if keyword.arg is None and not isinstance(value, dict):
-                value = {"**": _unknown(keyword.value)}
-            keywords |= value if keyword.arg is None else {keyword.arg: value}
+            if keyword.arg is not None or not isinstance(value, dict):
+                value = {keyword.arg or "**": value if keyword.arg else _unknown(keyword.value)}
+            keywords |= value
         if isinstance(node.func, ast.Name) and node.func.id in self.functions:
             places = [keyword.arg for keyword in self.functions[node.func.id].args.args]
-            given_arguments = dict(zip(places, arguments, strict=False)) | keywords
-            return self.result(node.func.id, depth + 1, given_arguments)
+            by_name = dict(zip(places, arguments, strict=False)) | keywords
+            return self.result(node.func.id, depth + 1, by_name)
         return Call(ast.unparse(node.func)[:200], arguments, keywords)
 
 

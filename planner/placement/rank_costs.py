@@ -301,8 +301,8 @@ class RankCosts:
 
     @cached_property
     def least_work(self) -> Array:
-        """Minimum seconds of one microbatch over all ranks with one chunk, (N,), as if each kind of block had
-        all memory."""
+        """Lower bound of a microbatch's seconds, summed over the ranks of a pipeline with one chunk each, (N,):
+        each kind of block is placed as if it were alone in memory."""
         work_of_kinds = [kind.least_seconds_of_blocks for kind in self.of_kinds]
         return np.asarray(sum(work_of_kinds[1:], start=work_of_kinds[0]) + self.fixed_seconds.sum(axis=1))
 
