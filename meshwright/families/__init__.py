@@ -1,1 +1,1 @@
-"""Families of models behind the verbs, a folder each."""
+"""Families of models (transformers, recommenders), each a folder with the functions that answer the verbs."""

@@ -213,7 +213,7 @@ def _seconds_beside(plan: Estimate, rival: Estimate) -> str:
 
 
 def _if_only(estimate: Estimate, sensitivity: Sensitivity) -> str:
-    """Line on one change of hardware or job: the step of the same layout, and of the layout planned anew."""
+    """Line on one change of hardware: the step of the same layout, and of the layout planned anew."""
     repriced, best = sensitivity.repriced, sensitivity.best
     gain = change(estimate.step_seconds, repriced.step_seconds)
     words = f"{sensitivity.change}: {format_seconds(repriced.step_seconds)} ({gain})"

@@ -1,4 +1,4 @@
-"""Recommenders at the front door: the verbs, each with the function that answers it."""
+"""Verbs for recommenders: each method calls the function that answers the verb."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ OPTIONS: Mapping[str, frozenset[str]] = {
 
 
 class RecommenderVerbs(Verbs["RecommenderPlan"]):
-    """Shardings of embedding tables beside a data-parallel dense network."""
+    """Verbs for recommenders, whose plans shard embedding tables beside a data-parallel dense network."""
 
     noun = "a recommender"
     options = OPTIONS
 
     @property
     def pictures(self) -> Mapping[str, Draw]:
+        """Kinds of pictures of a recommender's plan → function that draws the kind."""
         from meshwright.plots.pictures import pictures_of
         from planner.recommender.plan import RecommenderPlan
 
@@ -64,9 +65,11 @@ class RecommenderVerbs(Verbs["RecommenderPlan"]):
         return ask_estimate(options)
 
     def about(self, plan: RecommenderPlan) -> str:
+        """Title of a plan: model, number of GPUs, GPU."""
         return f"{plan.model.name} on {plan.cluster.num_gpus} x {plan.cluster.gpu.name}"
 
     def notes(self, plan: RecommenderPlan) -> tuple[str, ...]:
+        """Notes on effects that the plan's prices leave out."""
         return plan.notes
 
     def figures(self, plan: RecommenderPlan) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""`explain`, `advise` and `verify` of a recommender's plan: bottlenecks, other shardings, and the proof again."""
+"""`explain`, `advise` and `verify` for recommenders: bottlenecks of a plan, better shardings, and checks of its
+proof."""
 
 from __future__ import annotations
 
@@ -51,14 +52,14 @@ from planner.verify.recommenders import verify_sharding
 
 
 class ShardingExplained(Answer):
-    """Answer to why a sharding is as fast as it is."""
+    """Answer of `explain` for a recommender: the stages of a step and the embedding tables that bind them."""
 
     plan: RecommenderPlan
     estimate: RecommenderEstimate
     stages: Sequence[BindingStage]
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """A row for each table of a GPU that ends a stage."""
+        """Row for each embedding table on a GPU that a stage of the step waits for."""
         names = self.plan.model.table_names
         return [
             {
@@ -77,6 +78,7 @@ class ShardingExplained(Answer):
         ]
 
     def document(self) -> dict[str, Any]:
+        """JSON document: question, sharding, price, proof and bottlenecks."""
         proof = self.plan.certificate
         return {
             "question": question_record(self.plan.question),
@@ -87,6 +89,7 @@ class ShardingExplained(Answer):
         }
 
     def view(self) -> tuple[str | Table, ...]:
+        """Text: step and memory, tables of stages and GPUs, the costliest embedding table, bottlenecks and proof."""
         question, priced, proof = self.plan.question, self.estimate, self.plan.certificate
         bottleneck = "Bottleneck: the dense network; no table ends a stage."
         if bound := [stage for stage in self.stages if stage.tables]:
@@ -105,7 +108,7 @@ class ShardingExplained(Answer):
 
 
 def explain(plan: RecommenderPlan) -> ShardingExplained:
-    """Explain which tables bind a plan, stage by stage."""
+    """Explain which embedding tables bind each stage of a recommender's step, such as the index exchange."""
     limits = plan.restrictions.read(plan.model)
     prices = with_memory_limit(covered_options(plan.question, limits, plan.sharding), limits)
     priced, stages = estimate(plan.question, plan.sharding), binding_stages(prices, plan.sharding)
@@ -116,24 +119,24 @@ _PICTURES = (("Stages of a step", "time"), ("Memory", "memory"), ("Where tables 
 
 
 def chapters(plan: RecommenderPlan, request: PageRequest) -> Iterator[Chapter]:
-    """Chapters of a page on the plan, in their order."""
+    """Chapters of an HTML page about a recommender's plan, in order."""
     yield Chapter(title="The answer, and what binds it", blocks=explain(plan).text)
     yield from pictures(plan, request, _PICTURES, pictures_of(RecommenderPlan))
 
 
 def figures(plan: RecommenderPlan) -> dict[str, Any]:
-    """The plan's price as JSON has it."""
+    """JSON fields of a recommender's plan: its price now."""
     return {"estimate": estimate_record(estimate(plan.question, plan.sharding))}
 
 
 def drift(plan: RecommenderPlan, name: object) -> str:
-    """A note where the plan in a file is priced otherwise today; else nothing."""
+    """Note that a recommender's plan is priced differently now than when its file was written; empty if not."""
     today = estimate(plan.question, plan.sharding).step_seconds
     return drift_note(name, plan.prediction.step_seconds, today, precise)
 
 
 def verify(plan: RecommenderPlan, budget: Budget) -> Iterator[Check]:
-    """Compute the plan's price and its proof again, and compare."""
+    """Price a recommender's plan again and check its proof; yields a check for each comparison."""
     if problems := plan.problems():
         yield Check("layout", False, "; ".join(problem.what for problem in problems))
         return
@@ -149,13 +152,13 @@ def verify(plan: RecommenderPlan, budget: Budget) -> Iterator[Check]:
 
 
 SECONDS = 10.0
-"""Time limit of the search that places all other tables anew."""
+"""Time limit in seconds of the search that places all other tables anew."""
 _VISIBLE_SHARE = 5e-4
-"""Share of the step time from which the difference of a stage is printed."""
+"""Smallest difference of a stage that is printed, as a share of the step time."""
 
 
 class ShardingNotChosen(Answer):
-    """Why tables are not held otherwise."""
+    """Answer to why some embedding tables are not sharded in another way."""
 
     plan: RecommenderPlan
     layout: str
@@ -163,12 +166,13 @@ class ShardingNotChosen(Answer):
     answer: Alternative
     today: RecommenderEstimate
     otherwise: RecommenderEstimate | None
-    """Price with all other tables unmoved; None if a rule refuses it."""
+    """Price with the other sharding of these tables alone; None if a rule refuses it."""
     replanned: ShardingAnswer | None = None
-    """All other tables placed anew; None where that was not searched, or found nothing."""
+    """Result of a search that also places all other tables anew; None if not searched, or if nothing fits."""
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """A row for each stage, or one with the rule."""
+        """Row for each stage of the step, in the plan and in the other sharding; a single row if a rule refuses
+        it."""
         if self.otherwise is None:
             return [{"stage": "", "refused": self.answer.refused}]
         then, gpus = self.otherwise.stages, self.otherwise.busiest
@@ -178,6 +182,7 @@ class ShardingNotChosen(Answer):
         ]
 
     def document(self) -> dict[str, Any]:
+        """JSON document: the other sharding, why it is refused or excluded, and prices of plan and other sharding."""
         anew = None
         if (found := self.replanned) is not None:
             proof = found.certificate
@@ -194,9 +199,11 @@ class ShardingNotChosen(Answer):
         }
 
     def view(self) -> Iterator[str | Table]:
+        """Sentences that compare the other sharding with the plan."""
         return map(wrapped, self._sentences())
 
     def _sentences(self) -> Iterator[str]:
+        """Sentences on the other sharding: its step, its memory, and the step with all other tables placed anew."""
         names, tables, planned = self.plan.model.table_names, self.answer.tables, self.plan.sharding.tables
         if self.otherwise is None or self.answer.sharding is None:
             yield f"`{self.layout}` cannot be: {self.answer.refused}"
@@ -229,7 +236,8 @@ class ShardingNotChosen(Answer):
 
 
 def _stages_beside(today: RecommenderEstimate, otherwise: RecommenderEstimate) -> str:
-    """Sentence on the time that a change saves and costs by stage, and the GPU that ends the costliest stage."""
+    """Words on the time that a change of sharding saves and costs by stage, and on the GPU that the costliest stage
+    waits for."""
     visible = _VISIBLE_SHARE * today.step_seconds
     excess = {name: otherwise.stages[name] - seconds for name, seconds in today.stages.items()}
     saves = [f"{precise(-value)} of {name}" for name, value in excess.items() if value < -visible]
@@ -244,11 +252,12 @@ def _stages_beside(today: RecommenderEstimate, otherwise: RecommenderEstimate) -
 
 
 def _change(step: float, then: float) -> str:
+    """Words on the change from step time `step` to `then`: "-3.6 %" or "the same"."""
     return "the same" if change(step, then) == "same" else change(step, then)
 
 
 def why_not(plan: RecommenderPlan, layout: str) -> ShardingNotChosen:
-    """Why tables are not held as these words say.
+    """Explain why a plan does not shard some embedding tables as `layout` says.
 
     Raises:
         InputError: words that are none, or places that are not there.
@@ -269,25 +278,27 @@ def why_not(plan: RecommenderPlan, layout: str) -> ShardingNotChosen:
 
 
 _LIMIT = 3
-"""Tables of a change that are named."""
+"""Most tables of a change that are named."""
 _HEADERS = ("change", "alone", "gain", "together", "in all", "peak mem")
 
 
 class ShardingAdvised(PlanAnswer):
-    """Table of the sharding run today, the tables whose change gains most, and the best sharding."""
+    """Answer of `advise` for a recommender: the sharding run today, the changes of tables that gain most, and the
+    best sharding."""
 
     advice: ShardingAdvice
     limits: ShardingLimits
 
     @property
     def plan(self) -> RecommenderPlan:
-        """The best sharding as a plan."""
+        """Best sharding, as a plan."""
         advice, best = self.advice, self.advice.best_sharding
         proof = advice.answer.certificate if best is advice.answer.sharding else None
         return make_recommender_plan(advice.question, best, self.limits, proof)
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """A row for today, for each change, for the best sharding, and for each other question."""
+        """Row for today's sharding, each change, the best sharding, and each change beyond the sharding (such as
+        precision)."""
         advice, trouble = self.advice, "tables move"
         rows = [_row("today", "", None, advice.today)]
         rows += [_row(self._words(one), trouble, one.by_itself, one.with_earlier) for one in advice.changes]
@@ -295,6 +306,7 @@ class ShardingAdvised(PlanAnswer):
         return rows + [_row(one.words, one.trouble, None, one.estimate) for one in advice.other_questions]
 
     def document(self) -> dict[str, Any]:
+        """JSON document: prices of today's sharding, each change and the best sharding, and the proof."""
         advice = self.advice
         changes = [
             {"change": self._words(one), "tables": list(one.tables)}
@@ -320,10 +332,11 @@ class ShardingAdvised(PlanAnswer):
         }
 
     def remarks(self, *, interrupted: bool = False) -> Sequence[str]:
+        """Warning below the answer if the best sharding is not proved optimal."""
         return [NOT_PROVED] if self.advice.answer.certificate.gap > PROVEN and not interrupted else []
 
     def view(self) -> Iterator[str | Table]:
-        """Text that `meshwright advise` prints; no table if nothing is left to change."""
+        """Text that `meshwright advise` prints: today's sharding, the table of changes, and the proof."""
         advice, today = self.advice, self.advice.today
         yield question_text(advice.question, today)
         yield ""
@@ -341,6 +354,7 @@ class ShardingAdvised(PlanAnswer):
         yield from self._other_questions()
 
     def _cells(self) -> Iterator[tuple[str, ...]]:
+        """Rows of the table of changes, as text."""
         advice, today = self.advice, self.advice.today
         yield "today", "", "", precise(today.step_seconds), "", _peak(today)
         for move in advice.changes:
@@ -350,16 +364,17 @@ class ShardingAdvised(PlanAnswer):
             yield "+ the rest of the tables, as planned", "", "", *self._in_all(advice.best)
 
     def _in_all(self, reached: RecommenderEstimate) -> tuple[str, str, str]:
+        """Cells of a sharding with all changes so far: step time, gain over today, peak memory."""
         return precise(reached.step_seconds), self._gain(reached), _peak(reached)
 
     def _gain(self, then: RecommenderEstimate) -> str:
-        """Gain in step time, as text; a sharding that does not fit is nothing to gain on."""
+        """Gain in step time over today, as text; if today's sharding does not fit, whether the other does."""
         if self.advice.today.fits:
             return change(self.advice.today.step_seconds, then.step_seconds)
         return "fits" if then.fits else "less"
 
     def _other_questions(self) -> Iterator[str]:
-        """Sentences on gains of other questions beyond this question's best sharding, the largest gain first."""
+        """Sentences on gains by changes beyond the sharding (such as precision), largest first."""
         best = self.advice.best.step_seconds
         cases = sorted(self.advice.other_questions, key=lambda case: case.estimate.step_seconds)
         for case in cases:
@@ -371,7 +386,8 @@ class ShardingAdvised(PlanAnswer):
             yield wrapped(f"Less than {percent(LEAST_GAIN)} would come of {sentence_list(idle)}")
 
     def _words(self, move: ShardingChange) -> str:
-        """ "user and item: row, not whole"; of tables that only move "user: whole elsewhere"."""
+        """Words on a change of sharding: "user and item: row, not whole"; for tables that only move "user: whole
+        elsewhere"."""
         names, form = [self.advice.question.model.table_names[table] for table in move.tables], move.proposed
         tail = [counted(len(names) - _LIMIT, "table") + " more"] if len(names) > _LIMIT else []
         how = f"{form} elsewhere" if form == move.today else f"{form}, not {move.today}"
@@ -379,7 +395,7 @@ class ShardingAdvised(PlanAnswer):
 
 
 def advise(plan: RecommenderPlan, layout: str | None, budget: Budget) -> ShardingAdvised:
-    """Advise which tables of a plan, or of another sharding run today, to shard in another way."""
+    """Advise which embedding tables to shard in another way: in a plan, or in the sharding `layout` run today."""
     today = plan.sharding if layout is None else sharding_of(plan.question, layout)
     advice = advise_sharding(plan.question, today, plan.restrictions.read(plan.model), budget)
     return ShardingAdvised(advice=advice, limits=plan.restrictions)
@@ -388,7 +404,7 @@ def advise(plan: RecommenderPlan, layout: str | None, budget: Budget) -> Shardin
 def _row(
     change: str, trouble: str, alone: RecommenderEstimate | None, price: RecommenderEstimate
 ) -> dict[str, Any]:
-    """Row of a change: its price alone, and with all earlier changes."""
+    """CSV row of a change of sharding: step time by itself, and price with all earlier changes."""
     return {
         "change": change,
         "trouble": trouble,
@@ -400,4 +416,5 @@ def _row(
 
 
 def _peak(priced: RecommenderEstimate) -> str:
+    """Peak memory of the fullest GPU, as text."""
     return format_bytes(float(priced.device_bytes.max()))

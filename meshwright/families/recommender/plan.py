@@ -1,4 +1,5 @@
-"""`plan`, `estimate`, `import` and `compare` of recommenders: questions read, shardings priced or searched."""
+"""`plan`, `estimate`, `import` and `compare` for recommenders: read questions, price shardings and search for the
+best."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 
 
 class ShardingEstimated(PlanAnswer):
-    """A question and the price of a sharding that was given."""
+    """Answer of `estimate` for a recommender: the question and the price of a given sharding."""
 
     usual_picture = "sharding"
     question: RecommenderQuestion
@@ -68,7 +69,7 @@ class ShardingEstimated(PlanAnswer):
 
     @property
     def plan(self) -> RecommenderPlan:
-        """Plan of a given sharding, without a proof."""
+        """Given sharding as a plan without a proof."""
         return make_recommender_plan(self.question, self.sharding)
 
     @property
@@ -77,10 +78,11 @@ class ShardingEstimated(PlanAnswer):
         return self.estimate.fits
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """A row for each table."""
+        """Row for each embedding table: its size, how it is sharded and where."""
         return table_rows(self.question, self.sharding)
 
     def document(self) -> dict[str, Any]:
+        """JSON document: question, assumptions, sharding, tables and price."""
         return {
             "question": question_record(self.question),
             "assumptions": list(self.assumptions),
@@ -90,34 +92,37 @@ class ShardingEstimated(PlanAnswer):
         }
 
     def view(self) -> tuple[str | Table, ...]:
+        """Text: question, where tables lie, stages of a step, GPUs, step and memory."""
         question, priced = self.question, self.estimate
         tables = where_table(question, self.sharding), stages_table(priced), gpus_table(priced)
         return spaced(question_text(question, priced), *tables, step_and_memory_text(priced))
 
 
 class ShardingPlanned(ShardingEstimated):
-    """Answer with the best sharding and its proof."""
+    """Answer of `plan` for a recommender: the best sharding and its proof."""
 
     limits: ShardingLimits
     certificate: ShardingCertificate
 
     @property
     def plan(self) -> RecommenderPlan:
-        """The sharding as a plan."""
+        """Best sharding, as a plan with its proof."""
         return make_recommender_plan(self.question, self.sharding, self.limits, self.certificate)
 
     def document(self) -> dict[str, Any]:
+        """JSON document of the sharding, with its proof."""
         certificate = self.certificate.model_dump(mode="json") | {"seconds": self.certificate.seconds}
         return super().document() | {"certificate": certificate}
 
     def view(self) -> tuple[str | Table, ...]:
-        """Text that `meshwright plan` prints: the sharding, its step and memory, the proof, and which tables lie on
-        which GPU."""
+        """Text that `meshwright plan` prints: the sharding, its step, memory and proof, and which embedding table
+        lies on which GPU."""
         question, priced, sharding = self.question, self.estimate, self.sharding
         facts = facts_text(sharding_facts(question, priced, sharding, self.certificate))
         return spaced(question_text(question, priced), facts, where_table(question, sharding))
 
     def remarks(self, *, interrupted: bool = False) -> list[str]:
+        """Remark below the answer on a gap between the sharding and the proved bound."""
         if self.certificate.gap <= 0 or interrupted:
             return []
         proof = f"within {100 * self.certificate.gap:.2g} % of the optimum"
@@ -127,22 +132,24 @@ class ShardingPlanned(ShardingEstimated):
 
 
 class ShardingsCompared(Answer):
-    """Shardings side by side, measured against the first."""
+    """Answer of `compare` for recommenders: prices of several shardings, side by side."""
 
     priced: Sequence[ShardingEstimated]
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """A row for each quantity."""
+        """Row for each quantity, with a value for each sharding."""
         return [
             {"quantity": name, **{str(nth): value for nth, value in enumerate(values, 1)}, "unit": unit}
             for name, values, unit in self._lines
         ]
 
     def document(self) -> dict[str, Any]:
+        """JSON document: question, sharding and price of each plan."""
         documents = [one.document() for one in self.priced]
         return {"plans": [{key: one[key] for key in ("question", "layout", "estimate")} for one in documents]}
 
     def view(self) -> tuple[str | Table, ...]:
+        """Text: the plans by number, and the table of quantities; `change` is the last plan against the first."""
         texts = UNIT_TEXTS | {"seconds": precise, "samples/s": format_count}
         cells = [
             (name, *map(texts[unit], values), change_words(texts[unit], unit, values[0], values[-1]))
@@ -156,7 +163,7 @@ class ShardingsCompared(Answer):
 
     @property
     def _lines(self) -> list[tuple[str, list[float], str]]:
-        """Rows of a quantity, its value for each sharding, and a unit."""
+        """Name, value for each sharding, and unit of each quantity that is compared."""
         prices = [one.estimate for one in self.priced]
         stages = [(f"  {name}", [one.stages[name] for one in prices], "seconds") for name in prices[0].stages]
         return [
@@ -171,7 +178,7 @@ class ShardingsCompared(Answer):
 
 
 def compare(first: RecommenderPlan, choices: Sequence[str | Path | AnyPlan]) -> ShardingsCompared:
-    """Plans and shardings side by side, measured against the first; no trainer has rules for them."""
+    """Price a recommender's plan beside other plans and shardings."""
     pairs = [(first.question, first.sharding)]
     for choice in choices:
         if not is_plan(choice):
@@ -185,17 +192,17 @@ def compare(first: RecommenderPlan, choices: Sequence[str | Path | AnyPlan]) -> 
 
 
 def priced_sharding(question: RecommenderQuestion, sharding: Sharding) -> ShardingEstimated:
-    """The price of a sharding. Raises InputError where it names GPUs or nodes that are not there."""
+    """Price a sharding. Raises InputError if it names GPUs or nodes that the cluster lacks."""
     return ShardingEstimated(question=question, estimate=estimate(question, sharding), sharding=sharding)
 
 
 MOST_PROBLEMS = 5
-"""Tables that are named of those that cannot be held as said."""
+"""Most embedding tables that are named among those that cannot be sharded as asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingQuestion:
-    """Question on the best sharding, read without errors."""
+    """Question of `plan` for a recommender, completely read: only the search is left."""
 
     question: RecommenderQuestion
     limits: ShardingLimits
@@ -204,7 +211,8 @@ class ShardingQuestion:
     notes: tuple[str, ...] = ()
 
     def answer(self, budget: Budget | None = None, top: int | None = None) -> ShardingPlanned:
-        """Search within the budget. Raises DoesNotFitError: no sharding fits, which is proven."""
+        """Search for the best sharding within the time limit of `budget`. Raises DoesNotFitError if it is proven that
+        none fits."""
         budget, restrictions = budget or Budget(), self.limits.read(self.question.model)
         prices, aim = covered_options(self.question, restrictions), self.objective
 
@@ -225,7 +233,7 @@ class ShardingQuestion:
 
 
 def ask(options: PlanOptions) -> ShardingQuestion:
-    """Read the options of `plan`.
+    """Read the options of `plan` for a recommender.
 
     Raises:
         InputError: something is missing or wrong; everything that is, at once.
@@ -246,14 +254,14 @@ def ask(options: PlanOptions) -> ShardingQuestion:
 
 
 def ask_again(plan: RecommenderPlan) -> ShardingQuestion:
-    """The question that a plan file answers."""
+    """Question that a recommender's plan file answers."""
     certificate = plan.certificate
     objective: Objective = "step" if certificate is None else certificate.objective
     return ShardingQuestion(question=plan.question, limits=plan.restrictions, objective=objective)
 
 
 def ask_estimate(options: EstimateOptions) -> PreparedQuestion[ShardingEstimated]:
-    """Read the options of `estimate`.
+    """Read the options of `estimate` for a recommender; the sharding is priced when the question is answered.
 
     Raises:
         InputError: something is missing or wrong; everything that is, at once.
@@ -262,13 +270,14 @@ def ask_estimate(options: EstimateOptions) -> PreparedQuestion[ShardingEstimated
     sharding, assumed = sharding_of(question, options.layout), tuple(_assumed(options, question))
 
     def solve(budget: Budget) -> ShardingEstimated:
+        """Price the given sharding."""
         return replace(priced_sharding(question, sharding), assumptions=assumed)
 
     return PreparedQuestion(solve=solve, assumptions=assumed)
 
 
 def sharding_of(question: RecommenderQuestion, text: str) -> Sharding:
-    """Read where every table lies. Raises InputError."""
+    """Parse how each embedding table is sharded, such as `table:0-3=whole@0,1,2,3`. Raises InputError."""
     try:
         return parse_sharding(text, question.model.num_tables)
     except InputError as error:
@@ -277,7 +286,7 @@ def sharding_of(question: RecommenderQuestion, text: str) -> Sharding:
 
 
 def question_of(request: Request, gpus: int | None) -> RecommenderQuestion:
-    """Build the question.
+    """Build the question of a recommender from the request.
 
     Raises:
         InputError: an input is missing, or a file or a name is wrong; everything that is, at once.
@@ -302,21 +311,22 @@ def question_of(request: Request, gpus: int | None) -> RecommenderQuestion:
 
 
 def recommender_of(model: object) -> RecommenderSpec:
-    """The recommender that is given by name, file, or document, or itself. Raises InputError."""
+    """Load a recommender from its name, its file or a document already read; a spec is returned as it is. Raises
+    InputError."""
     if isinstance(model, RecommenderSpec):
         return model
     return resolve_recommender(read_once(model if isinstance(model, Document) else str(model)))
 
 
 def _training(request: Request) -> RecommenderTraining:
-    """Training job of the request, with amounts of single flags in place of its fields."""
+    """Training job of a recommender's request, with single flags in place of its fields."""
     amounts = {"global_batch": request.global_batch, "precision": questions.in_words(request.precision)}
     resolve, noun = resolve_recommender_training, "a recommender"
     return questions.job_of(request.training, RecommenderTraining, resolve, amounts, noun)
 
 
 def _number_of_gpus(gpus: object) -> int | None:
-    """Number of GPUs above zero; None if none was given. Raises InputError."""
+    """Parse the number of GPUs; None if not given. Raises InputError unless it is a single number above zero."""
     text = "" if gpus is None else str(gpus).strip()
     if text and not (text.isdecimal() and text.strip("0")):
         reason = f"`{printable(text)}` is not one number of GPUs"
@@ -325,21 +335,22 @@ def _number_of_gpus(gpus: object) -> int | None:
 
 
 def _objective(word: str | None) -> Objective:
-    """Objective of a search; `time` is the step. Raises UnknownNameError."""
+    """Parse the objective of a sharding search; `time`, the default, is the step. Raises UnknownNameError."""
     if (name := "step" if word in (None, "time") else word) in OBJECTIVES:
         return OBJECTIVES[OBJECTIVES.index(name)]
     raise UnknownNameError("objective", str(word), OBJECTIVES, hint=f"there are {', '.join(OBJECTIVES)}")
 
 
 def _limits(limits: Limits) -> ShardingLimits:
-    """Restrictions of the request. Raises InputError."""
+    """Read the restrictions of a sharding (`--fix`, `--together`, ...). Raises InputError."""
     size = read_flag("--max-memory", limits.max_memory, parse_bytes)
     words = fields_of(limits, "fix", "together", "forbid", "allow")
     return ShardingLimits.model_validate(words | {"max_memory": None if size is None else f"{size!r} B"})
 
 
 def _require_tiers(question: RecommenderQuestion, restrictions: ShardingRestrictions) -> None:
-    """Refuse tables in host memory where devices have no other, and splits that no rule allows."""
+    """Raise InputError if `--fix` puts tables in host memory that is the devices' own, or splits a table against a
+    rule."""
     for fixed in restrictions.fixed:
         if fixed.option.tier == "host" and is_own_host(question.cluster):
             place = f"`--fix table:{fixed.first}={fixed.option}` on `{question.cluster.name}`"
@@ -356,7 +367,7 @@ def _require_tiers(question: RecommenderQuestion, restrictions: ShardingRestrict
 
 
 def _assumed(request: Request, question: RecommenderQuestion) -> Iterator[str]:
-    """Sentences on values that prices depend on and nobody gave."""
+    """Sentences on values that were assumed: types of tables, memory of hosts."""
     if request.training is None:
         tables = f"tables in {question.training.table_dtype}, updated by {question.training.optimizer}"
         yield f"{tables}; --training says otherwise"
@@ -369,35 +380,36 @@ def _assumed(request: Request, question: RecommenderQuestion) -> Iterator[str]:
 
 
 class Imported(PlanAnswer):
-    """A sharding of another trainer's file, beside the best."""
+    """Answer of `import` for a recommender: the sharding of another trainer's file, beside the best sharding."""
 
     today: ShardingEstimated
     planned: ShardingPlanned
 
     @property
     def best(self) -> ShardingPlanned:
-        """The best sharding."""
+        """Best sharding."""
         return self.planned
 
     @property
     def gain(self) -> float:
-        """Share of today's step that the best sharding saves; not below zero."""
+        """Share of today's step time that the best sharding saves, at least 0."""
         return max(0.0, 1 - self.best.estimate.step_seconds / self.today.estimate.step_seconds)
 
     @property
     def plan(self) -> RecommenderPlan:
-        """Plan of the sharding that runs today."""
+        """Sharding that runs today, as a plan."""
         return self.today.plan
 
     def document(self) -> dict[str, Any]:
-        """Fields of `estimate`, with the best sharding beside them."""
+        """JSON document of today's sharding as in `estimate`, with the best sharding and the gain."""
         return self.today.document() | {"best": self.best.record(), "gain": self.gain}
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """A row for each table."""
+        """Row for each embedding table, as it is sharded today."""
         return self.today.rows
 
     def view(self) -> tuple[str | Table, ...]:
+        """Text: today's sharding as in `estimate`, then its step beside the best sharding's."""
         prices = {"today": self.today.estimate, "best": self.best.estimate}
         columns = {
             "which": list(prices),
@@ -417,7 +429,7 @@ class Imported(PlanAnswer):
 
 
 def no_slower(best: ShardingPlanned, today: ShardingEstimated) -> ShardingPlanned:
-    """The best sharding that is known: what a search found, or what runs today where that is faster and fits."""
+    """Best sharding known: the search's, or today's if that fits and is faster."""
     seconds, proof = today.estimate.step_seconds, best.certificate
     if not today.estimate.fits or seconds >= best.estimate.step_seconds:
         return best
@@ -427,7 +439,8 @@ def no_slower(best: ShardingPlanned, today: ShardingEstimated) -> ShardingPlanne
 
 
 def ask_import(options: ImportOptions) -> PreparedQuestion[Imported]:
-    """Read a sharding plan of TorchRec. Raises InputError: the file, or what is said beside it, is wrong."""
+    """Read a TorchRec sharding plan; it is priced, and a better sharding searched for, when the question is answered.
+    Raises InputError."""
     if options.also is not None or options.ignore:
         flag = "--also" if options.also is not None else "--ignore"
         raise InputError(f"{flag}: a sharding plan has no settings beside its tables", hint="leave it out")
@@ -445,7 +458,7 @@ def ask_import(options: ImportOptions) -> PreparedQuestion[Imported]:
     search = ask(part_of(request, PlanOptions))
 
     def solve(budget: Budget) -> Imported:
-        """Price the sharding, and search for the best."""
+        """Price today's sharding, and search for the best."""
         today = given.answer()
         return Imported(today=today, planned=no_slower(search.answer(budget), today))
 

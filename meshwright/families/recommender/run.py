@@ -1,4 +1,5 @@
-"""A run of a recommender's plan, or of one of its ranks, as it is told: before it, at each step, and at the end."""
+"""`run` and `emulate` for recommenders: notes before a run, lines for its steps, predicted beside measured at its
+end."""
 
 from __future__ import annotations
 
@@ -27,39 +28,45 @@ if TYPE_CHECKING:
     from executor.emulate.recommender import ShardEmulation
 
 NOT_TENSORS = ("workspace", "communicators")
-"""Predicted parts that no tensor holds."""
+"""Predicted parts of memory that no tensor holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecommenderRun(Running):
-    """A plan that is run."""
+    """A recommender's plan for `run` and `emulate`: its notes, step lines and answers."""
 
     plan: RecommenderPlan
 
     def caution(self, *, compiled: bool) -> str | None:
+        """Note that the plan is for another stack than this executor; None if it is not."""
         stack = self.plan.stack.name
         if stack == OWN_STACK:
             return None
         return f"note: the plan is for stack {stack}, what runs is {OWN_STACK}: memory and times differ"
 
     def step_line(self, step: Mapping[str, Any]) -> str:
+        """Line on one training step: loss, measured and predicted seconds, samples per second."""
         rate = self.plan.training.global_batch / step["seconds"]
         return step_line(step, self.plan.prediction.step_seconds, f"{format_count(rate)} samples/s")
 
     def answer(self, report: AnyReport, steps: int | None = None) -> RecommenderRan:
+        """Answer of `run` from a run's report."""
         assert isinstance(report, RecommenderReport)
         return RecommenderRan(report=report, steps=steps or len(report.losses))
 
     def next_step(self, report: AnyReport, path: Path) -> str:
+        """Suggestion after the run."""
         return "Next: more --steps, or --fix tables otherwise and compare"
 
     def built(self, config: Mapping[str, Any]) -> ShardsBuilt:
+        """Build the shards of the plan's ranks without devices, for `run --dry-run`."""
         require_torch("run --dry-run")
         from executor.emulate.dry_run import build_shards_without_devices
 
         return ShardsBuilt(plan=self.plan, ranks=build_shards_without_devices(self.plan))
 
     def emulate(self, rank: int, *, steps: int, fake: bool) -> ShardEmulated:
+        """Run one rank of the plan alone on this machine, for `emulate`."""
         require_torch("emulate")
         from executor.emulate.recommender import emulate
 
@@ -67,9 +74,10 @@ class RecommenderRun(Running):
 
 
 class RecommenderRan(AnyRan[RecommenderReport]):
-    """Predicted and measured quantities of a run."""
+    """Answer of `run` for a recommender: predicted beside measured quantities."""
 
     def csv_rows(self) -> list[dict[str, Any]]:
+        """Row for each quantity: step, stages, bytes sent, peak and host memory, predicted and measured."""
         report, predicted = self.report, self.report.plan.prediction
         rows = [("step", predicted.step_seconds, report.step_seconds)]
         rows += [(name, predicted.stages[name], seconds) for name, seconds in report.stage_seconds.items()]
@@ -86,6 +94,8 @@ class RecommenderRan(AnyRan[RecommenderReport]):
         return [dict(zip(("quantity", "predicted", "measured"), row, strict=True)) for row in rows]
 
     def body(self) -> Iterator[str | Table]:
+        """Text: the run, its loss, the table of predicted beside measured quantities, and hits of the cache of
+        rows."""
         report = self.report
         environment = report.environment
         yield wrapped(
@@ -115,7 +125,7 @@ _CACHE_FIELDS = ("lookups", "hits", "up_bytes", "down_bytes")
 
 
 def _value_text(quantity: str, value: float) -> str:
-    """A quantity of a run or of an emulation in its unit: bytes, or seconds."""
+    """Value of a recommender's quantity as text: bytes for memory and traffic, else seconds."""
     if quantity.startswith("bytes sent"):
         return f"{grouped(int(value))} B"
     in_memory = quantity == "rest" or quantity.endswith("memory")
@@ -124,23 +134,25 @@ def _value_text(quantity: str, value: float) -> str:
 
 _HEADERS = ("rank", "slices", "rows", "tables", "as planned", "states", "as planned", "on its host")
 _SIZES = ("table_bytes", "predicted_table_bytes", "state_bytes", "predicted_state_bytes", "host_bytes")
-"""Fields of a built rank that are the last columns of the table."""
+"""Fields of a built rank that fill the last columns of the table."""
 
 
 class ShardsBuilt(Answer):
-    """Plan, and the ranks that were built for it without devices."""
+    """Answer of `run --dry-run` for a recommender: the shards that each rank would hold."""
 
     plan: RecommenderPlan
     ranks: Sequence[BuiltShards]
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """A row for each rank."""
+        """Row for each rank that was built."""
         return [asdict(rank) for rank in self.ranks]
 
     def document(self) -> dict[str, Any]:
+        """JSON document: sharding, and the built ranks."""
         return {"layout": self.plan.layout, "ranks": self.rows}
 
     def view(self) -> tuple[str | Table, ...]:
+        """Text: the table of built ranks, with bytes of tables and states beside planned."""
         plan, dense = self.plan, self.ranks[0].dense_parameters
         complete = len(self.ranks) == plan.num_ranks
         selection = "its ranks hold" if complete else "the fullest, the emptiest and others hold"
@@ -164,12 +176,12 @@ _EMULATED = ("quantity", "plan", "predicted", "emulated")
 
 
 class ShardEmulated(AnyEmulated["ShardEmulation"]):
-    """A plan and the report of one of its ranks."""
+    """Answer of `emulate` for a recommender: one rank's memory and compute, predicted beside emulated."""
 
     plan: RecommenderPlan
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """A row for each quantity: of the plan, predicted for what ran, and emulated."""
+        """Row for each quantity: the plan's, the prediction for the stack that ran, and the emulated value."""
         from executor.emulate.recommender import HOST
 
         report = self.report
@@ -188,6 +200,7 @@ class ShardEmulated(AnyEmulated["ShardEmulation"]):
         return [dict(zip(_EMULATED, one, strict=True)) for one in rows]
 
     def view(self) -> Iterator[str | Table]:
+        """Text: the emulated rank, the table of predicted beside emulated quantities, and notes."""
         report: ShardEmulation = self.report
         plan, rows = self.plan, self.rows
         yield wrapped(f"{report.model}: rank {report.rank} of {report.ranks} alone on {report.device}")

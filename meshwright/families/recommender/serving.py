@@ -1,4 +1,4 @@
-"""`plan --serve` and `serve`: rows that every GPU caches, what that hits, and lookups answered from them."""
+"""`plan --serve` and `serve`: plan the cache of embedding rows on each GPU, and answer lookups from it."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ if TYPE_CHECKING:
     from meshwright.plots.drawing import Drawing
 
 MOST_TABLES = 30
-"""Classes of tables that are printed, those with most accesses."""
+"""Most classes of tables that are printed, those with most accesses first."""
 
 
 class ServedRecommender(SavedAnswer):
-    """A recommender served from caches on GPUs."""
+    """Answer of `plan --serve`: a recommender served from caches of embedding rows on GPUs."""
 
     plan: ServingPlan
     asked_hits: float | None = None
@@ -69,16 +69,16 @@ class ServedRecommender(SavedAnswer):
 
     @property
     def service(self) -> PredictedService:
-        """Latency and throughput of each batch."""
+        """Predicted latency and throughput for each batch size."""
         return latencies(self.plan.question, self.plan)
 
     @property
     def one_share_hits(self) -> float:
-        """Share of accesses served by a cache of equal bytes that holds the same share of every table's rows."""
+        """Hit rate of a cache with the same bytes that holds the same share of every table's rows."""
         return one_share_hits(self.plan.question.tables, self.plan.cache_bytes)
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """A row for each class of tables."""
+        """Row for each class of embedding tables: rows, cached rows and bytes, accesses and hits."""
         tables, classes = self.plan.question.tables, self.plan.question.model.classes
         hits = tables.table_hits(self.plan.rows)
         return [
@@ -96,7 +96,7 @@ class ServedRecommender(SavedAnswer):
 
     @property
     def batches(self) -> list[dict[str, float]]:
-        """A row for each batch."""
+        """Row for each batch size: latency by part, hits, samples per second."""
         service, weights = self.service, self.plan.question.tables.weights
         parts = ("launch_seconds", "cache_seconds", "host_seconds", "drive_seconds", "host_rows")
         columns = {"latency_seconds": service.seconds, **fields_of(service, *parts)}
@@ -108,6 +108,7 @@ class ServedRecommender(SavedAnswer):
         ]
 
     def document(self) -> dict[str, Any]:
+        """JSON document: the planned cache, assumptions, tables and batch sizes."""
         question, plan = self.plan.question, self.plan
         serving = {
             "model": question.model.name,
@@ -123,6 +124,7 @@ class ServedRecommender(SavedAnswer):
         return {"serving": serving, "assumptions": list(self.assumptions), **tables}
 
     def view(self) -> tuple[str | Table, ...]:
+        """Text: the cache, its rows by table, hits, and latency by batch size."""
         launched, last = self.service.launch_seconds.any(), self.plan.question.policy == "lru"
         parts = ["launching the lookup of each table"] * bool(launched)
         parts += ["reading the cache, rows from the host"]
@@ -135,9 +137,11 @@ class ServedRecommender(SavedAnswer):
 
     @property
     def _from_drives(self) -> bool:
+        """Whether lookups read rows from drives."""
         return bool(self.service.drive_rows.any())
 
     def _header(self) -> str:
+        """Sentence on model, GPUs, tables and the size of the cache."""
         question, cluster = self.plan.question, self.plan.question.cluster
         place = "host memory and on drives" if self._from_drives else "host memory"
         recency = "most" if question.policy == "hottest" else "last"
@@ -149,6 +153,7 @@ class ServedRecommender(SavedAnswer):
         )
 
     def _tables(self) -> Table:
+        """Table with a row for each class of embedding tables: cached rows, bytes, accesses and hits."""
         rows = sorted(self.rows, key=lambda entry: -entry["accesses"])[:MOST_TABLES]
         columns = {
             "table": [_label(row) for row in rows],
@@ -162,6 +167,7 @@ class ServedRecommender(SavedAnswer):
         return table_of(columns, names=("table",))
 
     def _finding(self) -> str:
+        """Sentence on the hit rate, its proof, and cache sizes for higher rates."""
         plan, size = self.plan, f"A cache of {format_bytes(self.plan.cache_bytes)}"
         gap = plan.bound - plan.hits
         proof = f"no choice of rows has {'more' if gap <= 1e-6 else f'{gap:.1g} more of them'}"
@@ -176,6 +182,7 @@ class ServedRecommender(SavedAnswer):
         return f"{words}. More: {', '.join(needs)}" if needs else words
 
     def _latencies(self) -> Table:
+        """Table with a row for each batch size: latency by part, rows from the host, samples per second."""
         launched = ("launch",) if self.service.launch_seconds.any() else ()
         parts = (*launched, "cache", "host", *(("drive",) if self._from_drives else ()))
         rows = self.batches
@@ -189,31 +196,31 @@ class ServedRecommender(SavedAnswer):
         return table_of(columns)
 
     def save(self, path: str | Path) -> None:
-        """Write the plan."""
+        """Write the serving plan to a file."""
         save_serving_plan(self.plan, path)
 
     def next_commands(self, path: Path) -> str:
         return f"meshwright serve {path}, meshwright plot cache {path}"
 
     def plot(self) -> Drawing:
-        """Hits and latency by the size of the cache."""
+        """Draw hit rate and latency against the size of the cache."""
         from meshwright.plots.pictures import draw_cache
 
         return draw_cache(self.plan)
 
 
 def _label(row: dict[str, Any]) -> str:
-    """ "item x 3": a class of tables with how many there are."""
+    """Name of a class of tables, with their number if there are several: "item x 3"."""
     return f"{row['table']} x {row['tables']}" if row["tables"] > 1 else str(row["table"])
 
 
 BATCHES = (64, 256, 1024, 4096, 16384)
-"""Samples of a batch, where nobody says."""
+"""Default batch sizes in samples."""
 _SHARE = re.compile(r"\d{1,3}(\.\d+)?%?|0?\.\d+", re.ASCII)
 
 
 def plan_cache(options: CacheOptions) -> ServedRecommender:
-    """Plan the cache of every GPU. Raises InputError, InfeasibleError."""
+    """Plan the cache of embedding rows on each GPU. Raises InputError, InfeasibleError."""
     problems = Problems()
     spec = problems.read(recommender_of, options.model)
     cluster = problems.read(cluster_of, options.cluster, options.gpus)
@@ -243,7 +250,8 @@ def plan_cache(options: CacheOptions) -> ServedRecommender:
 
 
 def _with_exponent(model: RecommenderSpec, zipf: float | None) -> tuple[RecommenderSpec, tuple[str, ...]]:
-    """The model, with the exponent for tables that say nothing of their accesses; and what was assumed of those."""
+    """Model with Zipf exponent `zipf` for tables whose accesses it does not describe, and what was assumed of
+    these."""
     silent = [one.name for one in model.classes if one.zipf is None and not one.histogram]
     if not silent:
         return model, ()
@@ -253,6 +261,7 @@ def _with_exponent(model: RecommenderSpec, zipf: float | None) -> tuple[Recommen
         return model, (f"all rows of {names} are used alike, as the model does not say; --zipf 1.05 would",)
 
     def with_zipf(tables: tuple[TableSpec, ...]) -> tuple[TableSpec, ...]:
+        """Tables with the exponent where their accesses are not described."""
         changed = {"zipf": zipf}
         return tuple(TableSpec(**one.model_dump() | changed) if one.name in silent else one for one in tables)
 
@@ -261,7 +270,7 @@ def _with_exponent(model: RecommenderSpec, zipf: float | None) -> tuple[Recommen
 
 
 def _amount(flag: str, text: str | float | None, parse: Callable[[str], float]) -> float | None:
-    """An amount above zero, as text or a number."""
+    """Parse a flag's amount, text or number, that must be above zero; None if not given."""
 
     def above_zero(text: str | float) -> float:
         value = parse(text) if isinstance(text, str) else float(text)
@@ -273,7 +282,7 @@ def _amount(flag: str, text: str | float | None, parse: Callable[[str], float]) 
 
 
 def _share(amount: str | float) -> float:
-    """Read `95%` or 0.95. Raises ValueError."""
+    """Parse a hit rate, `95%` or 0.95. Raises ValueError."""
     text, share = str(amount).strip(), -1.0
     if _SHARE.fullmatch(text) or text in {"0", "1"}:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
@@ -283,7 +292,7 @@ def _share(amount: str | float) -> float:
 
 
 def read_batches(batches: str | int | Sequence[int] | None, default: tuple[int, ...]) -> tuple[int, ...]:
-    """Read `64,1024`; `usual` where nobody says. Raises InputError."""
+    """Parse batch sizes, such as `64,1024`; `default` if not given. Raises InputError."""
     if batches is None:
         return default
     words = str(batches).split(",") if isinstance(batches, (int, str)) else map(str, batches)
@@ -295,7 +304,7 @@ def read_batches(batches: str | int | Sequence[int] | None, default: tuple[int, 
 
 
 def _require_choices(options: CacheOptions) -> None:
-    """Raise InputError for an unknown precision or policy."""
+    """Raise InputError for an unknown precision or cache policy."""
     choices = {"--precision": (options.precision, ELEMENT_BYTES), "--policy": (options.policy, POLICIES)}
     problems = [
         Problem(flag, f"`{printable(word)}` is not one of {', '.join(words)}")
@@ -307,19 +316,20 @@ def _require_choices(options: CacheOptions) -> None:
 
 
 def _require_size_or_hits(options: CacheOptions) -> None:
-    """Raise InputError where both a size and a share of hits are given."""
+    """Raise InputError if both the cache's size and a hit rate are given."""
     if options.cache is not None and options.hits is not None:
         raise InputError("`--cache` says how large the cache is, `--hits` asks for it", hint="leave out one")
 
 
 SAMPLES = 65536
-"""Drawn for each size of batch, where nobody says."""
+"""Default number of samples drawn for each batch size."""
 ENOUGH = 100
-"""Batches below which the slowest hundredth says nothing."""
+"""Fewest batches from which a 99th percentile is reported."""
 
 
 def serve(options: ServeOptions) -> CacheServed:
-    """Answer lookups from the tiers of a plan. Raises InputError, HostError."""
+    """Answer lookups of embedding rows from cache, host memory and drive as a serving plan says. Raises InputError,
+    HostError."""
     problems, source = Problems(), options.plan
     plan = problems.read(lambda: source if isinstance(source, ServingPlan) else load_serving_plan(source))
     batches = problems.read(lambda: read_batches(options.batch, ()))
@@ -337,6 +347,7 @@ def serve(options: ServeOptions) -> CacheServed:
 
 
 def _require_meant(options: ServeOptions) -> None:
+    """Raise InputError for options of `serve` that contradict each other or are out of range."""
     problems = []
     if not 0 < options.scale <= 1:
         problems.append(Problem("--scale", "a share of the plan's rows lies above 0 and is 1 at most"))
@@ -349,7 +360,8 @@ def _require_meant(options: ServeOptions) -> None:
 
 
 def _on_device(question: ServingQuestion, device: str, options: ServeOptions) -> ServingQuestion:
-    """The question, priced for the device that serves: for a plan on GPUs served by a CPU one core of this machine."""
+    """Serving question, priced for the device that answers; a GPU plan served by a CPU is priced on one core of this
+    machine."""
     planned, profile = question.cluster, options.profile
     if profile is None and (planned.gpu.kind == "cpu" or (question.measured and device != "cpu")):
         return question
@@ -360,14 +372,14 @@ def _on_device(question: ServingQuestion, device: str, options: ServeOptions) ->
 
 
 class CacheServed(ServedRecommender):
-    """Lookups that were answered from the tiers of a plan, which is priced on what answered them."""
+    """Answer of `serve`: lookups that were answered, planned hits and latency beside measured."""
 
     scale: float
     run: Served
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each class of tables."""
+        """Row for each class of embedding tables: lookups, planned and measured hits."""
         model = self.plan.question.model
         classes = np.zeros((len(self.run.answered), len(model.classes), 4), np.int64)
         for place, run in enumerate(self.run.answered):
@@ -383,14 +395,14 @@ class CacheServed(ServedRecommender):
 
     @cached_property
     def hits(self) -> tuple[float, float]:
-        """Share of all ids that were hits: as planned for the tables that they went to, and measured."""
+        """Hit rate over all ids looked up: planned (for the tables they belong to), and measured."""
         ids = [row["lookups"] for row in self.rows]
         guess, seen = (np.dot(ids, [row[which] for row in self.rows]) for which in ("hits", "measured_hits"))
         return float(guess / max(sum(ids), 1)), float(seen / max(sum(ids), 1))
 
     @cached_property
     def batches(self) -> list[dict[str, Any]]:
-        """A row for each size of batch."""
+        """Row for each batch size: planned and measured latency, samples per second, rows from host and drive."""
         rows = []
         price = self.service
         for planned, drive, run in zip(super().batches, price.drive_rows, self.run.answered, strict=True):
@@ -411,11 +423,13 @@ class CacheServed(ServedRecommender):
         return rows
 
     def document(self) -> dict[str, Any]:
+        """JSON document of the plan, with device, scale and hit rates of the lookups."""
         facts = {"device": self.run.device, "scale": self.scale, "drive_bytes": self.run.drive_bytes}
         hits = dict(zip(("predicted_hits", "measured_hits"), self.hits, strict=True))
         return super().document() | {"served": facts | hits}
 
     def view(self) -> tuple[str | Table, ...]:
+        """Text: tables, planned beside measured hits, and latency by batch size."""
         predicted, measured = self.hits
         core = "one core of this machine"
         on = core if self.run.device == "cpu" else self.plan.question.cluster.gpu.name
@@ -427,6 +441,7 @@ class CacheServed(ServedRecommender):
         return spaced(self._header(), self._tables(), hits, self._latencies(), wrapped(latency))
 
     def _header(self) -> str:
+        """Sentence on model, device, tables, drive and cache."""
         model, service = self.plan.question.model, self.run
         share = "" if self.scale == 1 else f", {self.scale:g} of the plan's rows"
         drive = f", {format_bytes(service.drive_bytes)} of them on the drive" if service.drive_bytes else ""
@@ -437,6 +452,7 @@ class CacheServed(ServedRecommender):
         )
 
     def _tables(self) -> Table:
+        """Table with a row for each class of embedding tables: cached rows, ids, planned and measured hits."""
         rows = sorted(self.rows, key=lambda row: -row["lookups"])
         columns = {
             "table": [_label(row) for row in rows],
@@ -449,6 +465,7 @@ class CacheServed(ServedRecommender):
         return table_of(columns, names=("table",))
 
     def _latencies(self) -> Table:
+        """Table with a row for each batch size: planned and measured latency and samples per second."""
         rows = self.batches
         slowest = [row["p99_seconds"] for row in rows]
         columns = {
@@ -462,7 +479,8 @@ class CacheServed(ServedRecommender):
         return table_of(columns)
 
     def save(self, path: str | Path) -> None:
-        """Write the vectors of the requests: an array of (requests, width) by table."""
+        """Write the vectors looked up for the requests (first batch size): per table an array of (requests,
+        width)."""
         of_tables = zip(*(batch for one in self.run.answered[:1] for batch in one.vectors), strict=True)
         arrays: list[Any] = [np.concatenate([one.numpy() for one in of]) for of in of_tables]
         with whole_file(Path(path)) as stream:

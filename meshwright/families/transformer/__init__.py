@@ -1,4 +1,4 @@
-"""Transformers at the front door: the verbs, each with the function that answers it."""
+"""Verbs for transformers: each method calls the function that answers the verb."""
 
 from __future__ import annotations
 
@@ -48,13 +48,14 @@ OPTIONS: Mapping[str, frozenset[str]] = {
 
 
 class TransformerVerbs(Verbs[Plan]):
-    """Layouts of tensor, pipeline, context, expert and data parallelism."""
+    """Verbs for transformers, whose plans are layouts of tensor, pipeline, context, expert and data parallelism."""
 
     noun = "a transformer"
     options = OPTIONS
 
     @property
     def pictures(self) -> Mapping[str, Draw]:
+        """Kinds of pictures of a transformer's plan → function that draws the kind."""
         from meshwright.families.transformer.pictures import pictures_of_plans
 
         return pictures_of_plans()
@@ -75,11 +76,13 @@ class TransformerVerbs(Verbs[Plan]):
         return ask(options)
 
     def about(self, plan: Plan) -> str:
+        """Title of a plan: model and GPUs."""
         from meshwright.render.goals import gpus_in_words
 
         return f"{plan.model.name} on {gpus_in_words(plan.question)}"
 
     def notes(self, plan: Plan) -> tuple[str, ...]:
+        """Notes on effects that the plan's prices leave out."""
         from planner.space.obstacles import notes_of
 
         return (*plan.notes, *notes_of(plan.question, plan.restrictions.read))

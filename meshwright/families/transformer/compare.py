@@ -1,4 +1,5 @@
-"""`compare` and `reshard` of transformers' plans and layouts: part by part, and what moves between them."""
+"""`compare` and `reshard` for transformers: plans and layouts side by side, and bytes that move between two
+layouts."""
 
 from __future__ import annotations
 
@@ -48,20 +49,20 @@ from planner.rules.legality import require_legal
 
 @dataclass(frozen=True, kw_only=True)
 class PricedPlan:
-    """A question and the price of one layout for it."""
+    """One of the compared plans: its question, and the price of its layout."""
 
     question: Question
     estimate: Estimate
     completed: CompletedLayout | None = None
-    """How a layout was read; None of a plan."""
+    """Full layout of a choice given as a layout; None for a plan."""
 
     @cached_property
     def expected(self) -> ExpectedStep | None:
-        """Step time to expect, with its interval."""
+        """Step time expected by measured runs, with its 90 % interval; None without such runs."""
         return expected_step(self.question, self.estimate)
 
     def record(self) -> dict[str, Any]:
-        """Record of the price, the expected step, and how the layout was read."""
+        """JSON object: price, expected step, and axes that were filled in."""
         expected = expected_record(self.question, self.estimate.layout, self.expected)
         read = {} if self.completed is None else completed_record(self.completed)
         return estimate_record(self.estimate, self.question) | {"expected": expected} | read
@@ -69,27 +70,27 @@ class PricedPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Against:
-    """A plan beside the first: what the model can tell of their difference."""
+    """Comparison of a plan's step time with the first plan's: ratio, model error, and probability."""
 
     number: int
-    """Number of the plan among those compared, from 1."""
+    """Number of this plan among the compared plans, from 1."""
     ratio: float
-    """Step time on paper, divided by the first plan's."""
+    """Predicted step time divided by the first plan's."""
     error: float | None
-    """Median error of that ratio; None where the questions differ."""
+    """Median error of predicted ratios between two such layouts; None if the plans answer different questions."""
     chance: float | None
-    """Probability that the slower plan on paper is the slower one in a run."""
+    """Probability that the plan predicted slower is also slower in a run; None if the questions differ."""
     overlap: bool | None
-    """Whether the 90 % intervals of both expected steps overlap; None where one has none."""
+    """Whether the 90 % intervals of both expected steps overlap; None if either has no interval."""
 
     @property
     def is_clear(self) -> bool:
-        """Whether the difference is more than the model's error."""
+        """Whether the difference of step times exceeds the model's error."""
         return abs(self.ratio - 1) > self.error if self.error is not None else self.overlap is False
 
     @property
     def words(self) -> str:
-        """Sentence on whether this plan is faster than the first."""
+        """Sentence on how much faster or slower this plan is than the first, and how certain that is."""
         share = abs(self.ratio - 1)
         if share < NEGLIGIBLE_SHARE:
             return f"{self.number} is as fast as 1 on paper."
@@ -106,23 +107,23 @@ class Against:
 
 
 class Compared(Answer):
-    """Plans, with every quantity beside the first plan's."""
+    """Answer of `compare` for transformers: every quantity of several plans, side by side."""
 
     plans: tuple[PricedPlan, ...]
 
     @property
     def questions(self) -> list[Question]:
-        """One for each plan, in their order."""
+        """Question of each plan, in order."""
         return [plan.question for plan in self.plans]
 
     @property
     def differs(self) -> tuple[Difference, ...]:
-        """In what the questions differ; nothing where they are the same."""
+        """Differences between the plans' questions; empty if they are the same."""
         return differences(self.questions)
 
     @property
     def against(self) -> tuple[Against, ...]:
-        """The others beside the first, as far as the model can tell; nothing where steps do different work."""
+        """Comparison of each further plan with the first; empty if their steps do different work."""
         first, *rivals = self.plans
         if not same_work(self.questions):
             return ()
@@ -143,11 +144,11 @@ class Compared(Answer):
 
     @property
     def lines(self) -> list[Line]:
-        """Every quantity, with a value for each plan."""
+        """Every compared quantity, with a value for each plan."""
         return lines_of([plan.estimate for plan in self.plans], self.questions)
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """A row for each quantity."""
+        """Row for each quantity, with a column for each plan."""
         return [
             {"group": line.group, "quantity": line.name, "unit": line.unit}
             | {f"plan_{number}": value for number, value in enumerate(line.values, start=1)}
@@ -155,6 +156,7 @@ class Compared(Answer):
         ]
 
     def document(self) -> dict[str, Any]:
+        """JSON document: differences of the questions, prices of the plans, and comparisons with the first."""
         return {
             "differs": [{"what": one.what, "values": list(one.values)} for one in self.differs],
             "same_work": same_work(self.questions),
@@ -164,6 +166,7 @@ class Compared(Answer):
         }
 
     def view(self) -> tuple[str | Table, ...]:
+        """Text: the plans, differences of their questions, verdicts, and the table of quantities."""
         heads, read, differing = [], [], list[str | Table]()
         for number, plan in enumerate(self.plans, start=1):
             fits = "" if plan.estimate.fits else ", does not fit"
@@ -184,12 +187,13 @@ class Compared(Answer):
 
 
 def compare(first: Plan, choices: Sequence[str | Path | AnyPlan], trainer: str | None) -> Compared:
-    """Price all under the rules of the trainer. Raises InputError: what cannot be; everything, at once."""
+    """Price a plan beside other plans and layouts, under the trainer's rules. Raises InputError listing all that
+    cannot run."""
     if trainer is not None:
         trainer_named(trainer)
 
     def priced(choice: str | Path | AnyPlan) -> PricedPlan:
-        """A plan, or a layout under the question of the first plan."""
+        """Price a choice: a plan, or a layout for the first plan's question."""
         if is_plan(choice):
             plan = plan_of(choice)
             require_legal(plan.question, plan.layout, trainer)
@@ -208,8 +212,8 @@ _TOTALS = ("step", "peak memory")
 
 
 def comparison_table(lines: Sequence[Line]) -> Table:
-    """Parts are indented under their totals; `change` sets the last plan against the first: shares in points,
-    everything else relative; a part is measured against the plan's own part."""
+    """Table of quantities with a column for each plan, parts indented below their totals; `change` compares the last
+    plan with the first, shares in points, the rest in percent."""
     headers = ["", *[str(number + 1) for number in range(len(lines[0].values))], "change"]
     rows = []
     for line in (lines[0], *sorted(lines[1:], key=lambda line: line.group != "time")):  # first the step
@@ -222,11 +226,11 @@ def comparison_table(lines: Sequence[Line]) -> Table:
 
 
 _LABELS = ("name", "source", "vocab_multiple")
-"""Fields of a model on which its parameters do not depend, but for padding of the vocabulary."""
+"""Fields of a model that its parameters do not depend on, except for padding of the vocabulary."""
 
 
 class Resharded(Answer):
-    """Bytes that move between two layouts of one model."""
+    """Answer of `reshard`: bytes that move between ranks when a model changes from one layout to another."""
 
     question: Question
     """Question of the layout with more GPUs."""
@@ -235,12 +239,13 @@ class Resharded(Answer):
     states: bool
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """A row for each rank, bytes."""
+        """Row for each rank: bytes needed, received and sent."""
         names = [f"{name}_bytes" for name in self.traffic._fields]
         amounts = zip(*(own.tolist() for own in self.traffic), strict=True)
         return [{"rank": rank, **dict(zip(names, own, strict=True))} for rank, own in enumerate(amounts)]
 
     def document(self) -> dict[str, Any]:
+        """JSON document: both layouts, least seconds of the move, and bytes by rank."""
         inside, network = self.traffic.seconds(self.question)
         return {
             "layouts": [str(layout) for layout in self.layouts],
@@ -251,6 +256,7 @@ class Resharded(Answer):
         }
 
     def view(self) -> tuple[str, ...]:
+        """Text: bytes moved, the busiest rank's traffic, least time, and extra memory."""
         traffic, (inside, network) = self.traffic, self.traffic.seconds(self.question)
         sums = (float(own.sum()) for own in (traffic.needed, traffic.received_total, traffic.received_inside))
         needed, arriving, near = sums
@@ -273,7 +279,7 @@ class Resharded(Answer):
 
 
 def reshard(first: Plan, second: str | Path | AnyPlan, *, states: bool) -> Resharded:
-    """Move a model from one plan's layout to another plan's, or to another layout of the same question.
+    """Count the bytes that move when a model changes from one plan's layout to another plan's or layout.
 
     Raises:
         InputError: they are not of one model and kind of node, or a layout cannot run.

@@ -1,4 +1,4 @@
-"""`estimate` of a transformer: reads a layout, prices it, and tells what it costs part by part."""
+"""`estimate` for transformers: read a layout, price it, and show its step and memory part by part."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from planner.space.restrictions import Restrictions
 
 
 class Estimated(PlanAnswer):
-    """A question and the price of one layout, which is priced when it is first read."""
+    """Answer of `estimate` for a transformer: a question and a layout, priced when its price is first used."""
 
     question: Question
     layout: str
@@ -45,17 +45,18 @@ class Estimated(PlanAnswer):
     assumptions: tuple[str, ...] = ()
     """Sentences on assumptions made to read the question."""
     objective: Objective = field(default_factory=Objective)
-    """Objective that holds the price of GPUs."""
+    """Objective; of it only the price of GPU-hours is used."""
 
     def answer(self, budget: Budget | None = None, top: int | None = None) -> Estimated:
-        """Price the layout and return the answer itself. Raises InputError: the layout cannot run, or the trainer
+        """Price the layout, and return this answer. Raises InputError if the layout cannot run, or the trainer
         refuses it."""
         assert self.completed
         return self
 
     @cached_property
     def completed(self) -> CompletedLayout:
-        """Layout with its price; the search fills fields left open, and places blocks as well as possible."""
+        """Full layout with its price: axes left open are filled in by a search, and blocks are placed for the fastest
+        step."""
         return complete_layout(self.question, self.layout, Restrictions(trainer=self.trainer))
 
     @property
@@ -65,7 +66,7 @@ class Estimated(PlanAnswer):
 
     @property
     def estimate(self) -> Estimate:
-        """The price of the layout."""
+        """Price of the layout."""
         return self.completed.estimate
 
     @property
@@ -75,7 +76,7 @@ class Estimated(PlanAnswer):
 
     @property
     def plan(self) -> Plan:
-        """The layout as a plan that was given, not searched for."""
+        """Layout as a plan without a proof, since it was given and not searched for."""
         return make_plan(self.question, self.estimate, None, Restrictions(trainer=self.trainer))
 
     def next_commands(self, path: Path) -> str:
@@ -83,14 +84,15 @@ class Estimated(PlanAnswer):
 
     @property
     def estimates(self) -> tuple[Estimate, ...]:
-        """The priced layout alone."""
+        """The priced layout, as the only element."""
         return (self.estimate,)
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """One row, flat."""
+        """One flat row: the layout's price."""
         return [estimate_row(self.estimate)]
 
     def document(self) -> dict[str, Any]:
+        """JSON document: question, price, expected step, and how the layout was read."""
         layout = self.estimate.layout
         return {
             "question": question_record(self.question),
@@ -105,17 +107,17 @@ class Estimated(PlanAnswer):
 
     @property
     def _searches_split(self) -> bool:
-        """Whether the layout leaves open how many blocks are on each stage."""
+        """Whether the layout leaves the number of blocks on each stage open."""
         return "layers=" not in self.layout
 
     @cached_property
     def expected(self) -> ExpectedStep | None:
-        """Step time to expect, with its interval."""
+        """Step time expected by measured runs, with its 90 % interval; None without such runs."""
         return expected_step(self.question, self.estimate)
 
     @cached_property
     def training(self) -> TrainingRun | None:
-        """All of the training job; None where nobody says on how many tokens."""
+        """Duration and cost of the training job; None if the number of tokens is unknown."""
         return training_run(self.question, self.objective, self.estimate, self.expected)
 
     def view(self) -> tuple[str | Table, ...]:
@@ -130,7 +132,7 @@ class Estimated(PlanAnswer):
 
 
 def ask(options: EstimateOptions) -> Estimated:
-    """Read the options of `estimate`.
+    """Read the options of `estimate` for a transformer.
 
     Raises:
         InputError: something is missing or wrong; everything that is, at once.

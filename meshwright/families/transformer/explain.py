@@ -1,4 +1,5 @@
-"""`explain` and `advise` of a transformer's plan: bottlenecks, rivals, why another layout lost, what to change."""
+"""`explain` and `advise` for transformers: bottlenecks, rivals, why another layout was not chosen, and what to
+change."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ from planner.space.restrictions import Restrictions
 
 
 class Explained(Answer):
-    """Bottlenecks of a plan, its advantages, and changes that would make it faster."""
+    """Answer of `explain` for a transformer: bottleneck of a plan, its rival, and changes that would make it
+    faster."""
 
     explanation: Explanation
     notes: tuple[str, ...] = ()
@@ -54,21 +56,22 @@ class Explained(Answer):
 
     @property
     def plan(self) -> Plan:
-        """The plan that is explained."""
+        """Plan that is explained."""
         return self.explanation.plan
 
     @property
     def question(self) -> Question:
-        """The question that the plan answers."""
+        """Question that the plan answers."""
         return self.plan.question
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """A row for each part of the step, and of the memory of the fullest rank."""
+        """Row for each part of the step, and of the memory of the fullest rank."""
         estimate = self.explanation.estimate
         memory = estimate.rank_memory[estimate.fullest_rank]
         return [*breakdown_rows("step", estimate.time), *breakdown_rows("memory", memory)]
 
     def document(self) -> dict[str, Any]:
+        """JSON document: price, bottleneck, ties, runner-up, and changes of hardware."""
         explanation, estimate = self.explanation, self.explanation.estimate
         bound, rival = explanation.binding, explanation.rival
         recommended, runner_up = self.plan.recommendation, None
@@ -102,15 +105,16 @@ class Explained(Answer):
 
     @cached_property
     def expected(self) -> ExpectedStep | None:
-        """Step time to expect, with its interval."""
+        """Step time expected by measured runs, with its 90 % interval; None without such runs."""
         return expected_step(self.question, self.explanation.estimate)
 
     @property
     def loss(self) -> LossPart | None:
-        """The output product and the loss."""
+        """Seconds and bytes of the output product and the loss; None on several GPU pools."""
         return loss_part(self.question, self.explanation.estimate.layout)
 
     def view(self) -> tuple[str | Table, ...]:
+        """Text that `meshwright explain` prints."""
         return layout_text(self.question, self.explanation.estimate, repr(self))
 
     def __repr__(self) -> str:
@@ -123,19 +127,20 @@ class Explained(Answer):
 
 
 class NotChosen(Answer):
-    """Why a layout is not the plan."""
+    """Answer of `explain --why-not`: why another layout is not the plan."""
 
     answer: WhyNot
     plan: Estimate
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """A row for each part that differs, or for each rule that the layout breaks."""
+        """Row for each part of the step that differs, or for each rule that the layout breaks."""
         if self.answer.difference is None:
             reason = {"what": self.answer.reason}
             return [reason | {"part": str(problem), "value": ""} for problem in self.answer.problems]
         return breakdown_rows(self.answer.reason, self.answer.difference)
 
     def document(self) -> dict[str, Any]:
+        """JSON document: the layout, the reason against it, and its price beside the plan's."""
         return {
             "layout": self.answer.layout,
             **completed_record(self.answer.completed),
@@ -155,61 +160,63 @@ class NotChosen(Answer):
 
 
 def figures_of(question: Question, estimate: Estimate, expected: ExpectedStep | None) -> dict[str, Any]:
-    """Record of a plan's price and its expected step, as in JSON."""
+    """JSON fields of a plan: its price and its expected step."""
     expectation = expected_record(question, estimate.layout, expected)
     return {"plan": estimate_record(estimate, question), "expected": expectation}
 
 
 def figures(plan: Plan) -> dict[str, Any]:
-    """Record of a plan's price and its expected step, priced now."""
+    """JSON fields of a transformer's plan, priced now: price and expected step."""
     priced = priced_again(plan)
     return figures_of(plan.question, priced, expected_step(plan.question, priced))
 
 
 def explain(plan: Plan) -> Explained:
-    """Explain bottlenecks of a plan, its rivals, and changes that would make it faster."""
+    """Explain a plan's bottleneck, its rivals, and changes that would make it faster."""
     notes = (*plan.notes, *notes_of(plan.question, plan.restrictions.read))
     return Explained(explanation=explanation_of(plan, priced_again(plan)), notes=notes)
 
 
 def why_not(plan: Plan, layout: str) -> NotChosen:
-    """Explain why a layout is not the plan; degrees left out are free. Raises InputError if it is no layout."""
+    """Explain why a layout is not the plan; axes that the layout leaves out are chosen freely. Raises InputError if
+    it is no layout."""
     priced = priced_again(plan)
     answer = reason_against(plan.question, priced, layout, plan.user_restrictions)
     return NotChosen(answer=answer, plan=priced)
 
 
 def drift(plan: Plan, name: object) -> str:
-    """A note where the plan in a file was written with another step time than it has today; else nothing."""
+    """Note that a transformer's plan is priced differently now than when its file was written; empty if not."""
     return drift_note(name, plan.prediction.step_seconds, priced_again(plan).step_seconds, format_seconds)
 
 
 class Advised(PlanAnswer):
-    """Layout run today, the changes that gain most for their trouble, and the best plan."""
+    """Answer of `advise` for a transformer: the layout run today, changes with the largest gain for their trouble,
+    and the best plan."""
 
     advice: Advice
     restrictions: Restrictions
-    """Restrictions of the plan that is run; the best plan keeps to them."""
+    """Restrictions of today's plan, which the best plan also obeys."""
 
     @property
     def today(self) -> Estimate:
-        """The layout that is run today, priced."""
+        """Priced layout that is run today."""
         return self.advice.today
 
     @property
     def best(self) -> Estimate:
-        """The best layout, to which the changes lead."""
+        """Best layout, priced."""
         return self.advice.best
 
     @property
     def plan(self) -> Plan:
-        """The best layout as a plan."""
+        """Best layout, as a plan."""
         result = self.advice.result
         certificate = result.certificate if self.best is result.best else None
         return make_plan(self.advice.question, self.best, certificate, self.restrictions)
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """A row for today, for each change, and for the best plan."""
+        """Row for today's layout, each change, and the best plan."""
         advice = self.advice
         rows = [self._row("today", "", None, advice.today)]
         rows += [self._row(one.words, one.trouble, one.by_itself, one.with_earlier) for one in advice.changes]
@@ -218,6 +225,7 @@ class Advised(PlanAnswer):
         return rows
 
     def _row(self, words: str, trouble: str, single: Estimate | None, estimate: Estimate) -> dict[str, Any]:
+        """CSV row of a change: its step by itself, and price with all earlier changes."""
         return {
             "change": words,
             "trouble": trouble,
@@ -229,6 +237,7 @@ class Advised(PlanAnswer):
         }
 
     def document(self) -> dict[str, Any]:
+        """JSON document: prices of today's layout, each change and the best plan, and the proof."""
         advice, (remainder, trouble) = self.advice, self.advice.final_change
         changes = [
             {"change": one.words, "trouble": one.trouble}
@@ -252,10 +261,12 @@ class Advised(PlanAnswer):
         }
 
     def remarks(self, *, interrupted: bool = False) -> Sequence[str]:
+        """Warning below the answer if the best plan is not proved optimal."""
         return [NOT_PROVED] if self.advice.result.certificate.gap > PROVEN and not interrupted else []
 
     def view(self) -> tuple[str | Table, ...]:
-        """Text that `meshwright advise` prints; no table if nothing is left to change."""
+        """Text that `meshwright advise` prints: today's layout, the table of changes, and the best plan with its
+        proof."""
         advice = self.advice
         today, header = self.today, question_header(advice.question, self.today.trust)
         step = f"{format_seconds(today.step_seconds)} a step, {mfu_words(today)}"
@@ -266,18 +277,20 @@ class Advised(PlanAnswer):
 
 
 def advise(plan: Plan, layout: str | None, budget: Budget) -> Advised:
-    """Advise how to change a plan, or another layout run today in its place."""
+    """Advise how to change a plan, or the layout `layout` that is run today."""
     today, restrictions = plan.layout if layout is None else parse_layout(layout), plan.restrictions.read
     advice = advice_of(plan.question, today, restrictions, budget, switch_words)
     return Advised(advice=advice, restrictions=restrictions)
 
 
 def advice_table(advice: Advice) -> Table:
-    """The path: today, each change on top of those before it, and the best plan; `alone` is today with that change."""
+    """Table with a row for today's layout, each change added to those above it, and the best plan; `alone` is today's
+    layout with only that change."""
     today = advice.today
     rows = [("today", "", "", "", format_seconds(today.step_seconds), "", format_bytes(today.peak_bytes))]
 
     def in_all(reached: Estimate) -> tuple[str, str, str]:
+        """Cells of a layout with all changes so far: step time, gain over today, peak memory."""
         return format_seconds(reached.step_seconds), _gain(today, reached), format_bytes(reached.peak_bytes)
 
     for move in advice.changes:
@@ -292,18 +305,19 @@ def advice_table(advice: Advice) -> Table:
 
 
 def _gain(today: Estimate, estimate: Estimate) -> str:
-    """Gain in step time, as text; a step that does not fit is nothing to gain on."""
+    """Gain in step time over today, as text; "fits" if today's layout does not fit."""
     return change(today.step_seconds, estimate.step_seconds) if today.fits else "fits"
 
 
 def is_reached(advice: Advice) -> bool:
-    """Whether the changes lead to the best plan, or next to it."""
+    """Whether today's layout with all changes is about as fast as the best plan, and fits."""
     reached = advice.reached
     return reached.fits and reached.step_seconds <= advice.best.step_seconds * (1 + NEGLIGIBLE_GAIN)
 
 
 def conclusion(advice: Advice) -> str:
-    """Sentences that the whole path can run, on its end with the proof, and on gains of other questions."""
+    """Sentences that every change can run, on the best plan with its proof, and on gains beyond the layout (such as
+    precision)."""
     lines = []
     if advice.changes:
         lines.append(wrapped("Every change is legal and fits in memory, alone and on top of those above it."))

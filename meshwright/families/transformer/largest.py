@@ -1,4 +1,5 @@
-"""The largest size of a family, or the longest sequence, that fits on a cluster: question, answer and proofs."""
+"""`plan --largest` and `--longest`: the largest model of a family, or the longest sequence, that fits on a
+cluster."""
 
 from __future__ import annotations
 
@@ -39,22 +40,22 @@ from planner.space.sizes import LADDERS, SEQUENCE_STEP, WAYS, By, Family, family
 
 
 class Largest(SavedAnswer):
-    """A family on a cluster, and its largest sizes."""
+    """Answer of `plan --largest`: the largest models of a family that fit on a cluster."""
 
     family: Family
     question: Question
-    """Question, with the family's base model in place of a size."""
+    """Question, asked with the family's base model."""
     restrictions: Restrictions
     assumptions: tuple[str, ...] = ()
     """Sentences on assumptions made to read the question."""
     sizes: tuple[LargestSize, ...] = ()
-    """Largest sizes: with nothing in host memory, with each offload of the stack, and with all offloads."""
+    """Largest sizes: without offload, with each kind of offload of the stack, and with all kinds."""
     searches: int = 0
     seconds: float = 0.0
     """Seconds of all searches together."""
 
     def answer(self, budget: Budget) -> Largest:
-        """Search sizes within the budget."""
+        """Find the largest model size that fits, for each choice of offload, within the time limit of `budget`."""
         sizes = tuple(largest_sizes(self.question, self.family, self.restrictions, budget))
         return replace(self, sizes=sizes, searches=budget.searches, seconds=budget.seconds_spent)
 
@@ -65,35 +66,37 @@ class Largest(SavedAnswer):
 
     @property
     def largest(self) -> LargestSize:
-        """The largest of all; of equals the fastest."""
+        """Largest size over all choices of offload; among equals the one with the fastest step."""
 
         def key(size: LargestSize) -> tuple[int, float]:
+            """Sort key: size, then faster steps higher."""
             return size.size, -math.inf if size.result is None else -size.result.best.step_seconds
 
         return max(self.sizes, key=key)
 
     @property
     def plan(self) -> Plan | None:
-        """The plan of the largest; None where nothing fits."""
+        """Plan of the largest size; None if nothing fits."""
         best = self.largest
         if best.question is None or best.result is None:
             return None
         return make_plan(best.question, best.result.best, None, self.restrictions)
 
     def save(self, path: str | Path) -> None:
-        """Write that plan."""
+        """Write the plan of the largest size to a file, if there is a plan."""
         if (plan := self.plan) is not None:
             save_plan(plan, Path(path))
 
     @property
     def fits(self) -> bool:
-        """Whether anything fits."""
+        """Whether any size fits."""
         return self.plan is not None
 
     def next_commands(self, path: Path) -> str:
         return f"meshwright explain {path}, meshwright run {path}"
 
     def remarks(self, *, interrupted: bool = False) -> tuple[str, ...]:
+        """Notes below the answer on sizes and layouts that are not proved."""
         notes = []
         unproved = [one for one in self.sizes if not (one.next_fails or one.size == self.family.largest_size)]
         if any(one.comparable for one in unproved) and not interrupted:
@@ -110,11 +113,12 @@ class Largest(SavedAnswer):
         return tuple(notes)
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """A row for each, flat."""
+        """Flat row for each choice of offload: its largest size and the plan."""
         plans = [{} if one.result is None else estimate_row(one.result.best) for one in self.sizes]
         return [self._size(one) | plan for one, plan in zip(self.sizes, plans, strict=True)]
 
     def document(self) -> dict[str, Any]:
+        """JSON document: question, largest sizes with their plans, and the number of searches."""
         family, host = self.family, self.question.cluster.host_memory
         fields = {"model": None, "family": family.name, "by": family.by, "host_memory": host}
         sizes = [
@@ -133,9 +137,12 @@ class Largest(SavedAnswer):
         }
 
     def _size(self, size: LargestSize) -> dict[str, Any]:
+        """Record of a largest size: offloads, parameters and shape, and whether the next size is proved not to
+        fit."""
         return {"offloads": "+".join(size.offloads), **self._shape(size.size), "next_fails": size.next_fails}
 
     def _shape(self, size: int) -> dict[str, Any]:
+        """Record of a family's size: parameters, blocks, width, and sequence length if that is what grows."""
         if not 0 < size <= self.family.largest_size:
             return {"parameters": 0, "num_layers": 0, "hidden_size": 0}
         length = self.family.sequence(size)
@@ -144,6 +151,7 @@ class Largest(SavedAnswer):
         return {"parameters": self.family.parameters(size), **shape, **longest}
 
     def view(self) -> tuple[str | Table, ...]:
+        """Text: the question, the table of largest sizes, and the proofs."""
         family, question = self.family, self.question
         subject = f"sizes of {family.name} by {family.by}"
         if family.by == "sequence":
@@ -160,7 +168,7 @@ class Largest(SavedAnswer):
         return spaced(header, sizes, proofs_sentence(family, self.sizes, self.searches, self.seconds))
 
     def _cells(self, size: LargestSize) -> tuple[str, ...]:
-        """Cells of one size; tokens/s of all GPUs together."""
+        """Cells of a largest size as text: offloads, size, shape, step, tokens/s of all GPUs, memory, layout."""
         family, offloads = self.family, "any"
         if len(size.offloads) <= 1:
             offloads = size.offloads[0] if size.offloads else "nothing"
@@ -179,7 +187,7 @@ _NOTHING = "-"
 
 
 def shape_of(family: Family, size: int) -> str:
-    """ "39x4096": blocks by width; or "12,288 tokens"."""
+    """Shape of a family's size as text: "39x4096" (blocks by width), or "12,288 tokens"."""
     if (length := family.sequence(size)) is not None:
         return f"{grouped(length)} tokens"
     model = family.model(size)
@@ -187,7 +195,7 @@ def shape_of(family: Family, size: int) -> str:
 
 
 def proofs_sentence(family: Family, sizes: Sequence[LargestSize], searches: int, seconds: float) -> str:
-    """From which sizes on none is proved to fit; "proved" is said of these only."""
+    """Sentence on the sizes from which on no layout is proved to fit; "proved" is said only of these."""
     failing = sorted({one.size + 1 for one in sizes if one.next_fails})
     work = f"{counted(searches, 'search')} in {format_seconds(seconds)}"
     if all(one.size == family.largest_size for one in sizes):
@@ -203,12 +211,12 @@ def proofs_sentence(family: Family, sizes: Sequence[LargestSize], searches: int,
 
 USUAL_SEQUENCE = 2048
 USUAL_BATCH = 8
-"""Tokens of a sequence, and sequences a step on every GPU, where nobody says."""
+"""Default sequences per GPU in a step."""
 _EXAMPLE = "meshwright plan llama hgx-h200 --largest --gpus 1 --host-memory 128GiB --stack meshwright"
 
 
 def ask(options: LargestOptions) -> Largest:
-    """Read the options of the largest size; its sizes are searched by `answer`.
+    """Read the options of the largest size; `Largest.answer` then searches.
 
     Raises:
         InputError: something is missing or wrong; everything that is, at once.
@@ -248,7 +256,7 @@ def ask(options: LargestOptions) -> Largest:
 
 
 def _family(name: str | TransformerSpec | RecommenderSpec | Document, way: By) -> Family:
-    """The family of a name, or of a model that grows in depth."""
+    """Family of models: by its name, or of a model that grows in depth or sequence length."""
     assert not isinstance(name, (RecommenderSpec, Document)), "a family is named"
     if isinstance(name, str) and way != "sequence" and (family := family_named(name, way)) is not None:
         return family

@@ -1,4 +1,4 @@
-"""Pictures of transformers' plans, and chapters of a page about one."""
+"""Pictures of transformers' plans, and chapters of an HTML page about a plan."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from planner.plan import Plan
 
 
 def _frontier(request: PictureRequest) -> Drawing:
-    """Frontier of a plan; of one chosen from several clusters that of cost and time over all of them, ranked again
-    without its deadline."""
+    """Draw the frontier of a plan; for a plan chosen from several clusters, cost against days over all of them,
+    planned again without the deadline."""
     plan = request.only("frontier", Plan)
     offers = offers_of(plan)
     if not offers or plan.question.training.tokens is None or any(one.price is None for one in offers):
@@ -48,7 +48,7 @@ def _frontier(request: PictureRequest) -> Drawing:
 
 
 def pictures_of_plans() -> Mapping[str, Draw]:
-    """Kind of picture → function that draws it of a transformer's plan."""
+    """Kinds of pictures of a transformer's plan → function that draws the kind."""
     return pictures_of(Plan) | {"frontier": _frontier}
 
 
@@ -61,11 +61,11 @@ _PICTURES = (
 )
 _WINDOW = ("The window over host memory", "window")
 _OF_ANY_CLUSTER = ("time", "memory", "timeline")
-"""Pictures that are drawn for several kinds of GPUs, too."""
+"""Pictures that can also be drawn for clusters with several kinds of GPUs."""
 
 
 def chapters(plan: Plan, request: PageRequest) -> Iterator[Chapter]:
-    """The chapters in their order."""
+    """Chapters of an HTML page about a transformer's plan, in order."""
     request.tell("explaining")
     explained = explain(plan)
     estimate = explained.explanation.estimate
@@ -85,19 +85,19 @@ def chapters(plan: Plan, request: PageRequest) -> Iterator[Chapter]:
 
 
 def reasons(plan: Plan, explained: Explained) -> Iterator[Chapter]:
-    """Why the layout is the plan's, and what would change it."""
+    """Chapters on why the layout was chosen, and on what would change it."""
     yield Chapter(title="Why this layout", blocks=[*_reasons(plan, explained)])
     yield from _changes(explained)
 
 
 def answer_blocks(plan: Plan, estimate: Estimate) -> Iterator[Block]:
-    """The question, the layout's figures with the proof and the runner-up, and how it was proved."""
+    """Blocks of a page on the answer: the layout's figures, proof and runner-up, then the question."""
     yield (*facts_of_file(plan, estimate),)
     yield question_header(plan.question, estimate.trust)
 
 
 def _reasons(plan: Plan, explained: Explained) -> Iterator[str | Table]:
-    """Sentences on the parts of step and memory, the bottleneck, and the plan's advantages."""
+    """Text on parts of step and memory, the bottleneck, rivals, host memory and pools."""
     estimate = explained.explanation.estimate
     yield explanation_text(replace(explained.explanation, sensitivities=()))  # those have a chapter
     yield crossing_sentence(crossing(plan.question, estimate))
@@ -106,7 +106,8 @@ def _reasons(plan: Plan, explained: Explained) -> Iterator[str | Table]:
 
 
 def _changes(explained: Explained) -> Iterator[Chapter]:
-    """Table of changes of the hardware: step of this layout and of a new plan."""
+    """Chapter with a table of changes of hardware: step of this layout, and of a layout planned anew; none without
+    changes."""
     explanation = explained.explanation
     if not explanation.sensitivities:
         return
@@ -123,6 +124,7 @@ def _changes(explained: Explained) -> Iterator[Chapter]:
 
 
 def _trust(plan: Plan, estimate: Estimate) -> Iterator[str | Table]:
+    """Sentences on the profile's error, the nearest measured run, and the proof."""
     yield f"Hardware profile {estimate.trust}"
     expected = expected_step(plan.question, estimate)
     if nearest := nearest_sentence(plan.question, estimate.layout, expected):

@@ -1,4 +1,5 @@
-"""Answers of `plan`: ranked layouts of one cluster, or the best plans of several, with their proof."""
+"""Answers of `plan` for transformers: ranked layouts of one cluster, or the best plans of several, with their
+proof."""
 
 from __future__ import annotations
 
@@ -84,11 +85,11 @@ FASTEST: dict[Risk, str] = {
     "neutral": "fastest on average over the scenarios",
     "averse": "fastest in the slow scenarios",
 }
-"""Risk → name of the optimum of all layouts."""
+"""Attitude to risk → name of the optimum over all layouts."""
 
 
 def choice_words(choice: PlanChoice) -> str:
-    """Why a layout was chosen in place of the fastest of its kind on paper."""
+    """Words on why a layout was chosen over the fastest on paper: its mean step over likely constants is lower."""
     first, share = choice.first.brief, percent(choice.share)
     mean, rival = format_seconds(choice.middle_seconds), format_seconds(choice.first_middle_seconds)
     return (
@@ -98,13 +99,13 @@ def choice_words(choice: PlanChoice) -> str:
 
 
 def gain_of_fastest(plan: Plan, pick: PlanRecommendation) -> float:
-    """Relative gain of the fastest layout over a recommended plan, by the seconds that the search compared."""
+    """Relative gain in step time of the fastest layout over the recommended plan."""
     step = plan.prediction
     return 1 - (pick.fastest_weighed or pick.fastest_seconds) / (step.weighed_seconds or step.step_seconds)
 
 
 def recommended_in_plan(plan: Plan | None) -> str:
-    """Why a plan file's layout was recommended; empty where it was not."""
+    """Sentence on why a plan file's layout was recommended; empty without a recommendation."""
     pick = None if plan is None else plan.recommendation
     if plan is None or pick is None:
         return ""
@@ -122,7 +123,7 @@ def recommended_in_plan(plan: Plan | None) -> str:
 
 
 def recommendation_record(advice: Recommendation) -> dict[str, Any]:
-    """Record of the recommended layout, in seconds, bytes and shares; `fastest_on_paper` is the first of `plans`."""
+    """JSON object of a recommended layout, beside the fastest on paper: seconds, bytes and shares."""
     pair_error, near = pair_error_of(advice.question), advice.within_error
     return {
         "plan": estimate_record(advice.estimate),
@@ -141,6 +142,7 @@ def recommendation_record(advice: Recommendation) -> dict[str, Any]:
 
 
 def _beside_record(rival: Alternative) -> dict[str, Any]:
+    """JSON object of a layout beside the recommended layout: price, differing axes, probability that it is faster."""
     return {
         "layout": str(rival.estimate.layout),
         **fields_of(rival.estimate, "step_seconds", "peak_bytes", "fits_probability"),
@@ -150,13 +152,14 @@ def _beside_record(rival: Alternative) -> dict[str, Any]:
 
 
 _ONE_LINE = 67
-"""Letters of a fact that stand beside its name on a line of 80 columns."""
+"""Most characters of a fact that fit beside its name on a line of 80."""
 
 
 def plan_facts(
     optimum: Optimum, advice: Recommendation | None = None, *, cluster: str = "", proof: str = ""
 ) -> Iterator[Fact]:
-    """Facts on the layout to train with and its proof; with the cluster, if several were searched."""
+    """Facts on the layout to train with: step, speed, memory, training and proof; `cluster` names it if several were
+    searched."""
     question = optimum.question
     picked = optimum.result.best if advice is None else advice.estimate
     if optimum.sizes:
@@ -172,7 +175,8 @@ def plan_facts(
 
 
 def beside_facts(optimum: Optimum, advice: Recommendation | None) -> Iterator[Fact]:
-    """Facts on why the layout is not the fastest, on the runner-up and its drawbacks, and on the classical layout."""
+    """Facts on layouts beside the chosen one: the runner-up with its drawback, and the classical layout set by
+    hand."""
     if advice is not None and not advice.is_fastest:
         pick, chosen = advice.for_file(advice.within, 1), advice.estimate
         refusing = refusing_trainer(advice.question, advice.within, pick.fastest)
@@ -188,8 +192,8 @@ def beside_facts(optimum: Optimum, advice: Recommendation | None) -> Iterator[Fa
 def runner_up_facts(
     pick: PlanRecommendation, question: Question, refusing: str, layout: Layout, step_seconds: float
 ) -> Iterator[Fact]:
-    """Facts on why a layout is recommended in place of the fastest on paper, the runner-up: the trainer `refusing`
-    cannot run that, or the chance that it is faster in a run."""
+    """Facts on the fastest layout as the runner-up, and on why it is not recommended: the trainer `refusing` cannot
+    run it, or it is unlikely to be faster."""
     if pick.choice is not None:
         yield Fact(name="choice", value=choice_words(pick.choice))
     words = _beside_words(step_seconds, pick.fastest, pick.fastest_seconds, pick.fastest_bytes)
@@ -200,7 +204,7 @@ def runner_up_facts(
 
 
 def facts_of_file(plan: Plan, estimate: Estimate) -> Iterator[Fact]:
-    """Facts on a plan file's layout, priced now."""
+    """Facts on the layout of a plan file, priced now: step, speed, memory, proof, runner-up."""
     question, pick, certificate = plan.question, plan.recommendation, plan.certificate
     yield Fact(name="train with", value=estimate.layout.brief)
     yield from (*estimate_facts(estimate, expected_step(question, estimate)), *host_facts(estimate))
@@ -218,7 +222,7 @@ def facts_of_file(plan: Plan, estimate: Estimate) -> Iterator[Fact]:
 
 
 def _proof(optimum: Optimum, advice: Recommendation | None) -> str:
-    """Sentence on the layout's proof."""
+    """Words on the proof of the chosen layout."""
     if not optimum.plain:
         return optimum_proof_words(optimum)
     certificate = optimum.result.certificate
@@ -234,22 +238,24 @@ def _proof(optimum: Optimum, advice: Recommendation | None) -> str:
 
 
 def _kind(reason: str, certificate: Certificate, gain: float, slower: float, every: str) -> str:
-    """ "fastest of the 5,660 layouts that leave room; 0.3 % slower than the best of all 7,000 layouts"."""
+    """Words on the recommended layout among all: "fastest of the 5,660 layouts that leave room; 0.3 % slower than the
+    best of all 7,000 layouts"."""
     kind = f"fastest of the {counted(certificate.layouts, 'layout')} that {reason}"
     kind = f"{percent(slower)} slower than the {kind}" if slower else kind
     return f"{kind}; {_behind(gain)} the best of {every}"
 
 
 def _behind(gain: float) -> str:
+    """Words on a relative gain: "0.3 % slower than", or "as fast as" if negligible."""
     return "as fast as" if gain < NEGLIGIBLE_SHARE else f"{percent(gain)} slower than"
 
 
 _WORTH_MEMORY = 0.005
-"""Share of the step from which it is said what the last of the memory would gain."""
+"""Smallest gain in step time from using the last memory that text mentions."""
 
 
 def _memory_words(advice: Recommendation | None) -> str:
-    """Words on the speed that the rest of the memory would buy; or that no layout surely fits."""
+    """Words on the gain of a layout that fills more memory, or that no layout surely fits; empty if neither holds."""
     if advice is not None and advice.is_risky:
         return f"no layout fits with {100 * FITTING:.0f} %"
     if advice is None or not advice.fills_devices or advice.gain < _WORTH_MEMORY:
@@ -260,17 +266,18 @@ def _memory_words(advice: Recommendation | None) -> str:
 
 
 def _rival_words(estimate: Estimate, rival: Estimate) -> str:
+    """Words on a rival layout beside the chosen one: layout, step time, change, peak memory."""
     return _beside_words(estimate.step_seconds, rival.layout, rival.step_seconds, rival.peak_bytes)
 
 
 def _beside_words(own_seconds: float, layout: Layout, seconds: float, peak_bytes: float) -> str:
-    """ "tp8 pp4 …: 16.17 s (+8.7 %), 48.4 GiB": another layout beside the chosen one."""
+    """Words on another layout beside a step of `own_seconds`: "tp8 pp4 …: 16.17 s (+8.7 %), 48.4 GiB"."""
     gain = change(own_seconds, seconds)
     return f"{layout.brief}: {format_seconds(seconds)} ({gain}), {format_bytes(peak_bytes)}"
 
 
 def _second(optimum: Optimum) -> str:
-    """The second of the ranking, with what the first does better."""
+    """Words on the second-best layout, and what the best does better."""
     first, rival = optimum.result.estimates[:2]
     words = _rival_words(first, rival)
     if optimum.sizes:
@@ -284,7 +291,7 @@ def _second(optimum: Optimum) -> str:
 
 
 _ODD_FACTOR = 7
-"""Prime factors of a number of GPUs from which on few degrees divide both it and a model."""
+"""Prime factor of the number of GPUs from which on few degrees divide both GPUs and model."""
 _NOT_COMPARED = (
     "warning: time ran out before simpler layouts, and those that fit more surely, were compared: this is the fastest"
     " on paper; allow more with --time-limit"
@@ -292,19 +299,19 @@ _NOT_COMPARED = (
 
 
 class Planned(Requested, PlanAnswer):
-    """Answer with a question, its best plans and the proof."""
+    """Answer of `plan` for one cluster: ranked layouts, the proof, and the recommended layout."""
 
     request: PlanQuestion
     optimum: Optimum
     recommendation: Recommendation | None = None
-    """The layout to run, beside the fastest on paper; None where something else than the fastest step was asked for,
-    or the search has no proof."""
+    """Recommended layout, beside the fastest on paper; None for another objective than the step, or if the search was
+    cut short."""
     ranks: bool = False
     """Whether the ranking is printed below the answer."""
 
     @property
     def question(self) -> Question:
-        """The question that was asked, on the best plan's number of GPUs."""
+        """Question of the request, on the best plan's number of GPUs."""
         return self.optimum.question
 
     @property
@@ -314,27 +321,27 @@ class Planned(Requested, PlanAnswer):
 
     @property
     def best(self) -> Estimate:
-        """The best layout."""
+        """Best layout by the objective, priced."""
         return self.optimum.result.best
 
     @property
     def estimates(self) -> tuple[Estimate, ...]:
-        """All ranked layouts, best first."""
+        """Ranked layouts, best first, priced."""
         return self.optimum.result.estimates
 
     @property
     def certificate(self) -> Certificate:
-        """The proof that no layout is better, or how far it got."""
+        """Proof that no layout is better, or the gap that remains."""
         return self.optimum.result.certificate
 
     @property
     def picked(self) -> Estimate:
-        """The layout that is saved as the plan: the recommended one where there is one, or the best."""
+        """Layout that is saved as the plan: the recommended one if there is any, else the best."""
         return self.best if self.recommendation is None else self.recommendation.estimate
 
     @property
     def plan(self) -> Plan:
-        """The layout that was picked, as a plan."""
+        """Layout that was picked, as a plan."""
         objective = self.optimum.for_file(self.request.question.cluster.gpus_per_node)
         limits, advice = self.request.restrictions, self.recommendation
         if advice is None:
@@ -344,16 +351,17 @@ class Planned(Requested, PlanAnswer):
 
     @cached_property
     def _writer(self) -> tuple[str, str]:
-        """The exporter that writes the plan; else none (""), and why none does."""
+        """Trainer that `export` can write the plan for ("" if none), and the reason if none."""
         return exporter_of(self.plan)
 
     @property
     def exporter(self) -> tuple[str, str]:
-        """Exporter of a recommended layout, else the reason why none writes it; both empty without a recommendation."""
+        """Trainer that `export` can write a recommended layout for, and the reason if none; both empty without a
+        recommendation."""
         return ("", "") if self.recommendation is None else self._writer
 
     def save(self, path: str | Path) -> None:
-        """Write the plan that was picked; what was proved of its rivals is kept for the verbs that ask next."""
+        """Write the picked plan to a file, and store its proved rivals for later verbs."""
         from planner.explain.reasons import RIVALS
 
         plan, proof = self.plan, self.certificate
@@ -371,7 +379,8 @@ class Planned(Requested, PlanAnswer):
         points: int | None = POINTS,
         time_limit: float | None = None,
     ) -> pd.DataFrame:
-        """The exact frontier of two objectives, over these numbers of GPUs (default: the plan's); a row per point.
+        """Frame with a row per point of the proven frontier of two objectives, over these numbers of GPUs (default:
+        the plan's).
 
         `points` is how many at most where memory is one of them (None: all); `time_limit` is in seconds.
         """
@@ -386,13 +395,14 @@ class Planned(Requested, PlanAnswer):
         return pareto_frame(curve)
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """A row for each layout, with the objective's value where it is not the step time."""
+        """Flat row for each ranked layout, with the objective's value if that is not the step time."""
         rows = [estimate_row(estimate) for estimate in self.estimates]
         for row, estimate in zip([] if self.optimum.plain else rows, self.estimates, strict=False):
             row |= {"gpus": estimate.layout.num_gpus, "objective": self.optimum.value_of(estimate)}
         return rows
 
     def document(self) -> dict[str, Any]:
+        """JSON document: question, ranked plans, proof, objective, expected step and recommendation."""
         advice, expected, optimum, question = self.recommendation, self.expected, self.optimum, self.question
         training = training_run(question, optimum.objective, self.picked, expected)
         record = {
@@ -441,7 +451,8 @@ class Planned(Requested, PlanAnswer):
 
     @property
     def ranking(self) -> tuple[str | Table, ...]:
-        """The best layouts on paper in their order, with how many more the model cannot tell from the fastest."""
+        """Table of the best layouts on paper, the proof, and the number of layouts within the model's error of the
+        fastest."""
         advice, near = self.recommendation, ""
         proof = certificate_sentence(self.certificate, self.best.compared_seconds)
         if advice is not None and (advice.within_error or 0) > 1:
@@ -452,7 +463,8 @@ class Planned(Requested, PlanAnswer):
         return optimum_table(self.optimum), *([""] if notes else []), *notes
 
     def remarks(self, *, interrupted: bool = False) -> list[str]:
-        """Remarks below the answer: the best of other precisions, sizes without an answer, layouts not proved."""
+        """Remarks below the answer: best of other precisions, sizes without an answer, missing exporter, layouts not
+        proved."""
         remarks = [
             f"note: in {rival.training.precision} the best is {estimate.layout.brief},"
             f" {format_seconds(estimate.step_seconds)} a step"
@@ -476,11 +488,11 @@ class Planned(Requested, PlanAnswer):
 
     @property
     def more(self) -> str:
-        """Hint at further questions to ask."""
+        """Flag that prints more of the answer, as words."""
         return "" if self.ranks else "--top 5 prints the ranking"
 
     def next_commands(self, path: Path) -> str:
-        """Commands to use on the plan in this file."""
+        """Commands to suggest for the plan's file at `path`."""
         if self.question.has_pools and not self.best.replicas:
             return f"meshwright explain {path}"
         cluster, stack = self.question.cluster, self.plan.stack
@@ -493,13 +505,13 @@ class Planned(Requested, PlanAnswer):
 
     @cached_property
     def expected(self) -> ExpectedStep | None:
-        """Step time to expect of the layout that is saved."""
+        """Expected step time of the saved layout, by measured runs; None without such runs."""
         advice = self.recommendation
         return expected_step(self.question, self.picked) if advice is None else advice.expected
 
 
 def odd_count_note(gpus: int, certificate: Certificate) -> str:
-    """A note where the number of GPUs has a factor that leaves few layouts; else nothing."""
+    """Note that the number of GPUs has a large prime factor, which leaves few layouts; empty if it has none."""
     largest = _largest_factor(gpus)
     if largest < _ODD_FACTOR:
         return ""
@@ -510,7 +522,7 @@ def odd_count_note(gpus: int, certificate: Certificate) -> str:
 
 
 def _largest_factor(number: int) -> int:
-    """The largest prime factor; 1 of 1."""
+    """Largest prime factor of a number; 1 for 1."""
     largest, factor = 1, 2
     while number > 1:
         while number % factor == 0:
@@ -520,13 +532,13 @@ def _largest_factor(number: int) -> int:
 
 
 _POINTS = 2
-"""Points of the frontier of cost and time that are named."""
+"""Most points of the frontier of cost and time that are named."""
 _LIMIT = 6
-"""Clusters and numbers of GPUs without an answer that are all named."""
+"""Most clusters and numbers of GPUs without an answer that are all named."""
 
 
 def offers_header(ranking: Ranking) -> str:
-    """Sentences on the question, and on each cluster's price and how far its figures may be believed."""
+    """Sentences on the question of several clusters, and on each cluster's price, stack and profile."""
     question = ranking.best.optimum.question
     training = question.training
     names = sentence_list([offer.name for offer in ranking.offers])
@@ -540,7 +552,8 @@ def offers_header(ranking: Ranking) -> str:
 
 
 def answer_columns(ranking: Ranking, max_rows: int) -> dict[str, list[str]]:
-    """Columns of the table of answers, best first; days and cost where they are known, MFU where nothing has a gap."""
+    """Columns of the table of clusters' best plans, best first, of `max_rows` rows; days and cost if known, MFU if
+    all are proved."""
     answers = ranking.answers[:max_rows]
     proved = all(answer.optimum.gap <= PROVEN for answer in ranking.answers)
     name, bests = ranking.objective.name, [answer.optimum.result.best for answer in answers]
@@ -569,13 +582,13 @@ def answer_columns(ranking: Ranking, max_rows: int) -> dict[str, list[str]]:
 
 
 def _degrees(answer: OfferAnswer) -> str:
-    """Layout, without placement of blocks and recompute, which a plan file has."""
+    """Degrees of a cluster's best layout, without placement of blocks and recompute policy."""
     words = str(answer.optimum.result.best.layout).split()
     return " ".join(word for word in words if not word.startswith(("layers=", "recompute=")))
 
 
 def ranking_facts(ranking: Ranking) -> Iterator[Fact]:
-    """Facts on the cluster and layout to train with, the runner-up, and the cost of less time."""
+    """Facts on the cluster and layout to train with, the runner-up, and the trade-off of cost and time."""
     best, *rivals = ranking.answers
     yield from plan_facts(best.optimum, cluster=best.offer.name, proof=_proof_words(ranking))
     if rivals:
@@ -593,24 +606,25 @@ def ranking_facts(ranking: Ranking) -> Iterator[Fact]:
 
 
 def _gpus(answer: OfferAnswer) -> str:
-    """ "512 GPUs of dgx-h100"."""
+    """Words on the GPUs of an answer: "512 GPUs of dgx-h100"."""
     return f"{counted(answer.optimum.question.cluster.num_gpus, 'GPU')} of {answer.offer.name}"
 
 
 def _days(answer: OfferAnswer) -> str:
+    """Words on the days of an answer's training run."""
     assert answer.days is not None
     return format_days(answer.days * DAY)
 
 
 def training_of(answer: OfferAnswer) -> TrainingRun | None:
-    """The training run of the best plan of one cluster, at its price; None where nobody says on how many tokens."""
+    """Duration and cost of training with a cluster's best plan; None if the number of tokens is unknown."""
     optimum, best = answer.optimum, answer.optimum.result.best
     priced = replace(optimum.objective, price=answer.offer.price)
     return training_run(optimum.question, priced, best, expected_step(optimum.question, best))
 
 
 def frontier_words(ranking: Ranking) -> str:
-    """Words on other answers that no cheaper one beats in time, the cheapest first; empty if there is no choice."""
+    """Words on costlier answers that end sooner, cheapest first; empty if there are none."""
     points = [point for point in ranking.frontier[::-1] if point is not ranking.best]
     if not points:
         return ""
@@ -621,7 +635,8 @@ def frontier_words(ranking: Ranking) -> str:
 
 
 def _proof_words(ranking: Ranking) -> str:
-    """Words on how far the first answer is proved. Each cluster on each number of GPUs had a search."""
+    """Words on how far the best cluster and size are proved optimal. Each cluster on each number of GPUs had a
+    search."""
     best, measure = ranking.best, ranking.objective.measure
     layouts = sum(one.optimum.result.certificate.layouts for one in ranking.answers)
     work = f"{counted(len(ranking.answers), 'search')}, {counted(layouts, 'layout')}"
@@ -645,28 +660,28 @@ def _proof_words(ranking: Ranking) -> str:
 
 
 class Ranked(Requested, PlanAnswer):
-    """A question about several clusters, the best plan of each on each number of GPUs, and the proof."""
+    """Answer of `plan` for several clusters: the best plan of each on each number of GPUs, ranked, with the proof."""
 
     request: ClustersQuestion
     ranking: Ranking
     top: int | None = None
-    """Answers in the table that `meshwright plan` prints; None: no table."""
+    """Number of answers in the printed table; None: no table."""
 
     @property
     def best(self) -> OfferAnswer:
-        """The best of all answers."""
+        """Best answer over all clusters and numbers of GPUs."""
         return self.ranking.best
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences on effects that the answer leaves out, on any of the clusters."""
+        """Sentences on effects that the answer leaves out, for any of the clusters."""
         limits = self.request.restrictions
         notes = [note for offer in self.ranking.offers for note in notes_of(offer.question, limits)]
         return tuple(dict.fromkeys(notes))
 
     @property
     def plan(self) -> Plan:
-        """The best as a plan, which names the clusters it was chosen from."""
+        """Best answer, as a plan that names the clusters it was chosen from."""
         optimum = self.best.optimum
         objective = optimum.for_file(self.best.offer.question.cluster.gpus_per_node)
         assert objective is not None  # there are sizes
@@ -676,7 +691,7 @@ class Ranked(Requested, PlanAnswer):
         return make_plan(optimum.question, best, proof, self.request.restrictions, objective)
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """A row for each cluster and number of GPUs, best first."""
+        """Flat row for each cluster and number of GPUs, best first."""
         ranking = self.ranking
         return [
             _cluster_record(one)
@@ -687,7 +702,7 @@ class Ranked(Requested, PlanAnswer):
         ]
 
     def plot(self, kind: str = "frontier", *, gpus: Sequence[int] | None = None) -> Drawing:
-        """Days and cost of every answer, with the frontier of both.
+        """Draw days against cost of each answer, with the frontier of both.
 
         Raises:
             InputError: there are no prices, or no tokens.
@@ -715,7 +730,7 @@ class Ranked(Requested, PlanAnswer):
         return *head, "", table_of(columns, words=("layout",), names=("cluster",))
 
     def remarks(self, *, interrupted: bool = False) -> list[str]:
-        """Remarks below the answer: effects left out, rows not shown, clusters without an answer or not proved."""
+        """Remarks below the answer: effects left out, clusters without an answer, a missing proof."""
         remarks, left_out = [f"note: {note}" for note in self.notes], self.ranking.left_out
         if len(left_out) > _LIMIT:
             of = len(left_out) + len(self.ranking.answers)
@@ -729,15 +744,16 @@ class Ranked(Requested, PlanAnswer):
 
     @property
     def more(self) -> str:
-        """Hint at further questions to ask."""
+        """Flag that prints more of the answer, as words; empty if all is printed."""
         answers = len(self.ranking.answers)
         return f"--top {answers} prints all {counted(answers, 'answer')}" if (self.top or 1) < answers else ""
 
     def next_commands(self, path: Path) -> str:
-        """Commands to use on the plan in this file."""
+        """Commands to suggest for the plan's file at `path`."""
         return f"meshwright explain {path}, meshwright plot frontier {path}"
 
     def document(self) -> dict[str, Any]:
+        """JSON document: clusters, ranked plans with their proofs, and objective."""
         ranking, best, names = self.ranking, self.best.optimum, ("cluster", "gpus", "why")
         return {
             "clusters": [
@@ -771,12 +787,12 @@ class Ranked(Requested, PlanAnswer):
 
 
 def _cluster_record(answer: OfferAnswer) -> dict[str, Any]:
-    """Record of a cluster and number of GPUs, with days and cost of all training."""
+    """JSON object of a cluster and number of GPUs, with days and cost of the training run."""
     gpus = answer.optimum.question.cluster.num_gpus
     return {"cluster": answer.offer.name, "gpus": gpus, **fields_of(answer, "days", "cost")}
 
 
 def _proof_record(ranking: Ranking, answer: OfferAnswer) -> dict[str, Any]:
-    """Record of one answer's proof: its bound, its gap, and the places in the ranking that both allow."""
+    """JSON object of an answer's proof: bound, gap, and best and worst possible place in the ranking."""
     places = dict(zip(("first_place", "last_place"), ranking.places(answer), strict=True))
     return fields_of(answer.optimum, "bound", "gap") | places

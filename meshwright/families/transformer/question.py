@@ -1,4 +1,4 @@
-"""`plan` of a transformer: reads the question on one cluster or on several, and searches."""
+"""`plan` for transformers: read the question on one cluster or on several, and search."""
 
 from __future__ import annotations
 
@@ -41,37 +41,37 @@ if TYPE_CHECKING:
     from planner.search.search import Budget
 
 TOP = 5
-"""Plans ranked unless the user says otherwise."""
+"""Default number of ranked plans."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanQuestion:
-    """A question on one cluster that was read whole: what is left is to search."""
+    """Question of `plan` on one cluster, completely read: only the search is left."""
 
     question: Question
     objective: Objective
     sizes: tuple[int, ...] = ()
-    """Numbers of GPUs to choose from; empty: the question's own."""
+    """Numbers of GPUs to choose from; empty: only the question's number."""
     precisions: tuple[Precision, ...] = ()
-    """Types of matrix products to choose from; empty: the question's own."""
+    """Precisions of matrix products to choose from; empty: only the question's."""
     restrictions: Restrictions
     assumptions: tuple[str, ...] = ()
     whole_nodes: ClusterSpec | MixedCluster | None = None
-    """The cluster where the question may have but part of a node."""
+    """Cluster of whole nodes, as the question's cluster may be part of a node."""
     top: int = TOP
     pick: Pick = "recommended"
     """Choice of the layout that the plan holds."""
     proof: Effort = "search"
-    """Method that proves the answer."""
+    """Solver that proves the answer."""
 
     @property
     def plain(self) -> bool:
-        """Whether the objective is the step time on the question's own GPUs, in its own precision."""
+        """Whether the objective is the step time, on the question's own GPUs and in its own precision."""
         return self.objective == Objective() and not self.sizes and not self.precisions
 
     @property
     def compares(self) -> bool:
-        """Whether simpler layouts are compared with the fastest."""
+        """Whether a recommended layout is searched for among simpler layouts than the fastest."""
         return self.pick == "recommended" and self.plain
 
     @property
@@ -80,7 +80,7 @@ class PlanQuestion:
         return notes_of(self.question, self.restrictions)
 
     def answer(self, budget: Budget | None = None, top: int | None = None) -> Planned:
-        """Search within the budget and rank `top` layouts.
+        """Search within the time limit of `budget` and rank `top` layouts.
 
         Raises:
             InfeasibleError: nothing fits, or nothing meets the deadline.
@@ -113,11 +113,11 @@ class PlanQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClustersQuestion:
-    """A question on several clusters that was read whole: what is left is to search."""
+    """Question of `plan` on several clusters, completely read: only the search is left."""
 
     offers: tuple[Offer, ...]
     objective: Objective
-    """Objective, without a price, as each offer has a price."""
+    """Objective; its price is in each cluster's offer."""
     precisions: tuple[Precision, ...] = ()
     restrictions: Restrictions
     assumptions: tuple[str, ...] = ()
@@ -125,16 +125,17 @@ class ClustersQuestion:
 
     @property
     def question(self) -> Question:
-        """The question on the first of the clusters."""
+        """Question on the first cluster."""
         return self.offers[0].question
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Empty, as notes on any of the clusters are notes of their ranking."""
+        """Always empty: `Ranked.notes` holds the notes on every cluster."""
         return ()
 
     def answer(self, budget: Budget | None = None, top: int | None = None) -> Ranked:
-        """Search every cluster on every number of GPUs and rank the answers; `top` are shown.
+        """Search each cluster on each number of GPUs, within the time limit of `budget`, and rank the answers; `top`
+        are printed.
 
         Raises:
             InfeasibleError: nothing fits anywhere, or nothing meets the deadline.
@@ -151,7 +152,7 @@ class ClustersQuestion:
 
 
 def ask(options: PlanOptions) -> PlanQuestion | ClustersQuestion:
-    """Read everything that `plan` is given, of one cluster or of a choice of several.
+    """Read the options of `plan` for a transformer, on one cluster or several.
 
     Raises:
         InputError: something is missing or wrong; everything that is, at once.
@@ -177,7 +178,7 @@ def ask(options: PlanOptions) -> PlanQuestion | ClustersQuestion:
 
 
 def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
-    """The question that a plan file answers, within its restrictions."""
+    """Question that a transformer's plan file answers, with its restrictions."""
     from planner.answers.optimum import answered_question, offers_of
 
     advice, objective = plan.recommendation, plan.objective
@@ -228,7 +229,7 @@ def _ask_one(options: PlanOptions) -> PlanQuestion:
 
 
 def _sizes_of(request: Request, question: Question) -> tuple[int, ...]:
-    """Numbers of GPUs to choose from. Raises InputError: they cannot be read, or the cluster has fewer."""
+    """Numbers of GPUs to choose from. Raises InputError if they cannot be read, or the cluster has fewer."""
     whole_nodes(request)
     sizes = parse_sizes(in_words(request.gpus) or "", question)
     cluster_of(request.cluster, max(sizes))  # a cluster file limits them
@@ -236,7 +237,7 @@ def _sizes_of(request: Request, question: Question) -> tuple[int, ...]:
 
 
 def _sizes_up_to(request: Request, limit: int | None, question: Question) -> tuple[int, ...]:
-    """Doublings from one node to the given number of GPUs."""
+    """Numbers of GPUs to choose from: doublings from one node up to `limit`."""
     nodes = whole_nodes(request)
     if limit is None:
         missing = [Problem("--gpus", "missing: which numbers of GPUs there are to choose from")]
@@ -245,7 +246,7 @@ def _sizes_up_to(request: Request, limit: int | None, question: Question) -> tup
 
 
 def whole_nodes(request: Request) -> ClusterSpec:
-    """The cluster with whole nodes, where the answer may use part of one."""
+    """Cluster of the request with whole nodes. Raises InputError if it has several GPU pools."""
     cluster = whole_cluster(request)
     if isinstance(cluster, MixedCluster):
         reason = f"the number of GPUs of `{cluster.name}` is no choice: it has several pools"
@@ -254,7 +255,7 @@ def whole_nodes(request: Request) -> ClusterSpec:
 
 
 def _ask_clusters(options: PlanOptions) -> ClustersQuestion:
-    """Read the question on each cluster, with prices in the same order.
+    """Read the question on each of several clusters, with prices in the same order.
 
     Raises:
         InputError: a name, a price or a number of GPUs that is wrong, or different software stacks; everything that
@@ -299,6 +300,7 @@ def _ask_clusters(options: PlanOptions) -> ClustersQuestion:
 
 
 def _require_alike(questions: Sequence[Question]) -> None:
+    """Raise InputError if a cluster has several GPU pools, or clusters would run different stacks."""
     for question in questions:
         if question.has_pools:
             reason = f"`{question.cluster.name}` has several pools, and its number of GPUs is no choice"
@@ -310,7 +312,7 @@ def _require_alike(questions: Sequence[Question]) -> None:
 
 
 def _prices_of(goal: Goal, clusters: int) -> tuple[float | None, ...]:
-    """Read a price for each cluster, or none for any."""
+    """Price of a GPU-hour on each cluster; None for every cluster if no price is given."""
     prices = read_flag("--price", goal.price, read_prices, "the objective cannot be read") or ()
     if prices and len(prices) != clusters:
         hint = "write one for each, in their order, like --price 2.5,3.5"
@@ -321,7 +323,8 @@ def _prices_of(goal: Goal, clusters: int) -> tuple[float | None, ...]:
 def _sizes_on(
     cluster: str | ClusterSpec, gpus: str | None, question: Question, objective: Objective
 ) -> tuple[int, ...]:
-    """Read the numbers of GPUs that this cluster can have; a cluster file states its nodes."""
+    """Numbers of GPUs that one of several clusters can have, out of those asked for; a cluster from a file has its
+    stated size."""
     per_node = question.cluster.gpus_per_node
     if gpus is None:
         return (question.cluster.num_gpus,)

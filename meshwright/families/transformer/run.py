@@ -1,4 +1,4 @@
-"""`run`, `emulate` and `measure` of a transformer's plan: predicted beside measured."""
+"""`run`, `emulate` and `measure` for transformers: predicted beside measured quantities."""
 
 from __future__ import annotations
 
@@ -48,9 +48,10 @@ if TYPE_CHECKING:
 
 
 class Ran(AnyRan[RunReport]):
-    """Predicted and measured quantities of a run."""
+    """Answer of `run` for a transformer: predicted beside measured quantities."""
 
     def csv_rows(self) -> list[dict[str, Any]]:
+        """Row for each quantity: predicted, measured, and noise among steps."""
         return [
             fields_of(line, "quantity", "predicted", "measured", "noise")
             | {"beyond_noise": line.beyond_noise if line.noise is not None else None}
@@ -58,6 +59,7 @@ class Ran(AnyRan[RunReport]):
         ]
 
     def document(self) -> dict[str, Any]:
+        """JSON document of the run, with its slow ranks."""
         first = self.report.first_measured_step
         slow = [
             {**fields_of(one, "rank", "part", "excess"), "since_step": first + one.since, "z": one.z}
@@ -66,11 +68,12 @@ class Ran(AnyRan[RunReport]):
         return super().document() | {"slow_ranks": slow}
 
     def body(self) -> Iterable[str | Table]:
+        """Text: table of predicted beside measured quantities, slow ranks, load of experts."""
         return run_text(self.report, self.steps)
 
     def to_frame(self) -> pd.DataFrame:
-        """A row per quantity: `quantity`, `predicted`, `measured`, in base units, and `noise`, the share of `measured`
-        that the middle half of the steps spans."""
+        """Frame with a row per quantity: `quantity`, `predicted`, `measured`, in base units, and `noise`, the share
+        of `measured` that the middle half of the steps spans."""
         return frame_of([asdict(line) for line in comparison(self.report)])
 
     def __repr__(self) -> str:
@@ -78,26 +81,28 @@ class Ran(AnyRan[RunReport]):
 
 
 class Built(Answer):
-    """Plan, and the ranks that were built for it without devices."""
+    """Answer of `run --dry-run` for a transformer: ranks built without devices."""
 
     plan: Plan
     ranks: Sequence[BuiltRank]
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """A row for each rank."""
+        """Row for each rank that was built."""
         return [asdict(rank) for rank in self.ranks]
 
     @property
     def mesh(self) -> dict[str, int]:
-        """Degrees by axis; `cp` where there is any."""
+        """Degree of each parallel axis of the device mesh; `cp` only if above 1."""
         layout = self.plan.layout
         axes = ("pp", "dp", "cp", "tp") if layout.cp > 1 else ("pp", "dp", "tp")
         return {axis: getattr(layout, axis) for axis in axes}
 
     def document(self) -> dict[str, Any]:
+        """JSON document: the mesh, and the built ranks."""
         return {"mesh": self.mesh, "ranks": self.rows}
 
     def view(self) -> tuple[str | Table, ...]:
+        """Text: table of built ranks, with blocks, parameters and bytes of weights."""
         degrees = " x ".join(f"{axis}{degree}" for axis, degree in self.mesh.items())
         built = f"built without devices on a mesh of {degrees}; the first rank of each stage holds"
         words = f"{self.plan.model.name}, {self.plan.layout}: {built}"
@@ -112,12 +117,12 @@ class Built(Answer):
 
 
 class Emulated(AnyEmulated["EmulationReport"]):
-    """A plan and the report of one of its ranks."""
+    """Answer of `emulate` for a transformer: memory and compute of one rank, predicted beside emulated."""
 
     plan: Plan
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """A row for each quantity: of the plan, predicted for what ran, and emulated."""
+        """Row for each quantity: the plan's, the prediction for the stack that ran, and the emulated value."""
         planned, lines = planned_memory(self.report), emulated(self.report)
         return [
             {"quantity": line.quantity, "plan": planned.get(line.quantity, line.predicted)}
@@ -131,26 +136,30 @@ class Emulated(AnyEmulated["EmulationReport"]):
 
 @dataclass(frozen=True, slots=True)
 class TransformerRun(Running):
-    """A plan that is run."""
+    """A transformer's plan for `run` and `emulate`: its notes, step lines and answers."""
 
     plan: Plan
 
     def caution(self, *, compiled: bool) -> str | None:
+        """Note that the plan is for another stack than the executor that runs it; None if it is not."""
         stack = self.plan.stack.name
         runs = OWN_COMPILED if compiled or stack == OWN_COMPILED else OWN_STACK
         reason = f"the plan is for stack {stack} but {runs} runs it, whose memory and times differ"
         return None if stack == runs else f"note: {reason}; `plan --stack {runs}` makes a plan for it"
 
     def step_line(self, step: Mapping[str, Any]) -> str:
+        """Line on one training step: loss, measured and predicted seconds, MFU."""
         predicted = self.plan.prediction
         mfu = predicted.mfu * predicted.step_seconds / step["seconds"]
         return step_line(step, predicted.step_seconds, f"MFU {percent(mfu)} ({percent(predicted.mfu)})")
 
     def answer(self, report: AnyReport, steps: int | None = None) -> Ran:
+        """Answer of `run` from a run's report."""
         assert isinstance(report, RunReport)
         return Ran(report=report, steps=steps or len(report.losses))
 
     def next_step(self, report: AnyReport, path: Path) -> str:
+        """Suggestion after the run: calibrate if errors exceed the noise, else draw the comparison."""
         assert isinstance(report, RunReport)
         lines = comparison(report) if tells_of_its_device(report) else ()
         off = [f"{quantity_label(line.quantity)} {error_text(line)}" for line in lines if line.beyond_noise]
@@ -160,6 +169,7 @@ class TransformerRun(Running):
         return f"Off by more than the noise: {sentence_list(off)}. {command}"
 
     def built(self, config: Mapping[str, Any]) -> Built:
+        """Build one rank of each pipeline stage without devices, after checking files, for `run --dry-run`."""
         require_torch("run --dry-run")
         from executor.emulate.dry_run import build_without_devices
         from executor.hugging_face.reading import Folder
@@ -174,6 +184,7 @@ class TransformerRun(Running):
         return Built(plan=self.plan, ranks=build_without_devices(self.plan))
 
     def emulate(self, rank: int, *, steps: int, fake: bool) -> Emulated:
+        """Run one rank of the plan alone on this machine, for `emulate`."""
         require_torch("emulate")
         from executor.emulate.one_rank import emulate
 
@@ -181,8 +192,8 @@ class TransformerRun(Running):
 
 
 def emulation_text(report: EmulationReport, plan: Plan) -> Iterator[str | Table]:
-    """Sentences on the ranks emulated, the table of figures (with a column for the plan if it is for another device or
-    stack than ran), and reasons for differences."""
+    """Text on an emulated rank: table of predicted beside emulated quantities, with the plan's if it is for another
+    device or stack, and reasons for differences."""
     planned, lines, write = planned_memory(report), emulated(report), quantity_text
     alone = f"alone on {report.device}" if report.on_a_device else "without a device"
     yield wrapped(
@@ -221,48 +232,52 @@ _HINT = (
     "Only a trace tells where the time of a step goes: profile two or three steps and give --trace ({}: {})"
 )
 _LEAST_LOST = 0.001
-"""Share of the time that is worth a word."""
+"""Smallest share of time that a note mentions."""
 _FAR_FROM_THE_LOG = 0.05
-"""Share of the step. A note says so if traced steps differ from the log's by more."""
+"""Relative difference of traced steps from the log's above which a note says so. A note says so if traced steps
+differ from the log's by more."""
 
 
 class Measured(Ran, SavedAnswer):
-    """A job of another trainer, beside what was predicted; its report is as `run` writes it."""
+    """Answer of `measure`: a job of another trainer, predicted beside measured; its report has the form of
+    `run`'s."""
 
     read: Mapping[str, Any] = field(default_factory=dict)
     """Source of the report: trainer, files, lines of steps, lines left out by reason."""
     hint: str = ""
-    """How to learn more."""
+    """Hint on profiling the job to learn more; empty if there are traces."""
     products: tuple[Achieved, ...] = ()
-    """Matrix products of the traces by shape."""
+    """Matrix products in the traces, by shape."""
     collectives: tuple[Achieved, ...] = ()
-    """Collectives of a step by axis and size."""
+    """Collectives of a step in the traces, by axis and size."""
 
     @property
     def causes(self) -> tuple[Cause, ...]:
-        """The parts that explain most of the difference; none without traces."""
+        """Parts of the step that explain most of the prediction's error, with likely causes; empty without traces."""
         return causes(time_parts(self.report), self.report.step_seconds)
 
     def save(self, path: str | Path) -> None:
-        """Write the report, for `calibrate --from-run`, `plot accuracy` and `report`."""
+        """Write the run report to a file, for `calibrate --from-run`, `plot accuracy` and `report`."""
         save_report(self.report, Path(path))
 
     def next_commands(self, path: Path) -> str:
-        """Commands to suggest next, where the run's report is the file at `path`."""
+        """Commands to suggest for the run report at `path`."""
         if tells_of_its_device(self.report):
             return f"meshwright calibrate --from-run {path} -o profile.yaml"
         return f"meshwright plot accuracy {path}"
 
     def document(self) -> dict[str, Any]:
+        """JSON document of the run, with its sources, causes of error, products and collectives."""
         explained = [asdict(one) | {"cause": one.reason} for one in self.causes]
         tables = {kind: achieved_rows(getattr(self, kind)) for kind in TABLES}
         return super().document() | {"read": dict(self.read), "explained": explained, **tables}
 
     def table(self, kind: str) -> Tabled:
-        """`products` or `collectives` of the traces, beside what the profile expects."""
+        """Table of `products` or `collectives` in the traces, measured beside the profile's prediction."""
         return Tabled(kind=kind, achieved=getattr(self, kind))
 
     def body(self) -> Iterable[str | Table]:
+        """Text: predicted beside measured quantities, notes, causes of error, and the hint."""
         yield from super().body()
         yield ""
         for note in self.report.notes:
@@ -278,12 +293,13 @@ class Measured(Ran, SavedAnswer):
 
 
 class Tabled(Answer):
-    """Products or collectives of traces, beside what the profile expects."""
+    """Matrix products or collectives of traces, measured beside the profile's prediction."""
 
     kind: str
     achieved: Sequence[Achieved]
 
     def csv_rows(self) -> list[dict[str, Any]]:
+        """Row for each product or collective."""
         return achieved_rows(self.achieved)
 
     def document(self) -> dict[str, Any]:
@@ -294,7 +310,7 @@ class Tabled(Answer):
 
 
 def measure(plan: Plan, logs: Sequence[Path], traces: Sequence[Path]) -> Measured:
-    """Read what a job of the plan left behind.
+    """Compare a job of another trainer, read from its logs and traces, with the plan's predictions.
 
     Raises:
         InputError: a file cannot be read, or is of another job than the plan's; everything that contradicts it.
@@ -327,7 +343,7 @@ def measure(plan: Plan, logs: Sequence[Path], traces: Sequence[Path]) -> Measure
 
 
 def _job_of(plan: Plan, traces: Sequence[Path]) -> Job:
-    """Read the traces of several ranks together."""
+    """Read the traces of several ranks as one job."""
     from cost_models.measured.traces.job import job_of, read_traces
 
     question = plan.question
@@ -338,7 +354,7 @@ def _job_of(plan: Plan, traces: Sequence[Path]) -> Job:
 
 
 def _log_of(plan: Plan, logs: Sequence[Path]) -> Log:
-    """The log, which is of the plan's job."""
+    """Read the logs. Raises InputError if they contradict the plan."""
     from cost_models.measured.logs import Work, read_logs
     from planner.formats.exporter import contradictions
 
@@ -355,11 +371,12 @@ def _log_of(plan: Plan, logs: Sequence[Path]) -> Log:
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
+    """Paths as printable text."""
     return [printable(str(path)) for path in paths]
 
 
 def _of_the_log(log: Log, logs: Sequence[Path], steps: TypicalSteps) -> list[str]:
-    """Sentences on the lines read from the log, and on the lines left out."""
+    """Sentences on the lines that were read from the log, and on lines left out."""
     count = log.steps.count
     lines = f"{counted(count, 'line')} of steps of {log.format.called}"
     notes = [f"Read from {sentence_list(_names(logs))}: {lines}"]
@@ -378,7 +395,7 @@ def _of_the_log(log: Log, logs: Sequence[Path], steps: TypicalSteps) -> list[str
 
 
 def _of_traces(traced: Sequence[RankTrace], steps: TypicalSteps | None) -> list[str]:
-    """Whose traces were read, how long their steps were beside the log's, and kernels that nothing names."""
+    """Sentences on whose traces were read, on how their steps differ from the log's, and on unknown kernels."""
     if not traced:
         return []
     ranks, total = sentence_list([grouped(run.rank) for run in traced]), max(run.step.count for run in traced)

@@ -1,4 +1,4 @@
-"""`import` of a transformer: what another trainer's command or files run, read without running it."""
+"""`import` for transformers: read the layout and job from another trainer's command or files, without running it."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from planner.formats.settings import Reading, ReadOptions, also_settings, by_pat
 from planner.formats.torchtitan import read_torchtitan
 
 _REPEATED = ("model", "global_batch", "sequence", "precision", "training")
-"""Options of a request that repeat values of a command."""
+"""Options of `import` that a trainer's command already states."""
 _OF_SETTINGS = {
     "deepspeed": (read_deepspeed, ""),
     "accelerate": (read_accelerate, "deepspeed_config"),
     "axolotl": (read_axolotl, "deepspeed"),
 }
-"""Trainer of a file of settings → its reader, and where the file has or names one for DeepSpeed."""
+"""Trainer with a settings file → its reader, and the key under which the file holds or names a DeepSpeed file."""
 
 
 def ask_import(kind: str, options: ImportOptions) -> Estimated:
-    """Read the command or files of a trainer of transformers, without running it.
+    """Read the command or files of another trainer for transformers, without running it.
 
     Raises:
         InputError: the source cannot be read, or contradicts itself or what is said beside it.
@@ -62,7 +62,7 @@ def ask_import(kind: str, options: ImportOptions) -> Estimated:
 
 
 def _megatron_command(request: ImportOptions) -> Reading:
-    """Read a command that starts Megatron-LM, or the script that holds it."""
+    """Read a command that starts Megatron-LM, or a script with that command."""
     _require_unsaid(request, _REPEATED, "command")
     text = str(request.source) if is_command(str(request.source)) else read_text(Path(request.source))
     launch = launch_of(text, request.also or "", {"cluster": request.cluster, "gpus": request.gpus})
@@ -71,8 +71,8 @@ def _megatron_command(request: ImportOptions) -> Reading:
 
 
 def _settings_file(kind: str, request: ImportOptions) -> Reading:
-    """Read a file of DeepSpeed, accelerate or axolotl, with arguments of its program, for the model given, else for the
-    file's."""
+    """Read a settings file of DeepSpeed, accelerate or axolotl, for the given model, else the model that the file
+    names."""
     read, place = _OF_SETTINGS[kind]
     stated = ("sequence",) if kind == "axolotl" else ()
     _require_unsaid(request, ("global_batch", "precision", "training", *stated), "file")
@@ -99,8 +99,8 @@ def _settings_file(kind: str, request: ImportOptions) -> Reading:
 
 
 def _with_file(request: ImportOptions, kind: str, place: str) -> dict[str, Any]:
-    """A document, without what --ignore names, with the file in it that it names for DeepSpeed, if it does; that lies
-    beside it, or where the command runs.
+    """Settings file as a dictionary, without keys of --ignore, and with the DeepSpeed file that it names read in its
+    place; that file lies beside it, or in the working directory.
 
     Raises:
         InputError: either cannot be read, or --ignore names what is in neither.
@@ -123,6 +123,7 @@ def _with_file(request: ImportOptions, kind: str, place: str) -> dict[str, Any]:
 
 
 def _document(source: str | Path, trainer: str) -> dict[str, Any]:
+    """Read a file as a dictionary. Raises InputError if it is no file of the trainer."""
     document = read_document(source).value
     if not isinstance(document, dict):
         raise InputError(f"`{source}` is no file of {trainer}")
@@ -130,7 +131,7 @@ def _document(source: str | Path, trainer: str) -> dict[str, Any]:
 
 
 def _options(request: ImportOptions, parse: Callable[[str], dict[str, Any]]) -> ReadOptions:
-    """What is said beside a file, given how its trainer writes settings."""
+    """Options given beside a trainer's file; `parse` reads `--also` in the trainer's notation."""
     gpus, also = questions.single_count(request.gpus), parse(request.also or "")
     return ReadOptions(gpus=gpus, also=also, stack=request.stack, ignore=request.ignore)
 
@@ -147,7 +148,7 @@ def _torchtitan_recipe(request: ImportOptions) -> Reading:
 
 
 def _nemo_file(request: ImportOptions) -> Reading:
-    """Read what NeMo trains: the YAML of a GPT of NeMo 1, or a recipe of Megatron Bridge."""
+    """Read a file of NeMo: YAML of a GPT of NeMo 1, or a recipe of Megatron Bridge."""
     _require_unsaid(request, _REPEATED, "file")
     options = _options(request, overrides)
     if Path(request.source).suffix == ".py":
@@ -159,7 +160,7 @@ def _nemo_file(request: ImportOptions) -> Reading:
 
 
 def _require_unsaid(request: ImportOptions, names: tuple[str, ...], source: str) -> None:
-    """Raise InputError where options are given that the source states."""
+    """Raise InputError if options are given that the trainer's source already states."""
     if twice := [option_word(name) for name in names if getattr(request, name)]:
         problems = [Problem(one, f"the {source} says it") for one in twice]
         raise InputError(f"said beside a {source} that says it", problems=problems, hint="leave it out")

@@ -1,4 +1,4 @@
-"""The whole training run of a plan: how long it takes and what it costs, on paper and with the expected step."""
+"""Duration and cost of a plan's training run, on paper and with the step expected by measured runs."""
 
 from __future__ import annotations
 
@@ -23,32 +23,33 @@ _HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRun:
-    """Training on all tokens with one layout; seconds."""
+    """Training on all tokens with one layout: duration in seconds, and cost."""
 
     question: Question
     objective: Objective
     layout: Layout
     step_seconds: float
-    """On paper."""
+    """Step time on paper."""
     ends: tuple[float, ...]
-    """`ENDS`, of the step and, where the objective counts them, of failures; empty where nothing is
-    expected."""
+    """Early, expected and late end of the job in seconds (see `ENDS`), with failures if the objective counts them;
+    empty without an expected step."""
 
     @property
     def on_paper(self) -> float:
-        """Seconds of the job with steps as the model predicts them, which search and proof compare, and where failures
-        count the start."""
+        """Seconds of the job with steps as predicted, which search and proof compare; with start-up time and failures
+        if the objective counts failures."""
         return self.objective.training_seconds(self.question, self.step_seconds, self.layout)
 
     def cost(self, seconds: float) -> float:
-        """Dollars of the GPUs' time."""
+        """Cost in dollars of all GPUs for `seconds`."""
         assert self.objective.price is not None
         return self.objective.price * self.question.cluster.num_gpus * seconds / _HOUR
 
     @property
     def words(self) -> str:
-        """ "300 B tokens in 95,368 steps: 20.7 days on 1,024 GPUs, 508.0 k GPU-hours, $1.27 M at $2.50 each on paper;
-        expected 21.5 days and $1.32 M (90 % interval $1.23 M to $1.47 M), without failures"."""
+        """Words on duration and cost: "300 B tokens in 95,368 steps: 20.7 days on 1,024 GPUs, 508.0 k GPU-hours,
+        $1.27 M at $2.50 each on paper; expected 21.5 days and $1.32 M (90 % interval $1.23 M to $1.47 M), without
+        failures"."""
         question, price, operations = self.question, self.objective.price, self.objective.operations
         steps, gpus = training_steps(question), question.cluster.num_gpus
         words = (
@@ -68,8 +69,8 @@ class TrainingRun:
 
     @property
     def expected_words(self) -> str:
-        """Words behind a time on paper, as in " on paper; expected 21.5 days and $1.32 M"; empty if nothing is
-        expected."""
+        """Words that follow a duration on paper: " on paper; expected 21.5 days and $1.32 M"; empty without an
+        expected step."""
         if not self.ends:
             return ""
         middle = self.ends[1]
@@ -77,7 +78,7 @@ class TrainingRun:
         return f" on paper; expected {format_days(middle)}{cost}"
 
     def record(self) -> dict[str, Any]:
-        """Seconds and dollars; `ends` and `costs` as `forecast` has them."""
+        """JSON object: steps, seconds, dollars; `ends_seconds` and `costs` as in `forecast`."""
         priced = self.objective.price is not None
         costs = [self.cost(end) for end in self.ends] if priced else []
         return {
@@ -93,8 +94,8 @@ class TrainingRun:
 def training_run(
     question: Question, objective: Objective, picked: Estimate, expected: ExpectedStep | None
 ) -> TrainingRun | None:
-    """Training run of a layout; None without a number of tokens. Ends follow from the expected step, and from failures
-    where the objective counts them; there are none if failures leave no time for such steps."""
+    """Training run of a layout; None if the question has no number of tokens. Ends follow from the expected step, and
+    from failures where the objective counts them; there are none if failures leave no time for such steps."""
     if question.training.tokens is None:
         return None
     ends: tuple[float, ...] = ()
