@@ -1,4 +1,4 @@
-"""Page-locked host memory of exactly the size that is asked for, and copies from host memory to a GPU.
+"""Page-locked host memory of exactly the requested size, and copies from host memory to a GPU.
 
 Torch's own allocator of pinned memory rounds every block up to a power of two (c10/cuda/CachingHostAllocator), so that
 21 blocks of Llama 2 13B take 137 GiB in place of 112. Here ordinary memory is registered with the driver.
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 def pinned_zeros(elements: int, dtype: torch.dtype) -> Tensor:
-    """(elements,) zeros in page-locked memory, released with the last tensor that uses it.
+    """Zeros, (elements,), in page-locked host memory, which is released with the last tensor that uses it.
 
     Raises:
         RuntimeError: the driver locks no more memory.
@@ -36,6 +36,6 @@ def pinned_zeros(elements: int, dtype: torch.dtype) -> Tensor:
 
 
 def carried_to(device: torch.device, tensor: Tensor) -> Tensor:
-    """Copy of a tensor on a device; from pinned memory to a GPU, so that the host need not wait."""
+    """Copy of a tensor on a device, by way of pinned memory to a GPU, so that the host need not wait."""
     pinned = device.type == "cuda" and tensor.device.type == "cpu"
     return tensor.pin_memory().to(device, non_blocking=True) if pinned else tensor.to(device)

@@ -89,7 +89,7 @@ def excess_of(seconds_TR: Array, rank: int, peer_ranks: Sequence[int]) -> Array:
 
 def sentence(slow: SlowRank, first_step: int = 1) -> str:
     """Sentence on a slow rank: "rank 3 is slow: 22 % more time at work than its 3 peers since step 12, most of it in
-    ...".
+    …".
     """
     peers = f"its {slow.peers} peers" if slow.peers > 1 else "its peer"
     return (

@@ -1,4 +1,4 @@
-"""Attention: its kernels, its masks by distance between tokens, its module.
+"""Attention: its kernels, its biases by distance between tokens, its module.
 
 **Kernels** return the log-sum-exp of each row, so that parts of a row can be merged. Where there is a flash kernel it
 is torch's; elsewhere the scores are written out. The backward pass takes the output and the log-sum-exp of the *whole*
@@ -45,30 +45,29 @@ from executor.models.positions import Sequence, Turns, Visibility, WholeSequence
 _aten: Any = torch.ops.aten
 _FLASH_DTYPES = (torch.bfloat16, torch.float16)
 _FLASH_WIDTHS = 8
-"""Flash kernels of a GPU take heads of a multiple of this width, up to the widest."""
+"""GPU flash kernels take heads whose width is a multiple of this, up to `_WIDEST_FLASH`."""
 _WIDEST_FLASH = 256
 
 
 class AttentionInputs(NamedTuple):
-    """Queries and the keys that they meet; without a `bias` the mask is causal where asked for, the last query seeing
-    the last key."""
+    """Inputs of an attention kernel; if `causal`, which goes without `bias`, the last query sees the last key."""
 
     query: Tensor
-    """(B, H, Q, K)"""
+    """Queries, (B, H, Q, K)."""
     key: Tensor
-    """(B, G, S, K), as `value`."""
+    """Keys, (B, G, S, K); `value` has the same shape."""
     value: Tensor
     bias: Tensor | None
     causal: bool
 
 
 class AttentionResult(NamedTuple):
-    """What the backward pass reads: outputs over all keys, their log-sum-exps, and their gradient."""
+    """Inputs of attention's backward pass: outputs over all keys, their log-sum-exps, and the outputs' gradient."""
 
     out: Tensor
-    """(B, H, Q, K), as `gradient`."""
+    """Outputs, (B, H, Q, K); `gradient` has the same shape."""
     lse: Tensor
-    """(B, H, Q)"""
+    """Log-sum-exps of the scores of each query, (B, H, Q)."""
     gradient: Tensor
 
 
@@ -77,17 +76,17 @@ Gradients = tuple[Tensor, Tensor, Tensor]
 
 
 class Kernel(Protocol):
-    """Both passes of attention."""
+    """Interface of an attention kernel: forward and backward pass."""
 
     def forward(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
-        """Output (B, H, Q, K) and log-sum-exp (B, H, Q) in fp32."""
+        """Output (B, H, Q, K), and log-sum-exp (B, H, Q) in fp32."""
 
     def backward(self, inputs: AttentionInputs, result: AttentionResult) -> Gradients:
         """Gradients of query, key and value."""
 
 
 def kernel_for(inputs: AttentionInputs) -> Kernel:
-    """The fastest kernel for these tensors."""
+    """The fastest attention kernel that takes these inputs."""
     query, width = inputs.query, inputs.query.shape[-1]
     same_width = width == inputs.value.shape[-1]
     if query.device.type == "cpu" and same_width:
@@ -105,7 +104,7 @@ def causal_bias(queries: int, keys: int, like: Tensor) -> Tensor:
 
 
 class _FlashOfCpu:
-    """The flash kernel of a CPU: its causal mask is aligned to the first query and key, so it takes square ones."""
+    """Torch's flash kernel on a CPU, whose causal mask is aligned to the first query and key, not the last."""
 
     def forward(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
         query, key, value, bias, causal = self._masked(inputs)
@@ -121,6 +120,7 @@ class _FlashOfCpu:
         return gradients
 
     def _masked(self, inputs: AttentionInputs) -> AttentionInputs:
+        """Inputs with a bias in place of the causal mask if queries and keys differ in number."""
         queries, keys = inputs.query.shape[2], inputs.key.shape[2]
         if inputs.causal and queries != keys:
             return inputs._replace(causal=False, bias=causal_bias(queries, keys, inputs.query))
@@ -128,7 +128,7 @@ class _FlashOfCpu:
 
 
 class _FlashOfCuda:
-    """The flash kernel of a GPU: its causal mask is aligned to the last query and key, as it should be."""
+    """Torch's flash kernel on a GPU, whose causal mask is aligned to the last query and key."""
 
     def forward(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
         query, key, value, bias, causal = inputs
@@ -148,10 +148,10 @@ class _FlashOfCuda:
 
 
 class WrittenOut:
-    """Scores in memory, in fp32: for masks, types and widths that no flash kernel takes."""
+    """Attention with scores written to memory in fp32, for masks, types and widths that no flash kernel takes."""
 
     def forward(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
-        """Softmax of the biased scores, times the values."""
+        """Softmax of the biased scores times the values, and the log-sum-exp of each query's scores."""
         query, key, value, *_ = inputs
         groups = query.shape[1] // key.shape[1]
         scores_BHQS = _scores(inputs)
@@ -161,7 +161,7 @@ class WrittenOut:
         return out.to(query.dtype), lse_BHQ
 
     def backward(self, inputs: AttentionInputs, result: AttentionResult) -> Gradients:
-        """dS = P ∘ (dP − Σ dO ∘ O), with P from the scores and the log-sum-exp."""
+        """Gradients of query, key and value: dS = P ∘ (dP − Σ dO ∘ O), with P from scores and log-sum-exp."""
         return self.gradients(inputs, result)[0]
 
     def gradients(self, inputs: AttentionInputs, result: AttentionResult) -> tuple[Gradients, Tensor]:
@@ -182,7 +182,7 @@ class WrittenOut:
 
 
 def _scores(inputs: AttentionInputs) -> Tensor:
-    """(B, H, Q, S) biased and masked, in fp32."""
+    """Scaled, biased and masked scores in fp32, (B, H, Q, S)."""
     query, key, _, bias, causal = inputs
     groups = query.shape[1] // key.shape[1]
     scores: Tensor = query.float() @ key.float().repeat_interleave(groups, 1).transpose(-1, -2)
@@ -193,7 +193,7 @@ def _scores(inputs: AttentionInputs) -> Tensor:
 
 
 class Distances(nn.Module):
-    """A table of biases, a row for each bucket and a column for each head; over tensor ranks each has its heads'."""
+    """Table of score biases by distance, (buckets, heads), of which each tensor rank has the columns of its heads."""
 
     heads_dim = 1
 
@@ -203,20 +203,20 @@ class Distances(nn.Module):
         self.weight = nn.Parameter(torch.empty(spec.stacks.position_buckets, spec.num_heads))
 
     def forward(self) -> Tensor:
-        """Table of this rank's heads, (N, H)."""
+        """Biases of this rank's heads, (N, H)."""
         return local(self.weight)
 
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """Buckets of distances between queries and keys."""
+    """Buckets of distances between queries and keys, as in T5."""
 
     stacks: Stacks
     both_ways: bool
-    """Half of the buckets are of keys behind the query; else such keys are hidden."""
+    """Whether half of the buckets are for keys behind the query; if not, these keys are hidden."""
 
     def of(self, queries: int, keys: int, device: torch.device) -> Tensor:
-        """(Q, S) bucket of each pair: one for each short distance, then by the logarithm, the last for all beyond."""
+        """Bucket of each pair of query and key, (Q, S): one for each short distance, then wider by the logarithm."""
         behind = torch.arange(keys, device=device) - torch.arange(queries, device=device)[:, None]
         count = self.stacks.position_buckets // (2 if self.both_ways else 1)
         away = behind.abs() if self.both_ways else (-behind).clamp(min=0)
@@ -227,7 +227,7 @@ class Buckets:
         return buckets + count * (behind > 0) if self.both_ways else buckets
 
     def bias(self, table_NH: Tensor, queries: int, keys: int) -> Tensor:
-        """Bias (1, H, Q, S) of scores by the bucket of each distance."""
+        """Bias on the scores by the bucket of each distance, (1, H, Q, S)."""
         bias_HQS = table_NH[self.of(queries, keys, table_NH.device)].permute(2, 0, 1)
         if not self.both_ways:
             hidden = torch.ones(queries, keys, dtype=torch.bool, device=table_NH.device).triu(1)
@@ -235,12 +235,12 @@ class Buckets:
         return bias_HQS.contiguous().unsqueeze(0)
 
     def inputs(self, table_NH: Tensor, query: Tensor, key: Tensor, value: Tensor) -> AttentionInputs:
-        """Queries, keys and values with the table's bias on their scores."""
+        """Inputs of an attention kernel with the table's biases on the scores."""
         bias = self.bias(table_NH, query.shape[2], key.shape[2])
         return AttentionInputs(query, key, value, bias, causal=False)
 
     def summed(self, gradient_BHQS: Tensor, like_NH: Tensor) -> Tensor:
-        """Gradient (N, H) of a table: the gradient of biased scores, summed by bucket."""
+        """Gradient of a bias table, (N, H): the gradient of biased scores, summed by bucket."""
         of_pair = self.of(gradient_BHQS.shape[2], gradient_BHQS.shape[3], gradient_BHQS.device).flatten()
         total_HN = gradient_BHQS.new_zeros(gradient_BHQS.shape[1], len(like_NH))
         total_HN.index_add_(1, of_pair, gradient_BHQS.sum(0).flatten(1))
@@ -248,7 +248,7 @@ class Buckets:
 
 
 class _Biased(torch.autograd.Function):
-    """(B, H, Q, K) attention whose scores have the biases of a table."""
+    """Attention, (B, H, Q, K), with biases of a table on the scores; recomputes the biases in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, buckets: Buckets, table: Tensor, *heads: Tensor) -> Tensor:
@@ -268,8 +268,10 @@ class _Biased(torch.autograd.Function):
 
 
 class _Core(nn.Module):
-    """The core of attention. `first_head` is this rank's first query head (for ALiBi under tensor parallelism),
-    `sequence` the tokens it has. With `crosses` keys and values are of what an encoder returned."""
+    """Attention of given queries, keys and values, shared by all kinds of projections. `first_head` is this rank's
+    first query head (for ALiBi under tensor parallelism), `sequence` the tokens that it has. With `crosses` keys and
+    values come from an encoder's output.
+    """
 
     def __init__(self, spec: TransformerSpec, layer: int, *, crosses: bool = False) -> None:
         super().__init__()
@@ -283,17 +285,17 @@ class _Core(nn.Module):
         self.query_scale = 1.0 if scale is None else scale * spec.head_dim**0.5  # than the kernels' own 1/√K
 
     def turned(self, x_BHSK: Tensor) -> Tensor:
-        """Heads turned by the positions of their tokens, where they turn."""
+        """Heads rotated by the positions of their tokens; unchanged in blocks without rotation."""
         if self.turning is None:
             return x_BHSK
         return self.turns(x_BHSK, self.sequence.places(x_BHSK.shape[2]), self.turning)
 
     def scaled(self, query_BHSK: Tensor) -> Tensor:
-        """Queries, scaled where the spec does so in another way than kernels."""
+        """Queries, multiplied where the spec's scale of scores is not the kernels' own."""
         return query_BHSK if self.query_scale == 1.0 else query_BHSK * self.query_scale
 
     def attended(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor) -> Tensor:
-        """(B, H, S, K) mixed values."""
+        """Attention output of each query head, (B, H, S, K)."""
         visible = Visibility(
             both_ways=self.both_ways,
             window=self.window,
@@ -305,7 +307,7 @@ class _Core(nn.Module):
 
 
 class Attention(_Core):
-    """Projections of grouped key/value heads, and the core."""
+    """Attention with grouped key/value heads: projections and core."""
 
     def __init__(self, spec: TransformerSpec, layer: int = 0, *, crosses: bool = False) -> None:
         super().__init__(spec, layer, crosses=crosses)
@@ -321,7 +323,9 @@ class Attention(_Core):
         self.key_norm = _norm(spec, spec.kv_size) if normed else None
 
     def forward(self, x_BSD: Tensor, source: Tensor | None = None, *, table: Tensor | None = None) -> Tensor:
-        """(B, S, D) → (B, S, D); keys and values of the source where there is one, scores biased by a table."""
+        """Output, (B, S, D), for inputs (B, S, D); keys and values come from `source` if given, `table` biases the
+        scores.
+        """
         source_BSD = x_BSD if source is None else source
         query_BHSK = self._heads(self.query(x_BSD), self.query_norm)
         key_BGSK = self._heads(self.key(source_BSD), self.key_norm)
@@ -337,7 +341,7 @@ class Attention(_Core):
         return out
 
     def _heads(self, x: Tensor, norm: nn.Module | None) -> Tensor:
-        """(B, S, heads · K) → (B, heads, S, K)."""
+        """Projection split into heads and normed if the spec says so, (B, S, heads · K) → (B, heads, S, K)."""
         over_all = self.spec.qk_norm_over == "all"
         x = through(norm, x) if over_all else x
         heads: Tensor = torch.unflatten(x, -1, (-1, self.spec.head_dim))
@@ -345,7 +349,7 @@ class Attention(_Core):
 
 
 def _norm(spec: TransformerSpec, width: int) -> nn.RMSNorm:
-    """Over a head, or over all that are so wide together."""
+    """Norm of queries or keys: over each head, or over all heads together."""
     return nn.RMSNorm(spec.head_dim if spec.qk_norm_over == "head" else width, eps=spec.norm_epsilon)
 
 
@@ -353,7 +357,7 @@ _LATENT_NORM_EPSILON = 1e-6
 
 
 class LatentAttention(_Core):
-    """Projections of latents, and the core."""
+    """Attention whose queries, keys and values are projected from narrow latents (DeepSeek-V2)."""
 
     def __init__(self, spec: TransformerSpec, layer: int = 0) -> None:
         super().__init__(spec, layer)
@@ -374,7 +378,7 @@ class LatentAttention(_Core):
         self.out = nn.Linear(spec.attended_size, width, bias=False)
 
     def forward(self, x_BSD: Tensor) -> Tensor:
-        """(B, S, D) → (B, S, D)."""
+        """Output, (B, S, D), for inputs (B, S, D)."""
         query_BHSK = self.scaled(self._query(x_BSD))
         key_BGSK, value_BGSW = self._key_value(x_BSD)
         width = value_BGSW.shape[-1]
@@ -386,7 +390,7 @@ class LatentAttention(_Core):
         return out
 
     def _query(self, x_BSD: Tensor) -> Tensor:
-        """(B, H, S, K)."""
+        """Query heads, (B, H, S, K), their last dimensions rotated."""
         if self.query_down is not None and self.query_norm is not None:
             x_BSD = self.query_norm(self.query_down(x_BSD))
         heads: Tensor = torch.unflatten(self.query(x_BSD), -1, (-1, self.spec.head_dim)).transpose(1, 2)
@@ -396,7 +400,7 @@ class LatentAttention(_Core):
         return torch.cat([plain, self.turned(turning)], dim=-1)
 
     def _key_value(self, x_BSD: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, G, S, K) keys and (B, G, S, W) values."""
+        """Keys, (B, G, S, K), and values, (B, G, S, W), from the latent and the shared part of keys."""
         widths = [self.latent.kv_rank, self.latent.position_dim]
         latent, shared = torch.split(self.down(x_BSD), widths, dim=-1)
         key_value: Tensor = self.key_value(self.latent_norm(latent))

@@ -30,17 +30,17 @@ EMBEDDING, COPY = "embedding", "_from_"
 """Name of a tied embedding that two stages hold, and the infix in names of copied tables before the first block that
 uses the copy."""
 TIED = {"head.weight": "embedding.tokens.weight"}
-"""Copies and their originals under tied embeddings."""
+"""Names of copies → names of their originals under tied embeddings."""
 
 
 def original(name: str, *, tied: bool) -> str:
-    """Name of the parameter that `name` is another stage's copy of, else `name`."""
+    """Name of the parameter of which `name` is another stage's copy; `name` itself if it is no copy."""
     stem, copied, _ = name.partition(COPY)
     return f"{stem}.weight" if copied else TIED.get(name, name) if tied else name
 
 
 def held_by_several(spec: TransformerSpec, layers: tuple[int, ...]) -> dict[str, list[int]]:
-    """Stages, in order, that hold each shared parameter (a tied embedding, tables of biases), if there are several."""
+    """Pipeline stages that hold each shared parameter (tied embedding, bias tables), in order, if several do."""
     embeds = bisect_right([*accumulate(layers)], spec.tower.layers) if spec.tower else 0
     stages_by_name = {EMBEDDING: [embeds, len(layers) - 1]} if spec.tied_embeddings else {}
     if spec.stacks is not None and spec.stacks.position_buckets:
@@ -52,11 +52,12 @@ def held_by_several(spec: TransformerSpec, layers: tuple[int, ...]) -> dict[str,
 
 
 class ChunkOfLogits(nn.Module):
-    """A chunk's logits, their loss and its gradient. Eagerly there are two copies of the logits in fp32 for a moment,
-    compiled none."""
+    """Logits of a chunk of tokens, their loss and its gradient; without compilation two fp32 copies exist for a moment.
+    Eagerly there are two copies of the logits in fp32 for a moment, compiled none.
+    """
 
     def forward(self, x_CD: Tensor, weight_VD: Tensor, targets_C: Tensor) -> tuple[Tensor, Tensor]:
-        """Sum of the losses in fp32, and its gradient, (C, V) in the type of the weights."""
+        """Sum of the chunk's losses in fp32, and its gradient to the logits, (C, V) in the type of the weights."""
         scores_CV = F.log_softmax(F.linear(x_CD, weight_VD).float(), dim=-1)
         targets_C1 = targets_C.unsqueeze(1)
         if torch.compiler.is_compiling():  # it fuses what is not done in place
@@ -80,7 +81,9 @@ def chunked_loss(
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """Gradients wait undivided by the number of tokens: in 16 bits the quotients would lose the small ones."""
+    """Loss in chunks as an autograd function; gradients wait undivided by the number of tokens, as 16 bits would lose
+    small ones.
+    """
 
     @staticmethod
     def forward(
@@ -115,7 +118,7 @@ class _ChunkedLoss(torch.autograd.Function):
 
 
 def make_norm(spec: TransformerSpec) -> nn.Module:
-    """The spec's normalisation, over the residual stream."""
+    """Norm of the residual stream, of the spec's kind."""
     width, epsilon = spec.hidden_size, spec.norm_epsilon
     if spec.norm == "rmsnorm":
         return nn.RMSNorm(width, eps=epsilon)
@@ -123,17 +126,17 @@ def make_norm(spec: TransformerSpec) -> nn.Module:
 
 
 def is_gain(name: str) -> bool:
-    """Whether a parameter is the gain of a norm that a family may keep less one: not of those behind gates."""
+    """Whether a parameter is the gain of a norm that a family may store less one; gains of gated norms are not."""
     return name.endswith("norm.weight") and not name.endswith("gated_norm.weight")
 
 
 def through(norm: nn.Module | None, x_BSD: Tensor) -> Tensor:
-    """The input, through the norm where there is one."""
+    """The input passed through `norm`; unchanged if it is None."""
     return x_BSD if norm is None else norm(x_BSD)
 
 
 class Positions(nn.Module):
-    """Learned positions; `sequence` says which positions this rank's tokens have."""
+    """Learned embeddings of positions; `sequence` says which positions this rank's tokens have."""
 
     def __init__(self, spec: TransformerSpec) -> None:
         super().__init__()
@@ -142,26 +145,26 @@ class Positions(nn.Module):
         self.first = spec.encoder.first_position if spec.encoder else 0
 
     def forward(self, tokens: int) -> Tensor:
-        """(1, S, D)."""
+        """Embeddings of the positions of this rank's `tokens` tokens, (1, S, D)."""
         runs = self.sequence.places(tokens)
         rows = [self.weight[self.first + run.start : self.first + run.stop] for run in runs]
         return (rows[0] if len(rows) == 1 else torch.cat(rows)).unsqueeze(0)
 
 
 class TokenTypes(nn.Module):
-    """Learned types of tokens; every token has the first type."""
+    """Learned embeddings of token types; every token has the first type."""
 
     def __init__(self, spec: TransformerSpec, types: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(types, spec.hidden_size))
 
     def forward(self, tokens: int) -> Tensor:
-        """(1, S, D)."""
+        """Embedding of the first type for each token, (1, S, D)."""
         return self.weight[:1].expand(tokens, -1).unsqueeze(0)
 
 
 class Embedding(nn.Module):
-    """Tokens, and learned positions and types of tokens where the spec has them."""
+    """Embedding of tokens, with learned positions and token types if the spec has them."""
 
     def __init__(self, spec: TransformerSpec, vocabulary: int, dropout: float) -> None:
         super().__init__()
@@ -174,7 +177,9 @@ class Embedding(nn.Module):
         self.dropout = dropout
 
     def forward(self, tokens_BS: Tensor, images: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """(B, S) token numbers → (B, S, D). `images`: vectors in place of images' tokens; mask, 1 where text is."""
+        """Vectors (B, S, D) of tokens (B, S); `images` has vectors for places of images, and a mask with 1 at text.
+        `images`: vectors in place of images' tokens; mask, 1 where text is.
+        """
         x_BSD: Tensor = self.tokens(tokens_BS)
         if self.scale != 1.0:
             x_BSD = x_BSD * self.scale
@@ -188,7 +193,7 @@ class Embedding(nn.Module):
 
 
 class HeadTransform(nn.Module):
-    """A square matrix, the activation and a norm before the output matrix of an encoder."""
+    """Square matrix, activation and norm before the output matrix of an encoder."""
 
     def __init__(self, spec: TransformerSpec) -> None:
         super().__init__()
@@ -197,6 +202,6 @@ class HeadTransform(nn.Module):
         self.norm = make_norm(spec)
 
     def forward(self, x_BSD: Tensor) -> Tensor:
-        """(B, S, D) → (B, S, D)."""
+        """Transformed hidden states, (B, S, D) → (B, S, D)."""
         normed: Tensor = self.norm(self.activation(self.dense(x_BSD)))
         return normed

@@ -1,4 +1,4 @@
-"""MLPs of a block: dense, or a mixture in which each token goes through k of E experts and all shared ones.
+"""MLPs of a block: dense, or a mixture in which each token goes through k of E routed experts and all shared experts.
 
 Shape legend: B batch, S this rank's tokens of a sequence, D model, E experts, L those of them on this rank, F inner
 width of an expert on this rank, N = B·S tokens, K experts a token, R copies of tokens that this rank's experts work on.
@@ -38,7 +38,9 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module):
-    """Two matrices with a non-linearity between, or three with a gate; as wide as the spec's MLP unless said."""
+    """MLP of two matrices with an activation between, or of three with a gate; `inner` None is the spec's
+    inner width.
+    """
 
     def __init__(self, spec: TransformerSpec, inner: int | None = None) -> None:
         super().__init__()
@@ -49,7 +51,7 @@ class FeedForward(nn.Module):
         self.activation = ACTIVATIONS[spec.activation]
 
     def forward(self, x_BSD: Tensor) -> Tensor:
-        """(B, S, D) → (B, S, D)."""
+        """Output of the MLP, (B, S, D) → (B, S, D)."""
         up_BSF = self.up(x_BSD)
         if self.gate is None:
             inner_BSF: Tensor = self.activation(up_BSF)
@@ -62,7 +64,7 @@ class FeedForward(nn.Module):
 def choose_experts(
     spec: TransformerSpec, scores_BSE: Tensor, bias_E: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Probabilities of all experts (they sum to one), and the weights and numbers of those chosen, in fp32.
+    """Probabilities of all experts, and weights and numbers of the experts that each token chooses, in fp32.
 
     A bias has a part in which are chosen, and none in their weights.
     """
@@ -83,7 +85,7 @@ def choose_experts(
 
 
 def _in_chosen_groups(values_BSE: Tensor, groups: ExpertGroups) -> Tensor:
-    """(B, S, E) whether an expert is in one of the groups that its token chooses."""
+    """Whether an expert is in one of the groups that its token chooses, (B, S, E)."""
     values_BSGM = torch.unflatten(values_BSE, -1, (groups.count, -1))
     best = 1 if groups.scored_by == "best" else 2
     groups_BSC = values_BSGM.topk(best, dim=-1).values.sum(-1).topk(groups.per_token, dim=-1).indices
@@ -93,27 +95,27 @@ def _in_chosen_groups(values_BSE: Tensor, groups: ExpertGroups) -> Tensor:
 
 
 Counts = list[int] | Tensor
-"""Rows of each of L experts; a tensor, (L,), where the host need not know them."""
+"""Number of rows for each of L experts; a tensor, (L,), if the host need not know them."""
 Run = Callable[[Tensor, Counts], Tensor]
-"""(R, D) rows in the order of this rank's experts, and how many each has → (R, D)."""
+"""Function of rows (R, D) in the order of this rank's experts and of their counts → results (R, D)."""
 Exchange = Callable[[Tensor, Tensor, Run], Tensor]
-"""(N·K, D) copies in the order of all experts, (E,) how many each gets, what to do with them → (N·K, D)."""
+"""Function of copies (N·K, D) ordered by expert, counts (E,) and the `Run` of the experts → results (N·K, D)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertPlace:
-    """Experts that a rank holds, and its part of each."""
+    """Which experts a rank holds, and which part of each."""
 
     first: int = 0
     count: int | None = None
     """Number of experts on this rank; None if it holds all."""
     part: int = 0
     parts: int = 1
-    """Ranks that an expert's inner width is split over."""
+    """Number of ranks over which an expert's inner width is split."""
 
 
 class RoutedExperts(nn.Module):
-    """The matrices of this rank's experts, stacked: (L, out, in)."""
+    """Matrices of this rank's routed experts, stacked as (L, out, in)."""
 
     def __init__(self, spec: TransformerSpec, place: ExpertPlace) -> None:
         super().__init__()
@@ -129,7 +131,8 @@ class RoutedExperts(nn.Module):
         self.activation = ACTIVATIONS[spec.activation]
 
     def forward(self, rows_RD: Tensor, counts: Counts) -> Tensor:
-        """(R, D) rows in the order of the experts, `counts` of each → (R, D); a part of the sum if split.
+        """Results (R, D) of rows (R, D) ordered by expert, `counts` for each; partial sums if experts are split over
+        ranks.
 
         Grouped products read counts on the device, so that the host waits for nothing.
         """
@@ -141,7 +144,7 @@ class RoutedExperts(nn.Module):
         return self._product("down", inner_RF, counts)
 
     def full_shape(self, name: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Shape of a parameter over all experts and all their parts, and the offsets of this rank's share in it."""
+        """Shape of a parameter over all experts and all their parts, and offsets of this rank's share in it."""
         inner, place = self.spec.moe_ffn_hidden_size, self.place
         split = {"down": 2, "down_bias": None}.get(name, 1)
         full_shape, offsets = [self.spec.num_experts, *shape[1:]], [place.first] + [0] * (len(shape) - 1)
@@ -150,7 +153,7 @@ class RoutedExperts(nn.Module):
         return tuple(full_shape), tuple(offsets)
 
     def _product(self, name: str, rows: Tensor, counts: Counts) -> Tensor:
-        """Rows of each expert times its matrix."""
+        """Product of each expert's rows with the expert's matrix `name`."""
         weight, bias = getattr(self, name), getattr(self, f"{name}_bias")
         if bias is not None and name == "down" and self.place.parts > 1:
             # added once by all parts together; each has the whole gradient, as each sees all rows
@@ -168,7 +171,7 @@ class RoutedExperts(nn.Module):
 
 
 class Routed(nn.Module):
-    """Router and routed experts; tensor-parallel ranks each route their own part of every sequence.
+    """Router and routed experts of a MoE layer; each tensor-parallel rank routes its own part of every sequence.
 
     The attributes after the modules are set where the layout is applied (`executor.axes.expert`).
     """
@@ -181,20 +184,21 @@ class Routed(nn.Module):
         bias = torch.empty(spec.num_experts, dtype=torch.float32) if spec.routing_bias else None
         self.choice_bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.exchange: Exchange | None = None
-        """How copies reach their experts and come back; None: all are here."""
+        """Function that sends token copies to their experts' ranks and results back; None if all experts are here."""
         self.tensor_group: dist.ProcessGroup | None = None
-        """Tensor ranks that each have a part of every sequence; None if this rank has all tokens of its context rank.
+        """Tensor ranks that each have a part of every sequence; None if this rank has all tokens of its
+        context rank.
         """
         self.context_group: dist.ProcessGroup | None = None
-        """Context ranks that share a sequence; None: it is whole."""
+        """Context ranks that share a sequence; None if this rank has all of it."""
         self.balance_share = 1.0
-        """Share of one microbatch's balance loss that is differentiated."""
+        """Weight of a microbatch's load-balance loss in the gradient."""
         self.load_E: Tensor | None = None
-        """Copies sent to each expert since the last `take_load`."""
+        """Number of token copies sent to each expert since the last `take_load`, (E,)."""
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # how many copies an expert gets is new in every step
     def forward(self, x_BSD: Tensor) -> Tensor:
-        """(B, S, D) → (B, S, D)."""
+        """Output of the routed experts, (B, S, D) → (B, S, D); the balance loss joins the backward pass."""
         scores_BSE = self.router(x_BSD)
         probabilities_BSE, weights_BSK, chosen_BSK = choose_experts(self.spec, scores_BSE, self.choice_bias)
         counts_BE = _counts(chosen_BSK, self.spec.num_experts)
@@ -208,13 +212,13 @@ class Routed(nn.Module):
         return joined
 
     def take_load(self) -> Tensor:
-        """(E,) copies that this rank's tokens sent to each expert since the last call."""
+        """Number of this rank's token copies sent to each expert since the last call, (E,)."""
         load = self.load_E
         self.load_E = None
         return torch.zeros(self.spec.num_experts) if load is None else load.cpu()
 
     def _mixed(self, x_BSD: Tensor, weights_BSK: Tensor, chosen_BSK: Tensor, counts_E: Tensor) -> Tensor:
-        """Copies of the tokens laid out by expert, worked on, brought back and added up with their weights."""
+        """Route copies of tokens through their experts and sum the results with the experts' weights, (B, S, D)."""
         k, x_ND = self.spec.experts_per_token, x_BSD.flatten(0, 1)
         order = chosen_BSK.flatten().argsort(stable=True)  # place by expert → copy
         back = torch.empty_like(order)
@@ -226,7 +230,7 @@ class Routed(nn.Module):
         return (copies.view(-1, k, copies.shape[-1]) * weights_NK1).sum(1).view_as(x_BSD)
 
     def _balance(self, probabilities_BSE: Tensor, counts_BE: Tensor) -> Tensor:
-        """This rank's part of the load-balance loss; over the tensor ranks of a sequence the parts add up.
+        """This rank's part of the load-balance loss; parts of a sequence's tensor ranks add up.
 
         Over context ranks their mean counts, as of the loss of the tokens.
         """
@@ -241,12 +245,12 @@ class Routed(nn.Module):
 
 
 def routers(part: nn.Module) -> list[Routed]:
-    """The routed experts of every MoE layer in a slice of the model, in order."""
+    """Routers with their experts (`Routed`) of all MoE layers in a model slice, in order."""
     return [module for module in part.modules() if isinstance(module, Routed)]
 
 
 class MoE(nn.Module):
-    """Routed experts, and an MLP of shared experts where the spec has them."""
+    """Mixture of experts: routed experts, and an MLP of shared experts if the spec has it."""
 
     def __init__(self, spec: TransformerSpec, place: ExpertPlace) -> None:
         super().__init__()
@@ -256,7 +260,7 @@ class MoE(nn.Module):
         self.shared_gate = nn.Linear(spec.hidden_size, 1, bias=False) if spec.shared_expert_gate else None
 
     def forward(self, x_BSD: Tensor) -> Tensor:
-        """(B, S, D) → (B, S, D)."""
+        """Sum of routed and shared experts' outputs, (B, S, D) → (B, S, D)."""
         out: Tensor = self.routed(x_BSD)
         if self.shared is None:
             return out
@@ -273,7 +277,7 @@ def reorder(rows: Tensor, order: Tensor, back: Tensor, *, copies: int = 1) -> Te
 
 
 def _counts(chosen_BSK: Tensor, experts: int) -> Tensor:
-    """(B, E) copies of each sequence's tokens that go to each expert."""
+    """Number of token copies of each sequence that go to each expert, (B, E)."""
     batch = chosen_BSK.shape[0]
     counts_BE = torch.zeros(batch, experts, dtype=torch.long, device=chosen_BSK.device)
     flat = chosen_BSK.flatten(1)
@@ -281,14 +285,14 @@ def _counts(chosen_BSK: Tensor, experts: int) -> Tensor:
 
 
 def _has_grouped_product(rows: Tensor, weight: Tensor) -> bool:
-    """PyTorch's grouped product wants rows of whole 16 bytes, and on a GPU bf16; else experts run one by one."""
+    """Whether PyTorch's grouped product takes these operands: rows of whole 16 bytes, and on a GPU bf16."""
     is_aligned = all(width * rows.element_size() % 16 == 0 for width in weight.shape[1:])
     is_supported = rows.device.type == "cpu" or (rows.device.type == "cuda" and rows.dtype == torch.bfloat16)
     return is_aligned and is_supported and rows.shape[0] > 0
 
 
 class _Reorder(torch.autograd.Function):
-    """k copies of each row, laid out in `order`; backward they are summed copy by copy, always alike."""
+    """k copies of each row, laid out in `order`; the backward pass sums gradients of a row's copies in one order."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, order: Tensor, back: Tensor, k: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Initial weights, any part of a parameter by itself: norm gains 1, biases 0, matrices normal.
+"""Initial weights, any part of a parameter by itself: gains of norms 1, biases 0, matrices normal.
 
 A value depends on seed, name of the parameter and place of the element in the whole alone, so every layout starts from
 the same model, and a rank draws what it keeps and no more. The bits (`executor.draws`) are the same on every device.
@@ -25,43 +25,43 @@ from planner.plan import Plan
 
 _STANDARD_DEVIATION = 0.02
 _AT_ONCE = {"cpu": 1 << 16, "cuda": 1 << 22}
-"""Elements drawn at a time: on a CPU what its cache holds."""
+"""Elements drawn at a time; on a CPU as many as its cache holds."""
 _WORD = 32
 _SCALE = 2.0**-_WORD
 
 
 class Values(Protocol):
-    """Values of a model's parameters, any part of each by itself."""
+    """Interface of a source of parameter values, any box of a parameter by itself."""
 
     def fill(self, name: str, shape: tuple[int, ...], box: Box, into: Tensor) -> None:
-        """Write the box of the parameter of this name and shape into a tensor of its sizes, which is one run of memory.
+        """Write the box of the parameter of this name and shape into a contiguous tensor of the box's sizes.
 
         Only the sizes of dims after the first matter: a vocabulary may be padded.
         """
 
 
 def has_values(tensor: Tensor) -> bool:
-    """Whether a tensor has memory."""
+    """Whether a tensor has memory, unlike meta and fake tensors."""
     return not (tensor.is_meta or isinstance(local(tensor), FakeTensor))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitialValues:
-    """The initial weights of a model."""
+    """Initial weights of a model under a seed."""
 
     seed: int
     tied: bool
-    """Whether the head is tied to the embedding."""
+    """Whether the head shares the embedding's matrix."""
     device: torch.device | None = None
-    """Device on which values are drawn before they are copied to their place; None draws them in place."""
+    """Device on which values are drawn before they are copied; None draws them where they are stored."""
 
     @staticmethod
     def of(plan: Plan, options: EngineOptions, device: torch.device | None = None) -> InitialValues:
-        """Create the initial values of a plan's model under the run's seed."""
+        """Initial values of a plan's model under the run's seed."""
         return InitialValues(seed=options.seed, tied=plan.model.tied_embeddings, device=device)
 
     def fill(self, name: str, shape: tuple[int, ...], box: Box, into: Tensor) -> None:
-        """Draw the values of a box of a parameter; copies of a tied matrix get the same ones."""
+        """Draw the values of a box of a parameter; copies of a tied matrix get equal values."""
         owner = name.rsplit(".", 2)[-2] if "." in name else name
         if not has_values(into) or not box.elements:
             return
@@ -79,8 +79,10 @@ class InitialValues:
 
 
 def _to_rates(name: str, shape: tuple[int, ...], into: Tensor) -> None:
-    """Rates of decay even between 1 and 16, step sizes between 0.001 and 0.1 by their logarithms (Dao & Gu 2024,
-    arXiv 2405.21060: their code), as what softplus makes of a bias; taps as wide as their number says."""
+    """Turn normal values of a scan's parameters, in place, into decay rates, step sizes or taps. Rates of decay are
+    even between 1 and 16, step sizes between 0.001 and 0.1 by their logarithms (Dao & Gu 2024, arXiv 2405.21060: their
+    code), as what softplus makes of a bias; taps are as wide as their number says.
+    """
     even = torch.special.ndtr(into.double() / _STANDARD_DEVIATION)
     if name.endswith("decay_log"):
         into.copy_((1 + 15 * even).log())
@@ -91,8 +93,9 @@ def _to_rates(name: str, shape: tuple[int, ...], into: Tensor) -> None:
 
 
 def _fill_normal(into: Tensor, key: int, shape: tuple[int, ...], box: Box, device: torch.device) -> None:
-    """Runs of consecutive elements, as long as the box has whole rows, in groups of some `_AT_ONCE` elements, each
-    drawn on the device."""
+    """Draw normal values of a box: runs of consecutive elements, in groups of about `_AT_ONCE` elements, on the device.
+    Runs are as long as the box has whole rows.
+    """
     inner = len(shape) - 1
     while inner > 0 and box.sizes[inner] == shape[inner]:
         inner -= 1
@@ -115,7 +118,9 @@ def _fill_normal(into: Tensor, key: int, shape: tuple[int, ...], box: Box, devic
 
 
 def _normal(starts: Tensor, length: int, parity: int | None, key: int) -> Tensor:
-    """(rows, length) the elements from each start on; `parity`: of all starts, where it is the same."""
+    """Standard normal values of `length` elements from each start on, (rows, length); `parity` of all starts, None if
+    it varies.
+    """
     pairs = (length + 1) // 2 if parity == 0 else length // 2 + 1
     bits = bits_of((starts[:, None] >> 1) + torch.arange(pairs, device=starts.device), key)
     radius = shifted(bits, _WORD).double().add_(1).mul_(_SCALE).log_().mul_(-2).sqrt_()

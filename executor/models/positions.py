@@ -1,4 +1,4 @@
-"""Positions of tokens and the sequences that they stand in.
+"""Positions of tokens in their sequences: masks of attention, biases and rotation that depend on them.
 
 Positions decide which keys a query sees, the bias on its scores, and its rotation (Su et al. 2021). Rotation works on
 the two halves of a head, as Llama pairs them.
@@ -31,42 +31,42 @@ from cost_models.specs.transformer import Rotary, RotaryScaling, TransformerSpec
 
 Position = TypeVar("Position", int, Tensor)
 Places = tuple[range, ...]
-"""Positions in the sequence that some tokens have, as runs in ascending order."""
+"""Positions that some tokens have in the sequence, as runs in ascending order."""
 
 
 def positions(places: Places, device: torch.device) -> Tensor:
-    """(S,) every position of the runs."""
+    """Every position of the runs, (S,)."""
     return torch.cat([torch.arange(run.start, run.stop, device=device) for run in places])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visibility:
-    """The mask of attention: a query sees itself and what is before it, as far back as `window` allows, or all."""
+    """Mask of attention: a query sees itself and earlier keys as far back as `window` allows, or all keys."""
 
     both_ways: bool = False
-    """A query sees every key, without a bias, those behind it too: an encoder's."""
+    """Whether a query sees every key, later ones included, without a bias, as in an encoder."""
 
     window: int | None = None
-    """Keys that a query sees, itself included; None: all."""
+    """Number of keys that a query sees, its own included; None: all earlier ones."""
     chunked: bool = False
-    """Whether the sequence is cut into chunks of `window` tokens, and a query sees no chunk but its own."""
+    """Whether the sequence is cut into chunks of `window` tokens, and a query sees only its own chunk."""
     slopes: int = 0
     """Number of heads of the full model over which ALiBi spreads its slopes (Press et al. 2021); 0: no ALiBi."""
     first_head: int = 0
-    """The first of the heads at hand, among all of the model."""
+    """Number, in the full model, of the first head of the tensors that are masked."""
 
     def first_seen(self, position: int) -> int:
-        """The earliest key that the query there sees."""
+        """Position of the earliest key that the query at `position` sees."""
         return 0 if self.window is None else max(0, self._edge(position, self.window))
 
     def blind(self, queries: Places, keys: Places) -> bool:
-        """Whether no query sees any key."""
+        """Whether no query at these places sees any key at these places."""
         if self.both_ways:
             return False
         return keys[0].start > queries[-1].stop - 1 or keys[-1].stop - 1 < self.first_seen(queries[0].start)
 
     def is_causal(self, queries: Places, keys: Places) -> bool:
-        """Whether a causal mask is enough: the keys end with the queries' own, nothing else is hidden or biased."""
+        """Whether a causal mask is enough: keys end with the queries' own, nothing else is hidden or biased."""
         first, last = queries[0], keys[-1]
         ends_alike = len(queries) == 1 and last.start <= first.start < last.stop == first.stop
         return not self.both_ways and self._unbiased(queries, keys) and (keys == queries or ends_alike)
@@ -76,7 +76,7 @@ class Visibility:
         return self.both_ways or (self._unbiased(queries, keys) and keys[-1].stop - 1 <= queries[0].start)
 
     def bias(self, queries: Places, keys: Places, heads: int, like: Tensor) -> Tensor:
-        """(1, H or 1, Q, S) the bias added to the scores, of the type and on the device of `like`.
+        """Bias that is added to the scores, (1, H or 1, Q, S), of the type and on the device of `like`.
 
         What must not be seen gets a number so low that nothing is left of it, but a finite one: a row that sees nothing
         here is no row of NaN, and counts for nothing beside the same row elsewhere.
@@ -94,35 +94,36 @@ class Visibility:
         return torch.where(hidden, low, bias).to(like.dtype).unsqueeze(0)
 
     def hides(self, query: Tensor, key: Tensor) -> Tensor:
-        """Whether the window hides a key that the causal mask does not; both positions, of any shape."""
+        """Whether the window hides a key that the causal mask does not hide, given both positions."""
         assert self.window is not None
         return key < self._edge(query, self.window)
 
     def slopes_of(self, heads: int, device: torch.device) -> Tensor:
-        """(H,) the ALiBi slopes of the heads at hand."""
+        """ALiBi slopes of `heads` heads from `first_head` on, (H,)."""
         index = torch.arange(self.first_head + 1, self.first_head + heads + 1, device=device)
         return torch.as_tensor(2.0 ** (-8.0 * index.float() / self.slopes))
 
     def _edge(self, position: Position, window: int) -> Position:
-        """The first position of a query's window, which may lie before the sequence."""
+        """First position of a query's window, which may lie before the sequence."""
         return position - position % window if self.chunked else position - window + 1
 
     def _unbiased(self, queries: Places, keys: Places) -> bool:
+        """Whether neither a slope nor the window changes scores of these queries and keys."""
         return not self.slopes and self.first_seen(queries[-1].stop - 1) <= keys[0].start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turning:
-    """The rotation of the heads of a block."""
+    """Rotation of the heads of a block by the positions of their tokens."""
 
     base: float = Rotary().base
     dim: int | None = None
-    """Number of a head's dimensions that are turned, the first ones; None turns all."""
+    """Number of a head's first dimensions that are rotated; None rotates all."""
     scaling: RotaryScaling | None = None
 
 
 def turning_of(spec: TransformerSpec, layer: int) -> Turning | None:
-    """The rotation of a block, counted from 0; None: its heads do not turn."""
+    """Rotation of the block `layer`, counted from 0; None if its heads are not rotated."""
     rotary = spec.rotary or Rotary()
     if spec.positions != "rotary" or (rotary.pattern and not rotary.pattern[layer % len(rotary.pattern)]):
         return None
@@ -132,13 +133,13 @@ def turning_of(spec: TransformerSpec, layer: int) -> Turning | None:
 
 
 class Turns:
-    """Rotates heads by their positions; blocks that share one of these share its cosines and sines."""
+    """Rotates heads by the positions of their tokens; blocks that share a `Turns` share its cosines and sines."""
 
     def __init__(self) -> None:
         self._last: dict[Turning, tuple[object, tuple[Tensor, Tensor]]] = {}
 
     def __call__(self, x_BHSK: Tensor, places: Places, turning: Turning) -> Tensor:
-        """Apply rotary positions to queries or keys (B, H, S, K)."""
+        """Queries or keys, (B, H, S, K), rotated by the positions of their tokens."""
         turned, unturned = x_BHSK, None
         if turning.dim is not None and turning.dim < x_BHSK.shape[-1]:
             turned, unturned = x_BHSK[..., : turning.dim], x_BHSK[..., turning.dim :]
@@ -148,8 +149,9 @@ class Turns:
         return torch.cat(halves if unturned is None else [*halves, unturned], dim=-1)
 
     def _tables(self, like: Tensor, places: Places, turning: Turning) -> tuple[Tensor, Tensor]:
-        """Cosines and sines, (S, K/2) each, cached while positions and type stay the same. A compiled block fuses their
-        making instead."""
+        """Cosines and sines of the rotation, (S, K/2) each, cached while positions and type stay the same. A compiled
+        block computes them anew, fused with their use.
+        """
         if torch.compiler.is_compiling():
             return _tables(like, places, turning)
         key = (places, like.shape[-1], like.dtype, like.device)
@@ -160,6 +162,7 @@ class Turns:
 
 
 def _tables(like: Tensor, places: Places, turning: Turning) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of the rotation angles at each position, (S, K/2) each."""
     width = like.shape[-1]
     steps = torch.arange(0, width, 2, device=like.device, dtype=torch.float32)
     speeds_K = turning.base ** (-steps / width)
@@ -170,7 +173,9 @@ def _tables(like: Tensor, places: Places, turning: Turning) -> tuple[Tensor, Ten
 
 
 def slowed(speeds_K: Tensor, scaling: RotaryScaling) -> Tensor:
-    """Radians a token, scaled: in llama3 the less, the more often a first sequence completes the turn."""
+    """Rotation speeds in radians a token, (K/2,), scaled for longer sequences: linearly, or as Llama 3 does by
+    frequency.
+    """
     if scaling.kind == "linear":
         return speeds_K / scaling.factor
     turns_K = speeds_K * scaling.first_positions / (2 * math.pi)
@@ -180,28 +185,30 @@ def slowed(speeds_K: Tensor, scaling: RotaryScaling) -> Tensor:
 
 
 class Sequence(Protocol):
-    """The tokens of a sequence that a rank has, for modules that depend on positions."""
+    """Interface of a rank's tokens of a sequence, for modules that depend on positions."""
 
     def places(self, count: int) -> Places:
-        """The positions of the `count` tokens that this rank has."""
+        """Positions of the `count` tokens that this rank has."""
 
     def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visible: Visibility) -> Tensor:
-        """(B, H, S, K) attention of this rank's queries to the keys and values of the whole sequence."""
+        """Attention output, (B, H, S, K), of this rank's queries over keys and values of the whole sequence."""
 
 
 class WholeSequence:
-    """A sequence of which this rank has every token. Blocks that share one of these share its mask."""
+    """A sequence of which this rank has every token; blocks that share this object share its mask. Blocks that share
+    one of these share its mask.
+    """
 
     def __init__(self) -> None:
         self._mask: tuple[object, Tensor] | None = None
         self._flexible = FlexAttention()
 
     def places(self, count: int) -> Places:
-        """All positions, from 0 on."""
+        """Positions of all `count` tokens, from 0 on."""
         return (range(count),)
 
     def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visible: Visibility) -> Tensor:
-        """Attention by torch's own kernel, on a GPU by FlexAttention where it can skip what a window hides."""
+        """Attention output by torch's own kernel, or on a GPU by FlexAttention for windows and ALiBi."""
         places = self.places(query_BHSK.shape[2])
         causal, all_seen = visible.is_causal(places, places), visible.sees_all(places, places)
         if not (causal or all_seen) and suits_flex(query_BHSK):
@@ -212,7 +219,7 @@ class WholeSequence:
         return F.scaled_dot_product_attention(query_BHSK, key_BGSK, value_BGSK, **how, enable_gqa=grouped)
 
     def _mask_of(self, query_BHSK: Tensor, visible: Visibility) -> Tensor:
-        """The mask, made once and kept while nothing changes."""
+        """Bias of all scores, made once and kept while nothing changes."""
         _, heads, tokens, _ = query_BHSK.shape
         places = self.places(tokens)
         key = (visible, heads, tokens, query_BHSK.dtype, query_BHSK.device)
@@ -223,13 +230,13 @@ class WholeSequence:
 
 Kernel = Callable[..., Any]
 _NARROWEST = 16
-"""Heads of fewer numbers are none of its kernels' business."""
+"""Smallest width of heads that FlexAttention's kernels take."""
 _DEVICES = ("cuda",)
 """Devices on which FlexAttention has kernels for both passes."""
 
 
 def suits_flex(query_BHSK: Tensor) -> bool:
-    """On a GPU, unless somebody watches operators: steps that are followed, timed or counted have a dense mask.
+    """Whether to use FlexAttention: on a GPU, unless a mode watches operators, which needs a dense mask.
 
     A compiled block cannot ask, and torch compiles nothing that is watched.
     """
@@ -243,8 +250,9 @@ def fits_flex(device: torch.device, width: int) -> bool:
 
 
 class FlexAttention:
-    """Attention of all tokens of a sequence; blocks that share one of these share its mask of blocks. Compiled blocks
-    make it anew instead: what is kept from one to the next would have each compiled for itself."""
+    """Attention of all tokens of a sequence by FlexAttention; blocks that share this object share its block mask.
+    Compiled blocks make the mask anew instead, as a kept one would have each block compiled for itself.
+    """
 
     def __init__(self, kernel: Kernel | None = None) -> None:
         self._kernel = kernel
@@ -252,8 +260,9 @@ class FlexAttention:
         self._how: dict[str, Any] = {}
 
     def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visible: Visibility) -> Tensor:
-        """(B, H, S, K); compiled at the first call, and again for other shapes, unless a kernel was given; in a
-        compiled block with it."""
+        """Attention output, (B, H, S, K). The kernel is compiled at the first call and for new shapes, unless one was
+        given; inside a compiled block it is compiled with the block.
+        """
         grouped = query_BHSK.shape[1] != key_BGSK.shape[1]
         out: Tensor
         if torch.compiler.is_compiling():
@@ -270,11 +279,12 @@ class FlexAttention:
 
 @cache
 def _compiled_flex() -> Kernel:
+    """FlexAttention's function, compiled for each shape."""
     return torch.compile(flex_attention, dynamic=False)
 
 
 def _how(visible: Visibility, query_BHSK: Tensor) -> dict[str, Any]:
-    """Arguments of FlexAttention: the mask of blocks, and the function that biases scores."""
+    """Arguments of FlexAttention: the block mask, and the function that biases scores."""
     _, heads, tokens, _ = query_BHSK.shape
 
     def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:

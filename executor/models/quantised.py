@@ -1,4 +1,5 @@
-"""Frozen matrices kept in fewer bits: made as wide as what they multiply for each product, forward and backward.
+"""Frozen matrices stored in fewer bits, which are expanded to the type of training for each product, forward and
+backward.
 
     nf4    each element over the largest of its block of 64: the nearest of 16 numbers. These largest, less their mean,
            over the largest of 256 of them: the nearest of 256 numbers (Dettmers et al. 2023, QLoRA, arXiv 2305.14314)
@@ -30,7 +31,7 @@ from executor.models.initial import has_values
 from executor.models.transformer import Transformer
 
 _AT_ONCE = {"cpu": 1 << 16, "cuda": 1 << 22}
-"""Elements made wide at a time: on a CPU what its cache holds."""
+"""Elements expanded at a time; on a CPU as many as its cache holds."""
 _MAX_INT8 = 127.0
 """Largest value of an int8."""
 
@@ -38,8 +39,9 @@ _MAX_INT8 = 127.0
 @cache
 @with_values
 def nf4_numbers() -> tuple[float, ...]:
-    """The 16 numbers of NF4: quantiles of a normal distribution on either side of 0, over the largest (QLoRA, section 3
-    and appendix E: the outermost are halfway between those of 15 and of 16 even steps)."""
+    """The 16 numbers of NF4: quantiles of a normal distribution on either side of 0, over the largest. See QLoRA,
+    section 3 and appendix E: the outermost are halfway between those of 15 and of 16 even steps.
+    """
     outer = 1 - (1 / 32 + 1 / 30) / 2
     negative, positive = (
         torch.special.ndtri(torch.linspace(outer, 0.5, n, dtype=torch.float64))[:-1] for n in (8, 9)
@@ -50,15 +52,16 @@ def nf4_numbers() -> tuple[float, ...]:
 @cache
 @with_values
 def dynamic_numbers() -> tuple[float, ...]:
-    """The 256 numbers of a dynamic byte: a sign, zeros that give the power of ten, and evenly spaced fractions
-    (Dettmers 2016, 8-bit approximations, arXiv 1511.04561, section 2)."""
+    """The 256 numbers of a dynamic byte: a sign, zeros that give the power of ten, and evenly spaced fractions. See
+    Dettmers 2016, 8-bit approximations, arXiv 1511.04561, section 2.
+    """
     edges = [(10.0**power, torch.linspace(0.1, 1, (1 << (power + 6)) + 1)) for power in range(-6, 1)]
     positive = torch.cat([power * ((ends[:-1] + ends[1:]) / 2) for power, ends in edges])
     return tuple(torch.cat([-positive, torch.tensor([0.0, 1.0]), positive]).sort().values.tolist())
 
 
 def nearest(values: Tensor, numbers: tuple[float, ...]) -> Tensor:
-    """Place of the nearest of ascending numbers, as int32."""
+    """Index of the nearest of ascending numbers to each value, as int32."""
     all_of = torch.tensor(numbers, device=values.device)
     return torch.bucketize(values, (all_of[:-1] + all_of[1:]) / 2, out_int32=True)
 
@@ -69,26 +72,27 @@ class Part:
 
     base: Base
     full_shape: tuple[int, int]
-    """Rows and columns of the whole matrix."""
+    """Rows and columns of the full matrix."""
     row: int
-    """First row of the part; the rows of its stored tensors follow from there."""
+    """First row of this rank's part in the full matrix."""
     column: int
-    """First column of the part."""
+    """First column of this rank's part in the full matrix."""
     columns: int
 
     @property
     def block(self) -> int:
-        """Elements with one scale."""
+        """Number of elements that share one scale."""
         return NF4_BLOCK if self.base == "nf4" else self.full_shape[1]
 
     @property
     def blocks(self) -> tuple[int, int]:
-        """Rows of the full matrix, and blocks of each row."""
+        """Number of rows of the full matrix, and of blocks in each row."""
         return self.full_shape[0], self.full_shape[1] // self.block
 
     def stored(self, rows: int) -> dict[str, Tensor]:
-        """Allocate byte buffers for `rows` quantised rows: codes and scales, and for NF4 the second-level scales
-        and their mean."""
+        """Byte buffers, on the meta device, for `rows` quantised rows: codes and scales, and for NF4 second-level
+        scales and mean.
+        """
         if self.base == "int8":
             return {"weight": _bytes(rows, self.columns, torch.int8), "scales": _bytes(rows, 4)}
         groups = -(-self.blocks[0] * self.blocks[1] // NF4_GROUP)
@@ -99,7 +103,7 @@ class Part:
         }
 
     def wide(self, dtype: torch.dtype, codes: Tensor, scales: Tensor, *groups: Tensor) -> Tensor:
-        """(rows, columns) of this type: some rows at a time, so that little else is there."""
+        """The matrix, (rows, columns), expanded to `dtype` some rows at a time, so that little else is in memory."""
         values_wide = torch.empty(codes.shape[0], self.columns, dtype=dtype, device=codes.device)
         pairs = torch.cartesian_prod(*[torch.tensor(nf4_numbers(), device=codes.device)] * 2)
         for rows in _some(values_wide, codes):
@@ -112,7 +116,7 @@ class Part:
         return values_wide
 
     def _largest(self, scales: Tensor, first: int, groups: Tensor) -> Tensor:
-        """(rows, blocks) largest of each block of some rows."""
+        """Largest magnitude of each block of some rows of an NF4 matrix, (rows, blocks)."""
         numbers_of = groups.view(torch.float32).flatten()
         numbers = torch.tensor(dynamic_numbers(), device=scales.device)
         rows, blocks = (torch.arange(size, device=scales.device) for size in scales.shape)
@@ -124,8 +128,9 @@ class Part:
     def quantised(
         self, values: Tensor, first: int, group: dist.ProcessGroup | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Codes and scales of some rows in fp32, from the part's `first` on; divisors and mean of nf4. Ranks of `group`
-        have the matrix together."""
+        """Codes and scales of some fp32 rows, from row `first` of the part on, and for NF4 second-level scales and
+        mean. Ranks of `group` hold the matrix together.
+        """
         size = min(self.block, self.columns)
         parts = values.view(len(values), self.columns // size, size)
         maxima, largest = parts.abs().amax(-1), values.new_zeros(self.blocks)
@@ -148,38 +153,43 @@ class Part:
 
 
 def _some(values: Tensor, codes: Tensor) -> Iterator[slice]:
+    """Slices of rows that are expanded at a time."""
     device_type = codes.device.type if has_values(codes) else "cuda"
     rows = max(1, _AT_ONCE.get(device_type, _AT_ONCE["cuda"]) // max(1, values.shape[1]))
     yield from (slice(first, first + rows) for first in range(0, len(values), rows))
 
 
 def _bytes(rows: int, columns: int, dtype: torch.dtype = torch.uint8) -> Tensor:
+    """Buffer on the meta device for codes or scales."""
     return torch.empty(rows, columns, dtype=dtype, device="meta")
 
 
 def _as_bytes(numbers: Tensor) -> Tensor:
-    """(rows, 1) fp32 → (rows, 4): trainers cast numbers where they gather them, but no bytes."""
+    """Numbers (rows, 1) in fp32 as bytes (rows, 4), since trainers cast numbers where they gather them, but
+    no bytes.
+    """
     return numbers.contiguous().view(torch.uint8)
 
 
 def _divisor(largest: Tensor) -> Tensor:
+    """Largest magnitudes with 1 in place of 0, to divide by."""
     return largest.masked_fill(largest == 0, 1.0)
 
 
 class QuantisedLinear(nn.Linear):
-    """A frozen linear layer that keeps its matrix, or this tensor rank's part, in fewer bits."""
+    """Frozen linear layer that stores its matrix, or this tensor rank's part, in fewer bits."""
 
     part: Part
     split: tuple[DeviceMesh, Placement] | None
-    """How tensor ranks share the matrix; None: it is whole."""
+    """Mesh and placement by which tensor ranks share the matrix; None if it is not split."""
 
     @property
     def stored(self) -> list[nn.Parameter]:
-        """Stored tensors of the matrix."""
+        """Stored tensors of the matrix: codes, scales and, for NF4, second-level scales."""
         return [getattr(self, name) for name in ("weight", "scales", "groups") if hasattr(self, name)]
 
     def forward(self, input: Tensor) -> Tensor:
-        """(…, in) → (…, out)."""
+        """Product (…, in) → (…, out) with the expanded matrix."""
         part, stored = self.part, self.stored
         if self.split is None:
             return _multiply(input, part, self.bias, *stored)
@@ -189,7 +199,7 @@ class QuantisedLinear(nn.Linear):
 
 
 class _Product(torch.autograd.Function):
-    """x · Wᵀ + b with a frozen W that is made wide for it, and once more backward."""
+    """x · Wᵀ + b with a frozen quantised W, expanded for the forward and again for the backward product."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, part: Part, bias: Tensor | None, *stored: Tensor) -> Tensor:
@@ -210,8 +220,9 @@ def _multiply(*arguments: Any) -> Tensor:
 
 
 def quantise(model: Transformer, base: Base) -> None:
-    """Have the frozen matrices of a slice's blocks kept in fewer bits, in place: on the meta device, when tensor ranks
-    have split them and no other ranks have."""
+    """Have the frozen matrices of a model slice's blocks stored in fewer bits, in place. Call it on the meta device,
+    after tensor ranks have split them and before other ranks do.
+    """
     for block in model.blocks.values():
         for name, module in block.named_modules():
             if type(module) is not nn.Linear or is_adapter(f"{name}."):

@@ -38,6 +38,8 @@ def recomputed(run: Callable[..., Tensor], **inputs: Tensor) -> Tensor:
 
 
 class _Recomputed(torch.autograd.Function):
+    """Call of a function that keeps only its inputs, and calls it again in the backward pass."""
+
     @staticmethod
     def forward(ctx: Any, run: Callable[..., Tensor], names: tuple[str, ...], *inputs: Tensor) -> Tensor:
         ctx.run, ctx.names = run, names
@@ -58,11 +60,11 @@ class _Recomputed(torch.autograd.Function):
 
 
 _LENGTH_EPSILON = 1e-6
-"""Added to the squared length of a query or key."""
+"""Number added to the squared length of a query or key."""
 
 
 class StateMixer(nn.Module):
-    """Projections, the scan, and the projection back."""
+    """Recurrent mixer of tokens: input projections, scan, gated norm, output projection."""
 
     def __init__(self, spec: TransformerSpec) -> None:
         super().__init__()
@@ -82,57 +84,57 @@ class StateMixer(nn.Module):
         self.out = nn.Linear(mixer.value_size, width, bias=bias)
 
     def forward(self, x_BSD: Tensor) -> Tensor:
-        """(B, S, D) → (B, S, D)."""
+        """Output, (B, S, D), for inputs (B, S, D)."""
         projections = {name: project(x_BSD) for name, project in self.inputs().items()}
         gate_BSV = projections.pop("gate")
         out: Tensor = self.out(self.gated_norm(self.scan(**projections), gate_BSV))
         return out
 
     def inputs(self) -> dict[str, nn.Linear | Latent]:
-        """The projections of the residual stream by name."""
+        """Projections of the residual stream, by name."""
         names = ("gate", "query", "key", "value", "step", "strength")
         return {name: module for name in names if (module := getattr(self, name)) is not None}
 
 
 class Latent(nn.Module):
-    """Two matrices, through a latent that every rank makes whole."""
+    """Projection by two matrices, through a narrow latent that every tensor rank computes in full."""
 
     shared = ("down",)
-    """Parameters that all heads have in common."""
+    """Names of parameters that all heads have in common."""
 
     def __init__(self, width: int, rank: int, out: int) -> None:
         super().__init__()
         self.down, self.up = nn.Parameter(torch.empty(rank, width)), nn.Parameter(torch.empty(out, rank))
 
     def forward(self, x_BSD: Tensor) -> Tensor:
-        """(B, S, D), or rows (S, D) of one sequence → (B, S, out)."""
+        """Projection (B, S, out) of tokens (B, S, D), or of rows (S, D) of one sequence."""
         output = F.linear(F.linear(part_here(x_BSD), part_here(self.down)), part_here(self.up))
         return output if output.dim() > 2 else torch.unflatten(output, 0, (1, -1))
 
 
 class HeadsTraded(Protocol):
-    """Ranks that share sequences: for a scan each has some heads of all tokens."""
+    """Interface of ranks that share sequences and, for a scan, exchange tokens for heads."""
 
     @property
     def parts(self) -> int:
-        """How many ranks there are."""
+        """Number of ranks that share each sequence, and split its heads during the scan."""
 
     @property
     def part(self) -> int:
-        """Index of this rank among those that split the heads."""
+        """Index of this rank among the ranks that share a sequence."""
 
     def to_heads(self, *tensors_BSUW: Tensor) -> tuple[Tensor, ...]:
-        """(B, S / parts, U, W) each → (B, S, U / parts, W)."""
+        """Exchange tokens for heads: each tensor (B, S / parts, U, W) → (B, S, U / parts, W)."""
 
     def to_tokens(self, mixed_BSHP: Tensor) -> Tensor:
-        """(B, S, H / parts, P) → (B, S / parts, H, P)."""
+        """Exchange heads for tokens: (B, S, H / parts, P) → (B, S / parts, H, P)."""
 
 
 class StateScan(nn.Module):
-    """The convolution and the scan; `traded` where context ranks share sequences."""
+    """Short convolution and scan of the recurrence; `traded` is set where context ranks share sequences."""
 
     shared: tuple[str, ...] = ()
-    """Parameters that all heads have in common."""
+    """Names of parameters that all heads have in common."""
 
     def __init__(self, mixer: Recurrence) -> None:
         super().__init__()
@@ -149,14 +151,16 @@ class StateScan(nn.Module):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # its backward pass differentiates
     def forward(self, **projections: Tensor) -> Tensor:
-        """query and key (B, S, G·N), value (B, S, H·P), step (B, S, H or H·N), strength (B, S, H) → (B, S, H·P)."""
+        """Output of all heads, (B, S, H·P), from the projections of tokens. These are query and key (B, S, G·N), value
+        (B, S, H·P), step (B, S, H or H·N) and strength (B, S, H).
+        """
         heads = projections["value"].shape[-1] // self.mixer.head_dim
         groups = projections["key"].shape[-1] // self.mixer.state_dim
         parts = 1 if self.traded is None else self.traded.parts
         repeats = 1 if groups % parts == 0 else (parts if parts % groups == 0 else heads) // groups
 
         def by_unit(name: str, tokens: Tensor, dim: int) -> Tensor:
-            """By group or head, W numbers each; groups repeated where they are fewer than ranks."""
+            """Split into groups or heads of W numbers; groups are repeated where they are fewer than ranks."""
             grouped = name.startswith(("query", "key"))
             tokens = torch.unflatten(tokens, dim, (groups if grouped else heads, -1))
             return tokens.repeat_interleave(repeats, dim) if grouped and repeats > 1 else tokens
@@ -172,10 +176,10 @@ class StateScan(nn.Module):
 
 
 class GatedNorm(nn.Module):
-    """The norm of what heads return, and their gate."""
+    """Norm and gate of the scan's output."""
 
     shared: tuple[str, ...]
-    """Parameters that all heads have in common."""
+    """Names of parameters that all heads have in common."""
 
     def __init__(self, mixer: Recurrence, epsilon: float) -> None:
         super().__init__()
@@ -186,7 +190,7 @@ class GatedNorm(nn.Module):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # its backward pass differentiates
     def forward(self, output_BSV: Tensor, gate_BSV: Tensor) -> Tensor:
-        """(B, S, H·P) twice → (B, S, H·P)."""
+        """Normed and gated output, (B, S, H·P), of output and gate, (B, S, H·P) each."""
         gains = {} if self.weight is None else {"gains": part_here(self.weight)}
         run = partial(normed_and_gated, self.mixer, self.epsilon)
         return recomputed(run, output=output_BSV, gate=gate_BSV, **gains)
@@ -203,7 +207,7 @@ def part_here(parameter: Tensor) -> Tensor:
 def convolved_and_scanned(
     mixer: Recurrence, *, step: Tensor, decay_log: Tensor, step_bias: Tensor, **inputs: Tensor
 ) -> Tensor:
-    """Tokens and parameters by group or head → (B, S, H, P), in the type of the values."""
+    """Output of the recurrence, (B, S, H, P) in the type of the values, from tokens and parameters by group or head."""
     query, key, value = (
         _convolved(inputs[name], inputs.get(f"{name}_taps"), inputs.get(f"{name}_taps_bias")).float()
         for name in ("query", "key", "value")
@@ -224,11 +228,12 @@ def convolved_and_scanned(
 
 
 def _unit_length(x: Tensor) -> Tensor:
+    """Queries or keys scaled to length 1."""
     return x * (x.square().sum(-1, keepdim=True) + _LENGTH_EPSILON).rsqrt()
 
 
 def _convolved(x_BSUW: Tensor, taps_UWT: Tensor | None, bias_UW: Tensor | None) -> Tensor:
-    """Each number of a token and the same of those before it, weighed; the last tap is of the token itself."""
+    """Causal convolution over tokens, and SiLU; the last tap weighs the token itself. Without taps SiLU alone."""
     if taps_UWT is None:
         return F.silu(x_BSUW)
     channels, width = taps_UWT.shape[0] * taps_UWT.shape[1], taps_UWT.shape[2]
@@ -246,8 +251,8 @@ def scanned(
     strength_BSH: Tensor | None,
     chunk: int,
 ) -> Tensor:
-    """Scan a sequence chunk by chunk, (B, S, H, P), with the logarithms of W decays (one, or N) and, under the delta
-    rule, strengths.
+    """Output of the scan, (B, S, H, P), computed chunk by chunk. `decays_BSHW` has the logarithms of W decays (one, or
+    N), `strength_BSH` the delta rule's strengths; None: no delta rule.
 
     With c the sums of a chunk's logarithms up to each token, D_ij = exp(c_i − c_j) for j ≤ i, and what tokens write, W:
 
@@ -260,7 +265,7 @@ def scanned(
     chunk = min(chunk, tokens)
 
     def in_chunks(values: Tensor, per_head: bool) -> Tensor:
-        """(B, C, G, [R,] L, width); what pads the last chunk neither decays nor writes."""
+        """Values by chunk, (B, C, G, [R,] L, width); padding of the last chunk neither decays nor writes."""
         values = F.pad(values, (0, 0, 0, 0, 0, -tokens % chunk))
         values = torch.unflatten(values, 1, (-1, chunk)).movedim(2, -2)
         return torch.unflatten(values, 2, (groups, -1)) if per_head else values
@@ -293,7 +298,7 @@ def scanned(
 
 
 def _weighed_products(one_BCGLN: Tensor, other_BCGLN: Tensor, decays_between: Tensor) -> Tensor:
-    """(B, C, G, R, L, L) products of each token with those before it, decayed, (…, L, L, W) for all N or for each."""
+    """Products of each token with those before it, weighed by decays (…, L, L, W): (B, C, G, R, L, L)."""
     if decays_between.shape[-1] == 1:
         return (one_BCGLN @ other_BCGLN.transpose(-1, -2)).unsqueeze(3) * decays_between.squeeze(-1)
     left, right = one_BCGLN[:, :, :, None, :, None], other_BCGLN[:, :, :, None, None]
@@ -303,7 +308,7 @@ def _weighed_products(one_BCGLN: Tensor, other_BCGLN: Tensor, decays_between: Te
 def normed_and_gated(
     mixer: Recurrence, epsilon: float, *, output: Tensor, gate: Tensor, gains: Tensor | None = None
 ) -> Tensor:
-    """(B, S, H·P) twice → (B, S, H·P)."""
+    """Normed and gated output of the recurrence, (B, S, H·P), of output and gate, (B, S, H·P) each."""
     values, opened = output.float(), (F.sigmoid if mixer.gate_rank else F.silu)(gate.float())
     if gains is None:
         return (values * opened).to(output.dtype)

@@ -1,4 +1,4 @@
-"""A transformer of blocks between embedding and head, with the towers of other modalities.
+"""A transformer of blocks between embedding and head, with a vision tower where the spec has one.
 
 **Towers.** Patches of images go through a vision tower's blocks, and what these return stands at the first places of
 the decoder's sequence (LLaVA: Liu et al. 2023, arXiv 2304.08485).
@@ -41,6 +41,7 @@ from executor.models.recurrence import StateMixer
 
 
 def _norm(tower: Tower, width: int, *, is_used: bool) -> nn.Module | None:
+    """Norm of a vision tower's kind; None if it is not used."""
     kind = nn.RMSNorm if tower.norm == "rmsnorm" else nn.LayerNorm
     return kind(width, eps=tower.norm_epsilon) if is_used else None
 
@@ -60,7 +61,7 @@ class Patches(nn.Module):
         self.norm = _norm(tower, width, is_used=tower.norm_before)
 
     def forward(self, images_BICXX: Tensor) -> Tensor:
-        """(B, images of a sample, C, X, X) → (N, P, E)."""
+        """Vectors (N, P, E) of images (B, images of a sample, C, X, X)."""
         rows = torch.unflatten(images_BICXX.flatten(0, 1), 3, (-1, self.patch))
         rows = torch.unflatten(rows, 2, (-1, self.patch))
         pixels = rows.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
@@ -72,7 +73,7 @@ class Patches(nn.Module):
 
 
 class Projector(nn.Module):
-    """Tokens of neighbouring patches, side by side or averaged, as wide as the decoder; the class token is left out."""
+    """Projection of a vision tower's tokens to the decoder's width; neighbouring patches are joined or averaged."""
 
     def __init__(self, tower: Tower, width: int) -> None:
         super().__init__()
@@ -84,7 +85,7 @@ class Projector(nn.Module):
         self.activation = ACTIVATIONS[tower.projector_activation]
 
     def forward(self, x_NPE: Tensor) -> Tensor:
-        """(N, P, E) → (N, F, D)."""
+        """Features (N, F, D) for the decoder, from the tower's outputs (N, P, E)."""
         x, side = x_NPE[:, int(self.tower.class_token) :], self.tower.merge
         if side > 1:
             squares = torch.unflatten(x, 1, (-1, side, self.tower.image // self.tower.patch // side, side))
@@ -96,10 +97,10 @@ class Projector(nn.Module):
 
 
 class Placing(nn.Module):
-    """Features of images at the first places of a sequence, and where its text is."""
+    """Puts features of images at the first places of a sequence, and marks where its text is."""
 
     def forward(self, features_NFD: Tensor, samples: int, tokens: int) -> tuple[Tensor, Tensor]:
-        """Features placed in the sequence, (B, S, D) with zeros at text, and a mask (1, S, 1) with ones there."""
+        """Features in the sequence, (B, S, D) with zeros at text, and a mask (1, S, 1) with ones at text."""
         features_BFD = torch.unflatten(features_NFD, 0, (samples, -1)).flatten(1, 2)
         image_tokens = features_BFD.shape[1]
         text_S = torch.arange(tokens, device=features_BFD.device) >= image_tokens
@@ -108,12 +109,12 @@ class Placing(nn.Module):
 
 
 def _nothing(child: str) -> None:
-    """Do nothing: all weights are on the device."""
+    """Do nothing: weights need not be waited for."""
 
 
 class Block(nn.Module):
-    """Block of a mixer of tokens and a feed-forward network, each added to the residual stream, with norms before,
-    after, around, or over the sums.
+    """Block of attention or recurrence and an MLP, each added to the residual stream, with norms as the spec places
+    them.
 
     Attention mixes them, or a recurrence, as the spec says of the layer; where halves are separate a block has one.
 
@@ -153,7 +154,9 @@ class Block(nn.Module):
         self.dropout, self.scale = dropout, spec.residual_scale
 
     def forward(self, x_BSD: Tensor, source: Tensor | None = None, *, table: Tensor | None = None) -> Tensor:
-        """(B, S, D), and those of a source → (B, S, D); a table has biases on the scores of its own tokens."""
+        """Residual stream after the block, (B, S, D); `source` is an encoder's output, `table` biases attention
+        scores.
+        """
         if self.norms_sums:
             assert self.attention is not None
             assert self.mlp is not None
@@ -171,12 +174,14 @@ class Block(nn.Module):
         return x_BSD + self._dropped(through(self.mlp_post_norm, self.mlp(through(self.mlp_norm, x_BSD))))
 
     def _mixed(self, x_BSD: Tensor, **biased: Tensor) -> Tensor:
+        """Addend of attention, recurrence or both to the residual stream."""
         normed_BSD = through(self.attention_norm, x_BSD)
         halves = [mix(normed_BSD, **biased) for mix in (self.attention, self.recurrence) if mix is not None]
         found_BSD = halves[0] if len(halves) == 1 else halves[0] + halves[1]
         return self._dropped(through(self.attention_post_norm, found_BSD))
 
     def _side_by_side(self, x_BSD: Tensor) -> Tensor:
+        """Addend of attention and MLP that read the stream side by side."""
         assert self.join is not None
         assert self.attention is not None
         assert self.mlp is not None
@@ -187,12 +192,13 @@ class Block(nn.Module):
         return joined
 
     def _dropped(self, x_BSD: Tensor) -> Tensor:
+        """An addend to the residual stream, after dropout and scaling."""
         x_BSD = F.dropout(x_BSD, self.dropout, self.training)
         return x_BSD if self.scale == 1.0 else x_BSD * self.scale
 
 
 def _block(spec: TransformerSpec, layer: int, dropout: float, place: ExpertPlace) -> Block:
-    """Block at a place in the model, of a vision tower or of the decoder."""
+    """Block at place `layer` of the model, in its vision tower or its decoder."""
     first = spec.tower.layers if spec.tower else 0
     if layer < first:
         return Block(tower_of(spec), 0.0, None, layer)
@@ -201,7 +207,8 @@ def _block(spec: TransformerSpec, layer: int, dropout: float, place: ExpertPlace
 
 
 class Transformer(nn.Module):
-    """A run of blocks, all by default; the embedding with the first block, norm and head with the last.
+    """A transformer, or the slice of it that one pipeline stage holds: a run of blocks, with embedding or head at its
+    ends.
 
     It is given what the data have, tokens of one sequence or of an encoder's and a decoder's, or what the run before
     it hands on. Of two stacks that is both sequences everywhere, and the first embeds both; the encoder's norm lies
@@ -228,12 +235,11 @@ class Transformer(nn.Module):
         self.loss_chunk = loss_chunk
         self.of_logits = ChunkOfLogits() if has_head and loss_chunk is not None else None
         self.on_part: Callable[[str], None] = _nothing
-        """Called with the name of the embedding, each block (`blocks.3`) and the head before it computes.
-        """
+        """Called with the name of the embedding, a block (`blocks.3`) or the head before that part computes."""
         place = experts or ExpertPlace()
         layers = range(spec.num_layers) if blocks is None else blocks
         self.decoding = spec.tower.layers if spec.tower else 0
-        """The first block behind a vision tower."""
+        """Number of the first block behind a vision tower."""
         joins = spec.tower is not None and self.decoding in layers
         self.patches = Patches(spec.tower) if spec.tower and has_embedding else None
         tower = spec.tower if joins else None
@@ -265,7 +271,10 @@ class Transformer(nn.Module):
     def forward(
         self, *inputs: Tensor, tokens_BS: Tensor | None = None, targets_BS: Tensor | None = None
     ) -> Tensor | tuple[Tensor, ...]:
-        """(B, S) tokens of each sequence on the first stage, else (B, S, D); returns (B, S, D), on the last (B, S, V).
+        """Hidden states (B, S, D) for the next stage, or on the last stage logits (B, S, V) or the mean loss. The first
+        stage takes tokens (B, S) of each sequence, later ones hidden states (B, S, D). Before a vision tower images,
+        then their tokens (`executor.models.transformer`); the text's tokens come by name. The last stage makes of
+        targets their mean loss, `loss_chunk` tokens at a time; others have no use for them.
 
         Before a vision tower images, then their tokens (`executor.models.transformer`); the text's tokens come by name.
 
@@ -300,8 +309,9 @@ class Transformer(nn.Module):
         return chunked_loss(rows_TD, weight_VD, targets_T, self.loss_chunk, self.of_logits)
 
     def _through_tower(self, x: Tensor, tokens_BS: Tensor | None) -> Tensor:
-        """Pass images (or image tokens of the stage before) through this slice's tower blocks; where the decoder
-        begins, place them in the sequence."""
+        """Pass images, or the image tokens of the stage before, through this slice's vision tower blocks. Where the
+        decoder begins, place them in the sequence.
+        """
         if self.patches is not None:
             self.on_part("embedding")
             x = self.patches(x)
@@ -318,8 +328,9 @@ class Transformer(nn.Module):
         return embedded
 
     def _two_stacks(self, source: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Pass the encoder's and the decoder's tokens through these blocks, and return new tensors: a tensor returned
-        as received has no gradient to be split."""
+        """Pass the encoder's and the decoder's hidden states through this slice's blocks. Returned are new tensors, as
+        a tensor returned as received has no gradient to be split.
+        """
         tables = {name.partition(COPY)[0]: table() for name, table in self.distances.items()}
         inputs = source, x
         for layer, block in self.blocks.items():
@@ -336,7 +347,7 @@ class Transformer(nn.Module):
         return source, x
 
     def shared(self, name: str) -> nn.Parameter:
-        """The copy here of what several stages hold."""
+        """This slice's copy of a parameter that several pipeline stages hold."""
         if name == EMBEDDING:
             owner: nn.Module | None = self.head if self.embedding is None else self.embedding.tokens
         else:

@@ -1,1 +1,1 @@
-"""Recommenders: one step of a sharded model, its steps, its report, its checkpoints; and its tables when they serve."""
+"""Training of recommenders: the sharded model, its steps, its report, its checkpoints; and serving of its tables."""

@@ -1,4 +1,4 @@
-"""A sharded recommender on this rank: tables, dense network, and one optimizer step of both.
+"""A sharded recommender on this rank: embedding tables, dense network, and one optimizer step of both.
 
 Gradients of the dense network are added up in a group of ranks of their own, beside what the tables do:
 
@@ -35,7 +35,7 @@ from executor.run_config import EngineOptions
 
 
 class Perceptron(nn.Module):
-    """Linear layers with ReLU between them, and after the last one where `active`."""
+    """Linear layers with ReLU between them, and after the last layer if `active`."""
 
     def __init__(self, inputs: int, layers: Layers, *, active: bool) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Perceptron(nn.Module):
         self.active = active
 
     def forward(self, x_bX: Tensor) -> Tensor:
-        """(b, inputs) → (b, outputs)"""
+        """Outputs (b, outputs) of inputs (b, inputs)."""
         for place, layer in enumerate(self.layers):
             x_bX = layer(x_bX)
             if self.active or place < len(self.layers) - 1:
@@ -52,7 +52,7 @@ class Perceptron(nn.Module):
 
 
 class CrossLayers(nn.Module):
-    """x ← x₀ ∘ (U(V x) + c) + x, with U and V of low rank (Wang et al. 2021, DCN V2)."""
+    """Cross layers of DCN V2: x ← x₀ ∘ (U(V x) + c) + x, with U and V of low rank (Wang et al. 2021)."""
 
     def __init__(self, width: int, interaction: Interaction) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class CrossLayers(nn.Module):
         self.up = nn.ModuleList(nn.Linear(rank, width) for _ in count)
 
     def forward(self, x_bX: Tensor) -> Tensor:
-        """(b, X) → (b, X)"""
+        """Outputs (b, X) of inputs (b, X)."""
         first = x_bX
         for down, up in zip(self.down, self.up, strict=True):
             x_bX = first * up(down(x_bX)) + x_bX
@@ -70,7 +70,7 @@ class CrossLayers(nn.Module):
 
 
 class DenseNetwork(nn.Module):
-    """Everything of a recommender but its tables, whose vectors it takes."""
+    """Dense part of a recommender, which takes the vectors of its embedding tables."""
 
     def __init__(self, model: RecommenderSpec) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class DenseNetwork(nn.Module):
         self.top = Perceptron(side_by_side, model.top_mlp, active=False)
 
     def forward(self, dense_bF: Tensor, vectors: Sequence[Tensor]) -> Tensor:
-        """(b, dense features) and each table's vectors, the wide half's last → (b, tasks) logits."""
+        """Logits (b, tasks) of dense features (b, features) and each table's vectors, tables of the wide half last."""
         deep, wide_vectors = vectors[: self.num_deep], vectors[self.num_deep :]
         bottom_bX = dense_bF if self.bottom is None else self.bottom(dense_bF)
         if self.model.interaction.kind == "dot":
@@ -103,7 +103,7 @@ class DenseNetwork(nn.Module):
         return logits
 
     def _dot(self, bottom_bX: Tensor, deep: Sequence[Tensor]) -> Tensor:
-        """The bottom network's output, and the products of all pairs of vectors."""
+        """Output of the bottom network beside the products of all pairs of vectors."""
         width = self.model.tables[0].width
         vectors = [one.reshape(len(one), -1, width).to(bottom_bX.dtype) for one in deep]
         if self.bottom is not None:
@@ -116,13 +116,13 @@ class DenseNetwork(nn.Module):
 
 
 def click_loss(logits_bT: Tensor, labels_bT: Tensor, samples: int) -> Tensor:
-    """This rank's share of the mean binary cross-entropy of `samples` samples of all ranks, in fp32."""
+    """This rank's share of the mean binary cross-entropy over `samples` samples of all ranks, in fp32."""
     total = F.binary_cross_entropy_with_logits(logits_bT.float(), labels_bT, reduction="sum")
     return total / (samples * prod(labels_bT.shape[1:]))
 
 
 def initialise_dense(network: DenseNetwork, seed: int) -> None:
-    """Fill every parameter in place: normal with the variances of the reference implementation of DLRM."""
+    """Fill every parameter in place: normal, with the variances of DLRM's reference implementation."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in network.parameters():
@@ -132,6 +132,7 @@ def initialise_dense(network: DenseNetwork, seed: int) -> None:
 
 
 def _elements(table: TableSpec) -> int:
+    """Elements of one sample's vectors of a table."""
     return int(table.outputs) * table.width
 
 
@@ -140,7 +141,7 @@ DENSE_OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adagrad": partial(torch.optim.Adagrad, lr=1e-2, foreach=False),
     "adam": partial(torch.optim.Adam, lr=1e-2, foreach=False),
 }
-"""Optimizers of the dense network; each step sets its rate."""
+"""Optimizers of the dense network by name; each step sets the learning rate."""
 
 
 class RecommenderEngine:
@@ -166,47 +167,47 @@ class RecommenderEngine:
         options = options or EngineOptions()
         self.device, self.clip = device, options.clip
         self.shares = 1
-        """Ranks as which this one process adds up gradients."""
+        """Number of ranks in whose place this single process adds up gradients."""
         self.seed = options.seed
         self.embeddings = Embeddings(model, sharding, training, places, device, seed=self.seed, peers=peers)
         dense_group = make_groups(torch.arange(places.ranks)[None]) if places.ranks > 1 else None
         self.dense_peers = peers(self.embeddings.traffic, dense_group)
-        """The ranks once more: what they add up here waits for no exchange of the tables."""
+        """A second group of all ranks, whose sums wait for no exchange of the tables."""
         with torch.device("meta"):
             network = DenseNetwork(model)
         self.network = network.to_empty(device=device)
         self.dense_optimizer = DENSE_OPTIMIZERS[training.dense_optimizer](self.network.parameters())
         self.rate = 0.0
         self.filled = False
-        """Whether tables and network have values."""
+        """Whether tables and dense network have values."""
         if filled:
             self.fill()
 
     def fill(self) -> None:
-        """Give tables and network their initial values: of tables a rank draws its own rows and columns."""
+        """Set tables and dense network to their initial values; a rank draws its own rows and columns of tables."""
         for holding in self.embeddings.holdings.values():
             holding.fill()
         initialise_dense(self.network, self.seed)
         self.filled = True
 
     def set_rate(self, rate: float) -> None:
-        """Set the learning rate of the updates to come."""
+        """Set the learning rate of all updates that follow."""
         self.rate = rate
         for group in self.dense_optimizer.param_groups:
             group["lr"] = rate
 
     def step(self, clicks: Clicks) -> tuple[float, float]:
-        """One optimizer step: (this rank's share of the mean loss, norm of the dense network's gradient)."""
+        """Train one step; returns this rank's share of the mean loss, and the gradient norm of the dense network."""
         _, _, _, loss, _, norm = [stage() for stage in self.stages(clicks)]
         return loss, norm
 
     def stages(self, clicks: Clicks) -> list[Callable[[], Any]]:
-        """The six stages of one step, to be called one after another."""
+        """Calls of the six stages of a recommender's step, in order."""
         first = (partial(self.index_exchange, clicks), self.lookup, self.forward_exchange)
         return [*first, self.dense, self.backward_exchange, self.update]
 
     def scores(self, clicks: Clicks) -> Tensor:
-        """(b, tasks) logits of samples that nothing is learned from."""
+        """Logits (b, tasks) of samples from which nothing is learned."""
         self.index_exchange(clicks)
         self.embeddings.lookup(learn=False)
         self.forward_exchange()
@@ -215,22 +216,22 @@ class RecommenderEngine:
         return logits
 
     def index_exchange(self, clicks: Clicks) -> None:
-        """Stage 1: ids go where their rows are."""
+        """Stage 1 of a step: send ids to the ranks that hold their rows."""
         self._clicks = clicks
         with self.embeddings.traffic.stage("index exchange"):
             self.embeddings.index_exchange(clicks.ids)
 
     def lookup(self) -> None:
-        """Stage 2: rows are read."""
+        """Stage 2 of a step: look up rows and sum them by bag."""
         self.embeddings.lookup()
 
     def forward_exchange(self) -> None:
-        """Stage 3: vectors come to the ranks of their samples."""
+        """Stage 3 of a step: send vectors to the ranks of their samples."""
         with self.embeddings.traffic.stage("forward exchange"):
             self._vectors = [one.detach().requires_grad_() for one in self.embeddings.forward_exchange()]
 
     def dense(self) -> float:
-        """Stage 4: forward and backward through the dense network; this rank's share of the mean loss."""
+        """Stage 4 of a step: run the dense network forward and backward; returns this rank's share of the mean loss."""
         clicks, shares = self._clicks, self.shares
         total = torch.zeros((), device=self.device)
         vectors = [_cut(one, shares) for one in self._vectors]
@@ -244,7 +245,7 @@ class RecommenderEngine:
         return float(total)
 
     def backward_exchange(self) -> None:
-        """Stage 5: gradients of vectors go back; those of the dense network set out beside them."""
+        """Stage 5 of a step: send gradients of vectors back, and begin to send those of the dense network."""
         with self.embeddings.traffic.stage("update"):
             self._sums = Summing(self.dense_peers, self._taken_gradients())
         gradients = [one.grad if one.grad is not None else torch.zeros_like(one) for one in self._vectors]
@@ -253,13 +254,13 @@ class RecommenderEngine:
         self._vectors = []
 
     def update(self) -> float:
-        """Stage 6: rows are updated, and the dense network; the norm of its gradient."""
+        """Stage 6 of a step: update rows and dense network; returns the gradient norm of the dense network."""
         self.gather_sums()
         self.update_rows()
         return self.update_dense()
 
     def _taken_gradients(self) -> Tensor:
-        """Gradients of the dense network in one, padded to a share for every rank; parameters keep none."""
+        """Gradients of the dense network as one tensor, padded to equal shares of all ranks; parameters keep none."""
         parameters = list(self.network.parameters())
         parts = [(torch.zeros_like(one) if one.grad is None else one.grad).view(-1) for one in parameters]
         number = sum(one.numel() for one in parts)
@@ -268,17 +269,17 @@ class RecommenderEngine:
         return flat
 
     def update_rows(self) -> None:
-        """The tables' part of the update."""
+        """Update the rows of the tables, as part of stage 6."""
         with self.embeddings.traffic.stage("update"):
             self.embeddings.update(self.rate)
 
     def gather_sums(self) -> None:
-        """Shares of the dense network's gradients that came are added up, and their sums set out."""
+        """Add up this rank's share of the dense network's gradients, and begin to send the sums to all ranks."""
         with self.embeddings.traffic.stage("update"):
             self._sums.gather()
 
     def update_dense(self) -> float:
-        """The dense network's part of the update, by gradients of all ranks; their norm, before it is clipped."""
+        """Update the dense network by the gradients of all ranks; returns their norm before clipping."""
         parameters = list(self.network.parameters())
         sizes = [parameter.numel() for parameter in parameters]
         flat = self._sums.result()[: sum(sizes)]
@@ -294,6 +295,6 @@ class RecommenderEngine:
 
 
 def _cut(samples: Tensor, shares: int) -> tuple[Tensor, ...]:
-    """The samples of each share, in memory of their own as a rank has them: some products round by their alignment."""
+    """Samples of each share, in memory of their own as on a rank, since some products round by their alignment."""
     parts = samples.chunk(shares)
     return parts if shares == 1 else tuple(one.clone() for one in parts)

@@ -55,15 +55,15 @@ from executor.timing import finish
 from planner.serving import ServingPlan, rows_on_host
 
 Batch = list[Bags]
-"""Ids of some samples, by table."""
+"""Ids of the samples of a batch, by table."""
 Request = list[list[int]]
 """Ids of one sample, by table."""
 MOST_BYTES = 1 << 30
-"""Largest file of requests, bytes; it is read into memory."""
+"""Largest size of a file of requests in bytes, as it is read into memory."""
 
 
 def drawn(model: RecommenderSpec, batch: int, count: int, *, seed: int) -> Iterator[Batch]:
-    """Draw `count` batches of `batch` samples."""
+    """Draw `count` batches of ids, each of `batch` samples."""
     clicks = MadeUpClicks(model, batch, seed=seed)
     for step in range(count):
         ids = [clicks.ids(table, step, 0, batch) for table in range(model.num_tables)]
@@ -71,7 +71,9 @@ def drawn(model: RecommenderSpec, batch: int, count: int, *, seed: int) -> Itera
 
 
 def recorded(path: Path, model: RecommenderSpec) -> list[Request]:
-    """The requests of a file. Raises InputError: with their lines, all that are wrong at once."""
+    """Requests of a file; raises InputError with the lines of all that are wrong. Raises InputError: with their lines,
+    all that are wrong at once.
+    """
     specs = [model.classes[index] for index in model.class_of_table]
     tables = dict(zip(model.table_names, specs, strict=True))
     requests: list[Request] = []
@@ -93,7 +95,7 @@ def recorded(path: Path, model: RecommenderSpec) -> list[Request]:
 
 
 def in_batches(requests: Sequence[Request], batch: int) -> Iterator[Batch]:
-    """Group requests in order into batches."""
+    """Batches of `batch` requests, in order."""
     for first in range(0, len(requests), batch):
         bags = []
         for ids in zip(*requests[first : first + batch], strict=True):
@@ -103,6 +105,7 @@ def in_batches(requests: Sequence[Request], batch: int) -> Iterator[Batch]:
 
 
 def _request(line: str, tables: Mapping[str, TableSpec]) -> Request:
+    """Ids of each table in one line of a file of requests."""
     request = parse_json(line, source="request").value
     if not isinstance(request, dict):
         raise InputError("it is no object of tables and their ids")
@@ -113,6 +116,7 @@ def _request(line: str, tables: Mapping[str, TableSpec]) -> Request:
 
 
 def _ids(name: str, spec: TableSpec, value: Any) -> list[int]:
+    """Ids of one table in a request, checked and mapped to rows as the table's `out_of_range` says."""
     ids = value if isinstance(value, list) else [value]
     if not all(type(one) is int for one in ids):
         raise InputError(f"`{name}`: ids are whole numbers, one or a list of them")
@@ -127,17 +131,17 @@ def _ids(name: str, spec: TableSpec, value: Any) -> list[int]:
 
 
 class StoredRows:
-    """All rows of a table (R, D): the first in host memory, the rest on the drive."""
+    """All rows of a table (R, D): the first ones in host memory, the rest on the drive."""
 
     def __init__(self, host: Tensor, drive: Tensor) -> None:
         self.host, self.drive = host, drive
         self.shape = (len(host) + len(drive), host.shape[1])
         self.dtype = host.dtype
         self.read = 0
-        """Rows that the drive gave."""
+        """Number of rows read from the drive."""
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        """(n,) rows → (n, D)"""
+        """Vectors (n, D) of the rows with these numbers, (n,)."""
         on_drive = rows >= len(self.host)
         if not on_drive.any():
             return self.host[rows]
@@ -148,12 +152,12 @@ class StoredRows:
         return values
 
     def parts(self) -> list[tuple[Tensor, int]]:
-        """Tensors of rows in host memory and on the drive, each with its first row number."""
+        """Rows in host memory and rows on the drive, each with its first row number."""
         return [one for one in ((self.host, 0), (self.drive, len(self.host))) if len(one[0])]
 
 
 class ServedTables:
-    """The tables of a plan, each with its cache.
+    """Embedding tables of a serving plan, each with its cache.
 
     Raises:
         InputError: tables that cannot be served, or weights of another model.
@@ -194,16 +198,19 @@ class ServedTables:
         ]
 
     def look_up(self, ids: Sequence[Bags]) -> list[Tensor]:
-        """Ids of samples on the device, by table → (b, D) vectors of each, or with `concat` (b, ids, D)."""
+        """Vectors of each table, (b, D) or with `concat` (b, ids, D), for ids of samples on the device."""
         tables = zip(self.specs, self.caches, ids, strict=True)
         return [_vectors(spec, cache, bags) for spec, cache, bags in tables]
 
     def counts(self) -> Ints:
-        """(T, 4) so far: ids, those whose row was cached, rows that came from the host, of these from the drive."""
+        """Counts per table so far, (T, 4): ids looked up, cache hits, rows from host memory, of these from
+        the drive.
+        """
         counts = [(cache.counts, row.read) for cache, row in zip(self.caches, self.stored, strict=True)]
         return np.array([(row.lookups, row.hits, row.fetched, read) for row, read in counts], np.int64)
 
     def _draw(self) -> None:
+        """Fill all tables with initial rows."""
         for name, spec, stored in zip(self.names, self.specs, self.stored, strict=True):
             part = Slice(table=0, form="whole", rows=spec.rows, end=spec.width, bags=1)
             initial = InitialRows(name=name, rows=spec.rows, width=spec.width, seed=0)
@@ -211,7 +218,9 @@ class ServedTables:
                 initial.fill(rows, part, first)
 
     def _load(self, folder: Path) -> None:
-        """Read the newest checkpoint in a folder. Raises InputError: there is none, or not of these tables."""
+        """Fill all tables from the newest checkpoint in a folder; raises InputError if none has these tables. Raises
+        InputError: there is none, or not of these tables.
+        """
         if not (steps := Folder(folder).complete()):
             hint = "`meshwright run PLAN --checkpoint DIR` writes some"
             raise InputError(f"--weights {folder}: there is no checkpoint of a run", hint=hint)
@@ -236,6 +245,7 @@ class ServedTables:
 
 
 def _vectors(spec: TableSpec, cache: HottestRows | CachedSets, bags: Bags) -> Tensor:
+    """Vectors of one table for bags of ids, averaged or side by side as the table's combiner says."""
     if spec.combiner == "concat":
         ids = int(spec.pooling)
         return cache.look_up(bags.concatenated(ids)).view(len(bags.lengths), ids, spec.width)
@@ -244,7 +254,9 @@ def _vectors(spec: TableSpec, cache: HottestRows | CachedSets, bags: Bags) -> Te
 
 
 def _mapped(folder: Path | None, elements: int, dtype: torch.dtype) -> Tensor:
-    """(elements,) of a file without a name in a folder of the drive. Raises HostError where there is no such room."""
+    """Memory-mapped elements, (elements,), of a nameless file in a folder of the drive; raises HostError without room.
+    Raises HostError where there is no such room.
+    """
     if not elements:
         return torch.empty(0, dtype=dtype)
     place, size = folder or tempfile.gettempdir(), elements * dtype.itemsize
@@ -261,7 +273,7 @@ def _mapped(folder: Path | None, elements: int, dtype: torch.dtype) -> Tensor:
 
 
 def _require_room(plan: ServingPlan, host_rows: Ints, device: torch.device) -> None:
-    """Raises HostError where the device's memory or the host's is too small."""
+    """Raise HostError where the device's memory or the host's is too small for the plan."""
     tables, host = plan.question.tables, torch.device("cpu")
     needs = float(tables.counts @ (host_rows * tables.vector_bytes))
     if device.type == "cpu":
@@ -276,23 +288,23 @@ def _require_room(plan: ServingPlan, host_rows: Ints, device: torch.device) -> N
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchAnswers:
-    """Batches of one size."""
+    """Measurements of serving batches of one size."""
 
     batch: int
     samples: int
     seconds: Array
-    """Seconds of each batch, from ids to vectors."""
+    """Wall seconds of each batch, from ids to vectors."""
     cpu_seconds: Array
     """CPU seconds of each batch in the thread that answers."""
     counts: Ints
-    """(T, 4) ids of each table, those whose row was in the cache, rows from the host, of these from the drive."""
+    """Counts per table, (T, 4): ids looked up, cache hits, rows from host memory, of these from the drive."""
     vectors: list[list[Tensor]]
-    """Vectors of each batch by table, if kept."""
+    """Vectors of each batch, by table; empty if they are not kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """BatchAnswers batches by size, and the device they ran on."""
+    """Measurements of serving by batch size, and the device."""
 
     device: str
     """`cpu`, or the name of the GPU."""
@@ -310,8 +322,9 @@ def serve(
     drive: Path | None = None,
     weights: Path | None = None,
 ) -> Served:
-    """Fill the tiers of a plan and answer `samples` drawn samples in batches of each size, or the requests of a file,
-    whose vectors are kept.
+    """Fill the tables and caches of a serving plan, answer batches of each size, and measure them. Batches are
+    `samples` drawn samples, or the requests of a file, whose vectors are kept. Caches of what was used last are filled
+    with as many samples before.
 
     Caches of what was used last are filled with as many samples before.
 
@@ -343,6 +356,7 @@ def serve(
 def _timed_answers(
     tables: ServedTables, size: int, batches: Iterable[Batch], *, keep: bool = False
 ) -> BatchAnswers:
+    """Answer these batches of one size and measure each."""
     counts_before, samples = tables.counts(), 0
     seconds: list[tuple[float, float]] = []
     batch_vectors: list[list[Tensor]] = []
@@ -368,7 +382,7 @@ def _timed_answers(
 
 @contextmanager
 def _one_thread(device: torch.device) -> Iterator[None]:
-    """A CPU serves on one core, as the plan for one prices it."""
+    """Context manager in which a CPU serves on one core, as the plan prices it."""
     threads_before = torch.get_num_threads()
     if device.type == "cpu":
         torch.set_num_threads(1)
