@@ -195,7 +195,7 @@ def explain_infeasible(
     limit = float(x.memory_limit.max())
     share = confident_share(question.confidence, question.memory_error)
     sure = f" with {100 * question.confidence:.4g} %" * (share < 1)
-    enough = (limit + closest.peak_bytes - closest.memory_limit) / share
+    enough = (limit + closest.peak_bytes - min(closest.memory_limit, limit)) / share
     hint = f"{format_bytes(enough)} a GPU would do; or use more GPUs, or shorter sequences"
     rank = closest.fullest_rank
     of = f" of {closest.limit_words}" if closest.memory_limit < limit else ""

@@ -15,13 +15,14 @@ from small import MODEL, small_question
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, canonical_order, parse_layout
-from cost_models.errors import InputError
+from cost_models.errors import InfeasibleError, InputError
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.pricing import estimate
 from cost_models.pipeline.stage_costs import time_terms
 from cost_models.question import Question
 from cost_models.specs.choices import CONTEXTS, ORDERS, RECOMPUTE_POLICIES, SCHEDULES
 from cost_models.specs.transformer import TransformerSpec
+from cost_models.units import format_bytes
 from planner.bounds import cores as cores_module
 from planner.bounds.cores import relaxed_bounds
 from planner.rules.legality import check
@@ -237,6 +238,10 @@ def test_restrictions_to_one_layout_keep_what_else_was_asked() -> None:
     unplaced = {"layers": (), "recompute": ("none",)}
     assert found.layout.model_copy(update=unplaced) == best.layout.model_copy(update=unplaced)
     assert found.peak_bytes <= 0.95 * best.peak_bytes
+    limits = parse_restrictions(forbid=["recompute=full"], max_memory=0.95 * best.peak_bytes)
+    with pytest.raises(InfeasibleError) as caught:
+        search(question, restrictions=limits.fix_layout(question, best.layout))
+    assert caught.value.hint.startswith(f"{format_bytes(best.peak_bytes)} a GPU would do")
 
 
 def test_a_space_is_shared_whatever_the_limit_of_memory() -> None:
