@@ -1,1 +1,1 @@
-"""The verbs: each module holds its options, its function of the Python API, and its command."""
+"""The verbs: a module for each holds its options, its function of the Python API, and its command."""

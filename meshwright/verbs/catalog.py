@@ -1,4 +1,4 @@
-"""`catalog`: the models, GPUs, clusters and constants that are known by name, as rows and each in full."""
+"""`catalog`: list models, GPUs, clusters, stacks, profiles and operations known by name, or print one of them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CatalogKind(StrEnum):
 
 
 class CatalogOptions(Options, kw_only=True):
-    """Options of `meshwright catalog`."""
+    """Options of `meshwright catalog`: kind of entries, and name of one entry."""
 
     kind: CatalogKind | None = field(
         default=None, metadata=argument("KIND", f"{', '.join(CatalogKind)}.", kind=CatalogKind)
@@ -62,7 +62,7 @@ def catalog_command(options: CatalogOptions, output: Output) -> None:
 
 
 def _kinds(output: Output) -> None:
-    """A row for each kind with how many entries it has."""
+    """Print a table with a row for each kind of entries, and their number."""
     from meshwright.render.tables import table
 
     listed = [one.value for one in CatalogKind if one is not CatalogKind.SCHEMA]
@@ -75,7 +75,7 @@ def _kinds(output: Output) -> None:
 
 
 def _list(kind: str, output: Output) -> None:
-    """A row for each entry; models of each kind in a table of their own."""
+    """Print a table with a row for each entry of a kind; transformers and recommenders in separate tables."""
     from itertools import groupby
 
     from meshwright.render.tables import table
@@ -93,7 +93,7 @@ def _list(kind: str, output: Output) -> None:
 
 
 def _show(kind: str, name: str, output: Output) -> None:
-    """One entry in full, as YAML."""
+    """Print one catalogue entry in full, as YAML."""
     import yaml
 
     from cost_models.files import catalog
@@ -108,7 +108,7 @@ def _show(kind: str, name: str, output: Output) -> None:
 
 
 def _schema(name: str | None, output: Output) -> None:
-    """The schema is the answer itself, so that it can be redirected into a file for an editor."""
+    """Print the JSON schema of a kind of file; nothing else, so that it can be redirected into a file."""
     from cost_models.files.catalog import KINDS, json_schema
     from meshwright.terminal.output import as_json
 
@@ -120,15 +120,15 @@ def _schema(name: str | None, output: Output) -> None:
 
 
 Row = dict[str, Any]
-"""Column → number or word, or a number in base units with its text."""
+"""Column → number, word, or pair of a number in base units and its text."""
 _HIDDEN = ("kind", "kv_heads", "experts", "gated")
-"""Columns that a table shows within others, or not."""
+"""Columns that a table leaves out or merges into other columns."""
 _TRAINED_IN = ("bf16", "fp16", "fp32")
-"""The precision a GPU's rate is quoted in: the first it has."""
+"""Precisions in which a GPU's peak rate is shown: the first that the GPU has."""
 
 
 def _catalogue() -> dict[Kind, tuple[str, Callable[[str], Spec], Callable[[Any], Row]]]:
-    """Kind → heading of the column of names, function that loads an entry, function that makes its cells."""
+    """Kind of entries → header of their names, function that loads an entry, function that makes its row."""
     from cost_models.files import catalog
 
     return {
@@ -143,8 +143,8 @@ def _catalogue() -> dict[Kind, tuple[str, Callable[[str], Spec], Callable[[Any],
 
 
 def entries(kind: str) -> list[Row]:
-    """A row for each entry of one kind: `models`, `gpus`, `clusters`, `stacks`, `profiles` or `operations`;
-    models of one family after another, each with its `kind`."""
+    """Row for each catalogue entry of a kind: `models`, `gpus`, `clusters`, `stacks`, `profiles` or `operations`;
+    `models` covers transformers, then recommenders, each row with its `kind`."""
     from cost_models.families import RECOMMENDER, TRANSFORMER
     from cost_models.files import catalog
 
@@ -158,12 +158,13 @@ def entries(kind: str) -> list[Row]:
 
 
 def cell_texts(row: Row) -> dict[str, str]:
-    """The cells of a row in a table."""
+    """Text of each cell of a row, without hidden columns."""
     cells = {name: value for name, value in row.items() if name not in _HIDDEN}
     return {name: value[1] if isinstance(value, tuple) else str(value) for name, value in cells.items()}
 
 
 def _model_row(model: TransformerSpec) -> Row:
+    """Cells of a transformer: parameters, layers, widths, heads, vocabulary."""
     from cost_models.operators.parameters import total_parameters
 
     width = model.moe_ffn_hidden_size if model.has_experts else model.ffn_hidden_size
@@ -181,6 +182,8 @@ def _model_row(model: TransformerSpec) -> Row:
 
 
 def _recommender_row(model: RecommenderSpec) -> Row:
+    """Cells of a recommender: embedding parameters, tables, largest table, ids per sample, vector widths,
+    interaction."""
     rows, widths = ([one.rows for one in model.classes], {one.width for one in model.classes})
     return {
         "parameters": _cell(model.embedding_parameters, format_count),
@@ -198,6 +201,7 @@ def _cell(value: float, text: Callable[[float], str]) -> tuple[float, str]:
 
 
 def _gpu_row(gpu: GpuSpec) -> Row:
+    """Cells of a GPU: memory, bandwidth, peak rate and its precision."""
     precision = next(name for name in _TRAINED_IN if name in gpu.peak)
     return {
         "memory": _cell(gpu.memory, format_bytes),
@@ -208,6 +212,7 @@ def _gpu_row(gpu: GpuSpec) -> Row:
 
 
 def _cluster_row(cluster: ClusterSpec) -> Row:
+    """Cells of a cluster: GPUs per node, bandwidths inside and between nodes, GPU."""
     from cost_models.communication.topology import levels_of
 
     levels = levels_of(cluster)
@@ -220,7 +225,7 @@ def _cluster_row(cluster: ClusterSpec) -> Row:
 
 
 def _rates(levels: list[Level]) -> tuple[float | None, str]:
-    """The least bandwidth of a GPU, and as text also the most."""
+    """Lowest bandwidth per GPU of these network levels, with text of lowest and highest."""
     rates = sorted({level.bandwidth for level in levels})
     if not rates:
         return None, "-"
@@ -230,10 +235,12 @@ def _rates(levels: list[Level]) -> tuple[float | None, str]:
 
 
 def _stack_row(stack: StackSpec) -> Row:
+    """Cells of a software stack: attention kernel and source."""
     return {"attention": stack.attention, "source": stack.source}
 
 
 def _profile_row(profile: HardwareProfile) -> Row:
+    """Cells of a hardware profile: tier, median error, validated runs, GPU and stack."""
     error = profile.median_error
     return {
         "tier": profile.tier,
@@ -244,6 +251,7 @@ def _profile_row(profile: HardwareProfile) -> Row:
 
 
 def _operations_row(operations: OperationsSpec) -> Row:
+    """Cells of operations: GPU-hours per failure, recovery time, storage bandwidth, source."""
     return {
         "GPU-hours a failure": _cell(operations.mtbf / 3600, "{:,.0f}".format),
         "back after": _cell(operations.detection + operations.restart, format_seconds),

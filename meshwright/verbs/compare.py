@@ -1,4 +1,4 @@
-"""`compare` and `reshard`: plans and layouts side by side, and what moves from one layout to another."""
+"""`compare` and `reshard`: plans and layouts side by side, and bytes that move between two layouts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from planner.plan import AnyPlan
 
 MAX_COMPARED = 6
-"""Most columns that fit a line of 80."""
+"""Most plans whose columns fit a line of 80 characters."""
 
 
 def compare(*choices: str | Path | AnyPlan, trainer: str | None = None) -> Answer:
-    """Set every quantity of two to six plans side by side; the first is what the others are measured against.
+    """Compare two to six plans, every quantity in one table, relative to the first plan.
 
     After the first, a choice may be a layout, priced for the question of the first; what it leaves out is free.
     Layouts obey the rules of the `trainer`.
@@ -44,7 +44,7 @@ def compare(*choices: str | Path | AnyPlan, trainer: str | None = None) -> Answe
 
 
 class CompareFlags(Options, kw_only=True):
-    """Options of `meshwright compare`."""
+    """Options of `meshwright compare`: plans and layouts, and the trainer whose rules they obey."""
 
     choices: tuple[str, ...] = field(metadata=argument("PLAN...", kind=list[str], completion="plans"))
     """Plan files; after the first, layouts too."""
@@ -59,7 +59,7 @@ def compare_command(options: CompareFlags, output: Output) -> None:
 
 
 class ReshardOptions(Options):
-    """Options of `reshard`."""
+    """Options of `reshard`: the present plan, the plan or layout to move to, and whether optimizer states move."""
 
     plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file())
     """Where weights are."""
@@ -71,7 +71,8 @@ class ReshardOptions(Options):
 
 @as_keywords(ReshardOptions)
 def reshard(options: ReshardOptions) -> Resharded:
-    """Say what every rank sends and receives where weights go from one layout to another, and how long it takes.
+    """Count the bytes that each rank sends and receives when weights move from one layout to another, and the least
+    time.
 
     `to` is a plan of the same model on as good a cluster, or a layout of the first plan's question. With `states`
     master weights and moments move, too.

@@ -1,4 +1,5 @@
-"""Contract of verbs and families: answers, commands, and the verbs of a family of models."""
+"""Interfaces of verbs and families: commands, answers, questions, and the verbs that a family of models
+implements."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ A = TypeVar("A", bound="PlanAnswer")
 
 @dataclass(frozen=True, slots=True)
 class Command(Generic[O]):
-    """One verb of the command line."""
+    """One verb of the command line: class of its options, its function, and its flags for output."""
 
     options: type[O]
     call: Callable[[O, Output], None]
@@ -42,13 +43,14 @@ class Command(Generic[O]):
     shows: tuple[str, ...] = ("json", "csv", "quiet")
     """Names of the flags of `Output` that the verb has, beside `-o`."""
     hides: tuple[str, ...] = ()
-    """Flags of shared options that it has not."""
+    """Names of inherited options that get no flag in this command."""
     nested: str = ""
-    """A record, `module:name`, whose flags are in the field `config` of the options, by name."""
+    """Pydantic model, as `module:name`, whose fields become flags too; their values are in the option `config`, by
+    name."""
     head: str = "Options"
     """Heading in the help above the flags that only this verb has."""
     out: str = ""
-    """Help of `-o`; empty: it has no such flag of `Output`. With it the verb checks what it writes itself."""
+    """Help of `-o`; empty: the command lacks the `-o` of `Output`. If set, the command itself checks its files."""
 
     @property
     def name(self) -> str:
@@ -57,95 +59,96 @@ class Command(Generic[O]):
 
     @property
     def help(self) -> str:
-        """Help of the verb."""
+        """Help text of the verb: the docstring of its function."""
         return self.call.__doc__ or ""
 
 
 def command(options: type[O], **form: Any) -> Callable[[Callable[[O, Output], None]], Command[O]]:
-    """Decorate a function as a verb of the command line; `form` are further fields of `Command`. Its docstring is the
-    help."""
+    """Decorator: make a function a verb of the command line, with its docstring as help; `form` sets further fields
+    of `Command`. Its docstring is the help."""
     return lambda call: Command(options, call, **form)
 
 
 def refuse(headline: str, problems: Sequence[Problem], hint: str = "") -> None:
-    """Do nothing without problems. Raises InputError with all of them."""
+    """Raise InputError with these problems; do nothing if there are none. Raises InputError with all of them."""
     if problems:
         raise InputError(headline, problems=problems, hint=hint)
 
 
 class PlanAnswer(SavedAnswer):
-    """An answer that is saved as a plan file, and explained, compared and drawn as that plan."""
+    """Answer that is saved as a plan file, and explained, compared and drawn as that plan."""
 
     usual_picture: ClassVar[str] = ""
-    """Kind of picture that `plot()` draws; empty: the kind must be given."""
+    """Kind of picture that `plot()` draws by default; empty: the kind must be given."""
 
     @property
     def more(self) -> str:
-        """Further questions that can be asked about the answer; empty: none."""
+        """Flag that prints more of the answer, as words; empty: none."""
         return ""
 
     @property
     def plan(self) -> AnyPlan:
-        """The answer as a plan."""
+        """Answer as a plan."""
         raise NotImplementedError
 
     @property
     def best(self) -> Any:
-        """The best of the priced layouts, shardings or clusters."""
+        """Best of the priced layouts, shardings or clusters."""
         raise NotImplementedError
 
     def explain(self) -> str:
-        """Say what binds the plan, what it wins by, and what would change it."""
+        """Explain the plan as text: bottleneck, rivals, and changes that would make it faster."""
         from meshwright.verbs.explain import explain
 
         return repr(explain(self))
 
     def why_not(self, layout: str) -> str:
-        """Say why another layout is not the plan; what the layout leaves out is free."""
+        """Explain as text why another layout is not the plan; axes that the layout leaves out are chosen freely."""
         from meshwright.verbs.explain import why_not
 
         return repr(why_not(self, layout))
 
     @property
     def estimates(self) -> tuple[Estimate, ...]:
-        """Ranked layouts of a transformer, best first."""
+        """Ranked layouts of a transformer, best first; empty for other answers."""
         return ()
 
     def plot(self, kind: str = "", *, gpus: Sequence[int] | None = None) -> Drawing:
-        """Draw a kind of picture of the plan, at these numbers of GPUs where it has several. Raises UnknownNameError
-        where there is no such kind."""
+        """Draw a kind of picture of the plan, at these numbers of GPUs if the kind takes several. Raises
+        UnknownNameError for an unknown kind."""
         from meshwright.plots.pictures import draw_plan
 
         return draw_plan(kind or self.usual_picture, self.plan, self.estimates, gpus)
 
     def save(self, path: str | Path) -> None:
-        """Write the plan."""
+        """Write the plan to a file."""
         from planner.plan import save_plan
 
         save_plan(self.plan, Path(path))
 
     def next_commands(self, path: Path) -> str:
-        """Commands for the plan file at `path`."""
+        """Commands to suggest for the plan's file at `path`."""
         return f"meshwright explain {path}"
 
 
 class PlanAsked(Asked, Protocol):
-    """A question that a plan answers."""
+    """Protocol of a question whose answer is a plan."""
 
     def answer(self, budget: Budget | None = None, top: int | None = None) -> PlanAnswer:
-        """Search within the budget, or price, and rank `top` plans. Raises InputError, InfeasibleError."""
+        """Search within the limits of `budget` (or price a given layout), and rank `top` plans. Raises InputError,
+        InfeasibleError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedQuestion(Generic[A]):
-    """A question read without errors, and the function that answers it within a budget."""
+    """Question that was completely read, with the function that answers it."""
 
     solve: Callable[[Budget], A]
     assumptions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def answer(self, budget: Budget | None = None, top: int | None = None) -> A:
-        """Answer of the question. Raises InputError, InfeasibleError."""
+        """Answer the question within the time limit of `budget`. Raises InputError, InfeasibleError."""
         from planner.search.search import Budget
 
         return self.solve(budget or Budget())
@@ -157,25 +160,26 @@ Choices: TypeAlias = "Sequence[str | Path | AnyPlan]"
 
 
 class Running(Protocol):
-    """A plan that is run, and how that is told."""
+    """Protocol of a plan that is run or emulated: its notes, step lines and answers."""
 
     def caution(self, *, compiled: bool) -> str | None:
-        """Note to read before measured and predicted quantities are compared; None if there is none."""
+        """Note that limits the comparison of measured with predicted quantities; None if there is none."""
 
     def step_line(self, step: Mapping[str, Any]) -> str:
-        """One step, with what was predicted."""
+        """Line on one training step, measured beside predicted."""
 
     def answer(self, report: AnyReport, steps: int | None = None) -> AnyRan[Any]:
-        """Predicted beside measured quantities of a report, for `steps` steps; None: all steps of the report."""
+        """Answer of `run`: predicted beside measured quantities of a run report, for `steps` steps (None: all in the
+        report)."""
 
     def next_step(self, report: AnyReport, path: Path) -> str:
-        """Hint on the use of the report in this file."""
+        """Suggestion of what to do with the run report at `path`."""
 
     def built(self, config: Mapping[str, Any]) -> Answer:
-        """Contents of ranks, built without devices, if the run's inputs would let them begin."""
+        """Build ranks without devices, after checking the run's inputs, for `run --dry-run`."""
 
     def emulate(self, rank: int, *, steps: int, fake: bool) -> SavedAnswer:
-        """Run one rank without the others; `fake`: memory only, and no device.
+        """Run one rank of the plan alone; with `fake`, follow only its memory, without a device.
 
         Raises:
             InputError: the plan cannot be trained, or has no such rank.
@@ -185,7 +189,8 @@ class Running(Protocol):
 
 
 class Verbs(Protocol[P]):
-    """One family: its questions from what the user gives, and its plans read and answered for."""
+    """Protocol of the verbs that a family of models implements: questions read from options, and answers about
+    plans."""
 
     @property
     def noun(self) -> str:
@@ -193,71 +198,73 @@ class Verbs(Protocol[P]):
 
     @property
     def options(self) -> Mapping[str, frozenset[str]]:
-        """Verb → options that the family accepts. A verb that is missing is not for this family."""
+        """Verb → names of the options that the family accepts; a missing verb is not available for the family. A verb
+        that is missing is not for this family."""
 
     @property
     def pictures(self) -> Mapping[str, Draw]:
-        """Kind of `plot` → what draws it of plans of this family."""
+        """Kind of picture → function that draws it for plans of the family."""
 
     def ask(self, options: PlanOptions) -> PlanAsked:
-        """Read everything that `plan` is given. Raises InputError: everything that is wrong, at once."""
+        """Read the options of `plan`. Raises InputError listing all problems."""
 
     def ask_again(self, plan: P) -> PlanAsked:
-        """The question that a plan file answers."""
+        """Question that a plan file answers."""
 
     def ask_estimate(self, options: EstimateOptions) -> PlanAsked:
-        """Read everything that `estimate` is given. Raises InputError: everything that is wrong, at once."""
+        """Read the options of `estimate`. Raises InputError listing all problems."""
 
     def about(self, plan: P) -> str:
-        """Words on the plan's model and its GPUs."""
+        """Title of a plan: model and GPUs."""
 
     def notes(self, plan: P) -> Sequence[str]:
         """Sentences on effects that a plan's prediction leaves out."""
 
     def figures(self, plan: P) -> Mapping[str, Any]:
-        """A plan's price as JSON has it, by the names that `explain` gives."""
+        """JSON fields of a plan's price, as in `explain`."""
 
     def drift(self, plan: P, name: object) -> str:
-        """A note where the plan in a file is priced otherwise today; else nothing."""
+        """Note that a plan is priced differently now than when its file was written; empty if not."""
 
     def explain(self, plan: P) -> Answer:
-        """Explain bottlenecks of a plan, its rivals, and changes that would make it faster."""
+        """Explain a plan's bottleneck, its rivals, and changes that would make it faster."""
 
     def chapters(self, plan: P, request: PageRequest) -> Iterator[Chapter]:
-        """Chapters of a page on a plan: the answer, why, pictures, how far to trust it."""
+        """Chapters of an HTML page about a plan: answer, reasons, pictures, trust."""
 
     def why_not(self, plan: P, layout: str) -> Answer:
-        """Why a layout is not the plan."""
+        """Explain why a layout is not the plan."""
 
     def advise(self, plan: P, layout: str | None, budget: Budget) -> PlanAnswer:
-        """Advise how to change a plan, or another layout run today in its place. Raises InputError."""
+        """Advise how to change a plan, or the layout `layout` that is run today. Raises InputError."""
 
     def compare(self, first: P, choices: Choices, trainer: str | None) -> Answer:
-        """Plans and layouts side by side, measured against the first. Raises InputError."""
+        """Price a plan beside other plans and layouts. Raises InputError."""
 
     def verify(self, plan: P, budget: Budget) -> Iterable[Check]:
-        """Price a plan again and prove it again."""
+        """Check a plan: price it again and prove it again."""
 
     def running(self, plan: P) -> Running:
-        """How a run of the plan is told."""
+        """Plan made ready for `run` and `emulate`."""
 
 
 def verbs_of_model(model: str | Spec | Document) -> Verbs[Any]:
-    """Verbs of the family of a model given by name, as a file, as a file's parsed contents, or as a spec."""
+    """Verbs of a model's family, from the model's name, file, parsed document or spec."""
     from cost_models.files.loading import family_of_model
 
     return _verbs(family_of_model(model))
 
 
 def verbs_of_plan(plan: AnyPlan) -> Verbs[Any]:
-    """The verbs for a plan."""
+    """Verbs of a plan's family."""
     return _verbs(family_of_plan_kind(plan.kind))
 
 
 def read_plan(
     plan: AnyPlan | HasPlan | str | Path, verb: str = "", flags: Collection[str] = ()
 ) -> tuple[AnyPlan, Verbs[Any]]:
-    """Load a plan, from its file if need be, and the verbs of its family.
+    """Load a plan, from its file if need be, and the verbs of its family; check that the family has `verb` and
+    accepts `flags`.
 
     Raises:
         InputError: not a plan file, or the family has not the verb, or an option that was given to it.
@@ -272,28 +279,29 @@ def read_plan(
 
 
 def _verbs(family: Family) -> Verbs[Any]:
+    """Create the verbs of a family."""
     verbs: Callable[[], Verbs[Any]] = load(family.verbs)
     return verbs()
 
 
 _WORDS = {"model": "MODEL", "cluster": "CLUSTER", "clusters": "CLUSTER,CLUSTER", "trainer": "--for"}
-"""Name of an option → how it is written, where that is not `--name`."""
+"""Option → how users write it, if that is not `--name`."""
 
 
 def option_word(name: str) -> str:
-    """ "max_memory" → "--max-memory"."""
+    """Option as users write it: "max_memory" → "--max-memory"."""
     return _WORDS.get(name, "--" + name.replace("_", "-"))
 
 
 def require_verb(verbs: Verbs[Any], verb: str) -> None:
-    """Raise InputError where a verb is not for this family."""
+    """Raise InputError if a family of models lacks a verb."""
     if verb not in verbs.options:
         hint = f"there are {', '.join(sorted(verbs.options))}"
         raise InputError(f"`meshwright {verb}` does not take {verbs.noun}", hint=hint)
 
 
 def require_options(verbs: Verbs[Any], verb: str, flags: Collection[str]) -> None:
-    """Raise InputError where a verb, or an option that was given to it, means nothing to the family."""
+    """Raise InputError if a family of models lacks a verb, or does not accept one of these options."""
     from meshwright.render.words import sentence_list
 
     require_verb(verbs, verb)

@@ -1,4 +1,4 @@
-"""`doctor`: measures every device and link before a job starts, and says which are slow."""
+"""`doctor`: measure every device and link before a job starts, and report slow ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class DoctorOptions(Options):
-    """Options of `doctor`."""
+    """Options of `doctor`: the plan to compare devices with, and the number of processes."""
 
     plan: AnyPlan | HasPlan | str | Path | None = flag("PLAN", kind=Path, completion="plans")
     """Compare the devices with the constants this plan assumes.
@@ -40,7 +40,7 @@ class DoctorOptions(Options):
 
 @as_keywords(DoctorOptions)
 def doctor(options: DoctorOptions) -> Examined:
-    """Measure products, memory, launches and links of every device, and say which is slower than it should be.
+    """Measure matrix products, memory, kernel launches and links of every device, and report slow ones.
 
     Started by torchrun on every node it examines all of them, and every rank gets the answer; else this machine.
 
@@ -98,29 +98,30 @@ def doctor_command(options: DoctorOptions, output: Output) -> None:
 
 
 _BUSY = 1.0
-"""Processes that want a core, for each there is, from which on a host is busy with other work."""
+"""Runnable processes per core, beyond those that measure, above which a host counts as busy with other work."""
 
 
 class Examined(Answer):
-    """A machine before a job."""
+    """Answer of `doctor`: measured devices and links, and which of them are slow."""
 
     seen: Examination
     judgement: Judgement
     assumes: bool = False
-    """Whether a plan states the speeds that it assumes."""
+    """Whether a plan's assumed speeds are in the table."""
     notes: tuple[str, ...] = ()
-    """Notes on the comparison."""
+    """Notes on the comparison with the plan."""
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is slower than it should be."""
+        """Whether no device or link is slower than it should be."""
         return self.judgement.passed
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """A row for each check, in base units: work in a second; seconds of a launch and of a small message."""
+        """Row for each check, in base units: rates per second; seconds of a launch and of a small message."""
         return [asdict(one) for one in self.judgement.checks]
 
     def document(self) -> dict[str, Any]:
+        """JSON document: checks, findings, hosts and readings."""
         return {
             "passed": self.passed,
             **fields_of(self.seen, "backend", "seconds"),
@@ -132,6 +133,7 @@ class Examined(Answer):
         }
 
     def view(self) -> tuple[str | Table, ...]:
+        """Text: devices, the table of checks, and what is slow."""
         from meshwright.render.tables import table_of
         from meshwright.render.words import percent, wrapped
 
@@ -160,7 +162,7 @@ class Examined(Answer):
 
 
 def sentence(finding: Finding) -> str:
-    """ "rank 2 (gpu17): matmul 30 % slower than the median"."""
+    """Sentence on a slow device or link: "rank 2 (gpu17): matmul 30 % slower than the median"."""
     from meshwright.render.words import percent
 
     if not finding.than:
@@ -170,10 +172,11 @@ def sentence(finding: Finding) -> str:
 
 
 _UNITS = {"matmul": (1e12, ".4g", " TFLOP/s"), "clock": (1e9, ".2f", " GHz"), "cores": (1.0, ".0f", "")}
-"""Check → base units in its unit, digits, and the unit; of others GB/s."""
+"""Check → base units in its unit, format, and unit; other checks are in GB/s."""
 
 
 def _amount(check: str, value: float) -> str:
+    """Measured value of a check as text, in its unit."""
     if check.startswith(("launch", "latency")):
         return f"{value * 1e6:.1f} us"
     if check == "free memory":

@@ -1,4 +1,4 @@
-"""`estimate`: the price of one layout, part by part."""
+"""`estimate`: price one given layout, part by part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class EstimateOptions(Amount, Request):
-    """Options of `estimate`; of a recommender the layout is a sharding."""
+    """Options of `estimate`: a question, and the layout to price (a sharding for recommenders)."""
 
     training: TrainingInput = flag("FILE", default=MISSING, command_default=None, panel="job")
     """Training YAML; flags override it."""
@@ -23,7 +23,7 @@ class EstimateOptions(Amount, Request):
     """E.g. "tp8 pp3 dp16 mbs1 zero1"; what "tp8" leaves out is searched."""
 
     def question(self) -> PlanAsked:
-        """Read the question. Raises InputError: everything that is wrong, at once."""
+        """Read the question. Raises InputError listing all problems."""
         from cost_models.files.loading import read_once
 
         options = replace(self, model=read_once(self.model))
@@ -34,7 +34,7 @@ class EstimateOptions(Amount, Request):
 
 @as_keywords(EstimateOptions)
 def estimate(options: EstimateOptions) -> PlanAnswer:
-    """Price one layout, written in its notation.
+    """Price one layout, given as text such as "tp8 pp3 dp16".
 
     The question is said as to `plan`; a `trainer` is one whose rules the layout must obey (`--for`), and
     `confidence` the least probability with which it must fit, `host_memory` what each host has instead.

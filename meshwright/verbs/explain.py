@@ -1,4 +1,4 @@
-"""`explain` and `advise`: what binds a plan, what it wins by, why another layout lost, and what to change."""
+"""`explain` and `advise`: a plan's bottleneck, its rivals, why another layout is not chosen, and what to change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ExplainOptions(Options):
-    """Options of `explain`."""
+    """Options of `explain`: the plan."""
 
     plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file())
     """Plan file written by `meshwright plan -o`."""
@@ -27,7 +27,7 @@ class ExplainOptions(Options):
 
 @as_keywords(ExplainOptions)
 def explain(options: ExplainOptions) -> Answer:
-    """Explain a plan or a plan file: what binds it, its rivals, and what would change it.
+    """Explain a plan or plan file: its bottleneck, its rivals, and changes that would make it faster.
 
     Raises:
         InputError: not a plan file.
@@ -37,14 +37,14 @@ def explain(options: ExplainOptions) -> Answer:
 
 
 class WhyNotOptions(ExplainOptions):
-    """Options of `why_not`."""
+    """Options of `why_not`: the plan, and the layout that is not the plan."""
 
     layout: str
 
 
 @as_keywords(WhyNotOptions)
 def why_not(options: WhyNotOptions) -> Answer:
-    """Say why a layout is not the plan; what the layout leaves out is free.
+    """Explain why a layout is not the plan; axes that the layout leaves out are chosen freely.
 
     Raises:
         InputError: not a plan file, or not a layout.
@@ -54,7 +54,7 @@ def why_not(options: WhyNotOptions) -> Answer:
 
 
 class ExplainFlags(ExplainOptions, kw_only=True):
-    """Options of `meshwright explain`."""
+    """Options of `meshwright explain`: the plan, and a layout to explain instead (`--why-not`)."""
 
     why_not: str | None = flag("LAYOUT")
     """Explain why this layout is not the answer."""
@@ -79,7 +79,7 @@ def explain_command(options: ExplainFlags, output: Output) -> None:
 
 
 class AdviseOptions(Searching):
-    """Options of `advise`."""
+    """Options of `advise`: the plan or layout that is run today, and the limits of the search."""
 
     plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file())
     """What is run today: a plan file of `estimate -o`."""
@@ -89,7 +89,7 @@ class AdviseOptions(Searching):
 
 @as_keywords(AdviseOptions)
 def advise(options: AdviseOptions) -> PlanAnswer:
-    """Say what to change of a plan, or of a plan file that `estimate -o` wrote of what is run today.
+    """Advise how to change the layout run today, given as a plan or as a plan file of `estimate -o`.
 
     A `layout` is what is run instead of the plan's own, written in its notation. The best is within the plan's own
     restrictions; `time_limit` is in seconds. A transformer's answer is an `Advised`, a recommender's a

@@ -1,4 +1,4 @@
-"""`export` and `import`: plans as other trainers' files, and what those trainers run today, priced."""
+"""`export` and `import`: write plans as other trainers' files, and price what those trainers run today."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _TRAINERS = "megatron, nemo, torchtitan, deepspeed, accelerate, axolotl, torchru
 
 
 class ExportOptions(Options):
-    """Options of `export`."""
+    """Options of `export`: the plan, the trainer, and whether parts that the trainer cannot express may be left
+    out."""
 
     plan: str | Path | AnyPlan = field(metadata=plan_file())
     """Plan file written by `meshwright plan -o`."""
@@ -35,7 +36,8 @@ class ExportOptions(Options):
 
 @as_keywords(ExportOptions)
 def export(options: ExportOptions) -> Exported:
-    """A plan as another trainer's file; what that has no words for is left out if a part of the plan is enough.
+    """Write a plan as the text of another trainer's file; parts that the trainer cannot express are left out if
+    `partly`, else refused.
 
     Raises:
         UnknownNameError: there is no such trainer.
@@ -66,12 +68,14 @@ def export_command(options: ExportOptions, output: Output) -> None:
 
 
 class _Source(Options):
+    """Options that name another trainer's command or file."""
+
     source: str | Path = field(metadata=argument("SOURCE"))
     """Megatron-LM command, torchtitan recipe, YAML of NeMo, accelerate, axolotl, JSON of DeepSpeed, TorchRec."""
 
 
 class ImportOptions(Searching, Request, _Source):
-    """Options of `import`."""
+    """Options of `import`: another trainer's command or file, model and cluster, and settings to add or ignore."""
 
     model: str | TransformerSpec | RecommenderSpec | None = None  # type: ignore[assignment]
     """Model; None if the source names it."""
@@ -87,7 +91,8 @@ class ImportOptions(Searching, Request, _Source):
     """Ignore a setting of the source."""
 
     def question(self) -> PlanAsked:
-        """Read the source. Raises InputError: it, or what is said beside it, is wrong."""
+        """Read the trainer's command or file as a question. Raises InputError if it, or an option beside it, is
+        wrong."""
         from planner.formats.registry import reader_of
 
         options = {name: getattr(self, name) for name in ("model", "cluster", "gpus")}
@@ -103,7 +108,7 @@ class ImportOptions(Searching, Request, _Source):
 
 @as_keywords(ImportOptions)
 def import_plan(options: ImportOptions) -> PlanAnswer:
-    """Price what runs today.
+    """Price the layout and job of another trainer's command or file, which is read but never run.
 
     Without a model, `source` is a command line that starts Megatron-LM or a script that holds it, or a recipe of
     torchtitan (Python or TOML; `gpus` is to be said), never run: the answer is the estimate of what it says, with
@@ -120,7 +125,7 @@ def import_plan(options: ImportOptions) -> PlanAnswer:
 
 
 class ImportFlags(ImportOptions, kw_only=True):
-    """Options of `meshwright import`."""
+    """Options of `meshwright import`, where model and cluster are words after the source."""
 
     nouns: tuple[str, ...] = field(
         default=(),

@@ -1,4 +1,4 @@
-"""`measure`: what another trainer's job took, from its log and traces, beside what was predicted."""
+"""`measure`: compare another trainer's job, from its logs and traces, with a plan's predictions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Paths = str | Path | Sequence[str | Path]
 
 
 class MeasureOptions(Options):
-    """Options of `measure`."""
+    """Options of `measure`: the plan that ran, and the job's logs and traces."""
 
     plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file())
     """What ran: a plan file, as `import -o` writes it."""
@@ -35,8 +35,8 @@ class MeasureOptions(Options):
 
 @as_keywords(MeasureOptions)
 def measure(options: MeasureOptions) -> Measured:
-    """Set what a job of another trainer took beside its plan, from its `log` (rotated files in any order), its `trace`
-    of some ranks, or both.
+    """Compare a job of another trainer with its plan's predictions, from its `log` (rotated files in any order), its
+    `trace` of some ranks, or both.
 
     The report of the answer is the one that `run` writes. The trainer is known by its lines; what it prints of its
     layout, batch and model must be the plan's.
@@ -56,11 +56,12 @@ def measure(options: MeasureOptions) -> Measured:
 
 
 def _paths(paths: Paths) -> tuple[Path, ...]:
+    """One path or several, as a tuple of paths."""
     return (Path(paths),) if isinstance(paths, (str, Path)) else tuple(map(Path, paths))
 
 
 def _table(kind: str | None) -> str | None:
-    """The kind, where there is such a table. Raises UnknownNameError."""
+    """Check the kind of table: products or collectives. Raises UnknownNameError."""
     from meshwright.render.measured import TABLES
 
     if kind is not None and kind not in TABLES:
@@ -69,7 +70,7 @@ def _table(kind: str | None) -> str | None:
 
 
 class MeasureFlags(MeasureOptions, kw_only=True):
-    """Options of `meshwright measure`."""
+    """Options of `meshwright measure`: plan, logs, traces, and the table to print."""
 
     more: tuple[Path, ...] = field(default=(), metadata=argument("[FILE]...", kind=list[Path]))
     """More logs; more traces (.json, .json.gz, .sqlite)."""

@@ -1,4 +1,5 @@
-"""`plan`: the best way to train a model on a cluster, with the proof; also the largest size that fits, and a cache."""
+"""`plan`: find the best layout with a proof, the largest model that fits, or a cache of embedding rows for
+serving."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class LargestFlags(Options, kw_only=True):
-    """Flags of `plan` that only the largest size knows."""
+    """Flags of `plan` that ask for the largest model of a family or the longest sequence."""
 
     largest: bool = switch()
     """Find the largest size of a model family that fits; see --largest --help."""
@@ -50,7 +51,7 @@ class LargestFlags(Options, kw_only=True):
 
 
 class LargestOptions(Searching, Limits, Request):
-    """Options of `largest`; the model is a family."""
+    """Options of `largest`: a question with a family as its model, and the quantity that grows."""
 
     training: TrainingInput = None
     _: KW_ONLY
@@ -59,8 +60,8 @@ class LargestOptions(Searching, Limits, Request):
 
 @as_keywords(LargestOptions)
 def largest(options: LargestOptions) -> Largest:
-    """Find the largest size of a family that fits, with nothing in host memory and with each thing that the stack can
-    keep there; every one proved: no larger size fits in any layout.
+    """Find the largest model of a family that fits: without offload, with each kind of offload of the stack, and with
+    all; and prove that no larger size fits.
 
     A family is `llama` or `gpt`, by depth (more blocks) or by width (wider, as deep as published sizes are); by depth
     any model will do, and by sequence, where the model stays and its sequences grow by 256 tokens. The rest of the
@@ -75,7 +76,7 @@ def largest(options: LargestOptions) -> Largest:
 
 
 def _answer_largest(options: PlanFlags, output: Output) -> None:
-    """Read the question, search and print."""
+    """Answer `plan --largest` or `--longest`: read the question, search and print."""
     from meshwright.families.transformer.largest import ask
     from meshwright.terminal.progress import searching
 
@@ -84,6 +85,7 @@ def _answer_largest(options: PlanFlags, output: Output) -> None:
     require_options(verbs_of_model(options.model), "plan", ("largest",))
 
     def require_growth() -> None:
+        """Raise InputError if flags of the largest size contradict each other."""
         if options.longest and options.by != "sequence":
             raise InputError("`--longest` is --by sequence", hint="leave --by out")
         if not options.largest:
@@ -99,7 +101,7 @@ def _answer_largest(options: PlanFlags, output: Output) -> None:
 
 
 def _refuse_others(options: PlanFlags, question: type[Options], switch: str) -> None:
-    """Raises InputError where flags are given that mean nothing to the other question that a switch asks."""
+    """Raise InputError if flags are given that another question (`--largest`, `--serve`) does not take."""
     names = [*given_flags(options), *(name for name in ("top", "replay", "solver") if getattr(options, name))]
     known, reason = {one.name for one in fields(question)}, f"means nothing beside {switch}"
     problems = [Problem(option_word(name), reason) for name in names if name not in known]
@@ -107,7 +109,7 @@ def _refuse_others(options: PlanFlags, question: type[Options], switch: str) -> 
 
 
 class Cache(Options, kw_only=True):
-    """The cache of every GPU: of a size, or the smallest with a share of hits."""
+    """Options of the cache of embedding rows on each GPU that serves: its size, or the hit rate it must reach."""
 
     cache: str | float | None = flag("SIZE", only_with="serve")
     """Size of the cache; default: the memory that is left."""
@@ -124,7 +126,7 @@ class Cache(Options, kw_only=True):
 
 
 class CacheOptions(Cache):
-    """Options of `plan_cache`."""
+    """Options of `plan_cache`: recommender, cluster, and the cache of embedding rows on each GPU."""
 
     model: str | Path | RecommenderSpec
     cluster: str | ClusterSpec
@@ -136,13 +138,13 @@ class CacheOptions(Cache):
 
 
 class CacheFlags(Cache, kw_only=True):
-    """Flags of `plan` that only serving knows."""
+    """Flags of `plan` for serving a recommender: `--serve`, and those of the cache."""
 
     serve: bool = switch(listed_after="by")
     """Plan a recommender's cache on each GPU, not training; see --serve --help."""
 
     def require_serving(self) -> None:
-        """Raises InputError where one is said without `--serve`."""
+        """Raise InputError if a flag of the cache is given without `--serve`."""
         names = [name for name in flags_of(Cache) if getattr(self, name) is not None and not self.serve]
         problems = [Problem(option_word(name), "goes with --serve") for name in names]
         refuse("flags of serving without `--serve`", problems)
@@ -150,8 +152,8 @@ class CacheFlags(Cache, kw_only=True):
 
 @as_keywords(CacheOptions)
 def plan_cache(options: CacheOptions) -> ServedRecommender:
-    """Plan the cache of every GPU: of a size (`8GiB`; all that is left of a GPU unless said), or the smallest with a
-    share of hits (`95%`).
+    """Plan the cache of embedding rows on each GPU that serves a recommender: of a given size (`8GiB`; default: all
+    memory left), or the smallest with a given hit rate (`95%`).
 
     `zipf` is the exponent of tables that say nothing of their accesses, `precision` the type of their vectors, `policy`
     `hottest` or `lru`, `profile` what was measured (the nearest of the catalogue unless said), `drive_rate` what the
@@ -167,7 +169,7 @@ def plan_cache(options: CacheOptions) -> ServedRecommender:
 
 
 def _answer_serving(options: PlanFlags, output: Output) -> None:
-    """Plan the cache and print."""
+    """Answer `plan --serve`: plan the cache of embedding rows, and print."""
     from meshwright.families.recommender.serving import plan_cache
     from meshwright.inputs.questions import one_count
 
@@ -185,7 +187,7 @@ def _answer_serving(options: PlanFlags, output: Output) -> None:
 
 
 class PlanOptions(Proving, Goal, Limits, Request):
-    """Options of `plan`."""
+    """Options of `plan`: question, restrictions, objective, risk, solver and limits of the search."""
 
     model: ModelInput = field(default="", metadata=argument("MODEL", completion="models"))
     """Catalogue name, config.json or YAML."""
@@ -207,7 +209,7 @@ class PlanOptions(Proving, Goal, Limits, Request):
 
     @property
     def clusters(self) -> tuple[str | ClusterSpec, ...]:
-        """The clusters to choose from, where there are several: a list, or names between commas."""
+        """Clusters to choose from, given as a list or names between commas; empty if only one is given."""
         from cost_models.files.reading import is_file
 
         if not isinstance(self.cluster, str):
@@ -217,11 +219,11 @@ class PlanOptions(Proving, Goal, Limits, Request):
 
     @property
     def option_names(self) -> tuple[str, ...]:
-        """Names of the options that were said."""
+        """Names of the options that were given."""
         return (*(("clusters",) if self.clusters else ()), *given_flags(self))
 
     def question(self) -> PlanAsked:
-        """Read the question. Raises InputError: everything that is wrong, at once."""
+        """Read the question. Raises InputError listing all problems."""
         from cost_models.files.loading import read_once
 
         options = replace(self, model=read_once(self.model))
@@ -257,7 +259,7 @@ def plan(options: PlanOptions) -> PlanAnswer:
 
 
 class PlanFlags(CacheFlags, LargestFlags, PlanOptions, kw_only=True):
-    """Options of `meshwright plan`: also the largest size, a cache for serving, and the question of a plan file."""
+    """Options of `meshwright plan`: those of `plan`, of the largest size, of a cache for serving, and `--replay`."""
 
     replay: Path | None = flag("PLAN", completion="plans")
     """Plan again the question of a plan file."""
@@ -282,6 +284,7 @@ def plan_command(options: PlanFlags, output: Output) -> None:
             raise InputError("--replay takes its question from the plan", hint=hint)
 
     def read_question() -> PlanAsked:
+        """Read the question from the options, or from the plan file of `--replay`."""
         if options.replay is None:
             return options.question()
         plan = output.load(options.replay)

@@ -1,4 +1,4 @@
-"""`plot`: pictures of plans, of what they were chosen from, and of run reports."""
+"""`plot`: draw pictures of plans, of the layouts they were chosen from, and of run reports."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PLOTS = (
     ),
     *("tornado", "forecast", "cache", "topology", "accuracy", "ranks"),
 )
-"""Kinds of picture of `meshwright plot`."""
+"""Kinds of pictures that `meshwright plot` draws."""
 _KINDS_OF_OPTION = {
     "gpus": ("frontier", "scaling", "topology"),
     "between": ("frontier",),
@@ -45,16 +45,16 @@ _KINDS_OF_OPTION = {
     "allow": ("ladder",),
     "operations": ("forecast",),
 }
-"""Option → kinds of picture to which it means something."""
+"""Option → kinds of pictures that it applies to."""
 CURVE_SECONDS = 120.0
-"""Time limit of all searches of a curve, unless the user says otherwise."""
+"""Default time limit in seconds of all searches of a picture."""
 
 
 def plot(
     kind: str, *files: str | Path, options: PlotOptions | None = None, budget: Budget | None = None
 ) -> Plotted:
-    """Draw one kind of plot of plan files; of run reports or tables `accuracy`, of one report `ranks`, of a cluster and
-    its plan `topology`.
+    """Draw one kind of picture from plan files; `accuracy` draws run reports or tables, `ranks` a run report,
+    `topology` a cluster and its plan.
 
     Raises:
         InputError: a file, an option or a list of GPUs that is wrong.
@@ -86,7 +86,7 @@ def plot(
 
 @picture("forecast", Path)
 def _forecast(request: PictureRequest) -> Drawing:
-    """The end of a plan's job against the interval between checkpoints."""
+    """Draw when a plan's training job ends against the checkpoint interval."""
     from meshwright.plots.pictures import plan_in
 
     plan, options = plan_in(request, request.file("forecast", "plan")), request.options
@@ -94,14 +94,14 @@ def _forecast(request: PictureRequest) -> Drawing:
 
 
 def _check_kind(kind: str) -> str:
-    """The kind, where there is such a plot; told before anything else is."""
+    """Check the kind of picture, before any other problem is reported. Raises UnknownNameError."""
     if kind not in PLOTS:
         raise UnknownNameError("plot", printable(kind), PLOTS, hint=f"there are {', '.join(PLOTS)}")
     return kind
 
 
 def check_options(kind: str, options: PlotOptions) -> None:
-    """Raises InputError where an option means nothing to this kind of plot, UnknownNameError where there is none."""
+    """Raise InputError if an option does not apply to a kind of picture, UnknownNameError for an unknown kind."""
     from meshwright.render.words import sentence_list
 
     _check_kind(kind)
@@ -116,7 +116,7 @@ def check_options(kind: str, options: PlotOptions) -> None:
 
 
 class PlotFlags(PlotOptions, kw_only=True):
-    """Options of `meshwright plot`."""
+    """Options of `meshwright plot`: kind of picture, files, and options of the curve."""
 
     drawn: str = field(
         metadata=argument("KIND", f"What to draw: {', '.join(PLOTS)}.", check=_check_kind, completion="plots")
@@ -150,7 +150,7 @@ def plot_command(options: PlotFlags, output: Output) -> None:
 
 
 class Plotted(Answer):
-    """One kind of plot, drawn."""
+    """Answer of `plot`: a picture with its data."""
 
     kind: str
     drawing: Drawing
@@ -160,10 +160,11 @@ class Plotted(Answer):
     """File to which the picture is written."""
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """Rows of the data drawn, in base units."""
+        """Rows of the picture's data, in base units."""
         return self.drawing.points
 
     def document(self) -> dict[str, Any]:
+        """JSON document: kind, file, title, notes and data."""
         plot = {"plot": self.kind, "file": self.file and str(self.file), "title": self.drawing.title}
         return plot | {"notes": list(self.notes), "points": self.rows}
 

@@ -1,4 +1,4 @@
-"""Answers of `run`, for every family of models."""
+"""Base classes of answers of `run` and `emulate`, and text on where a run's time went."""
 
 from __future__ import annotations
 
@@ -25,31 +25,35 @@ R = TypeVar("R", bound="AnyReport")
 
 
 class AnyRan(Answer, Generic[R]):
-    """Quantities that a run measured, beside the predicted ones. A family says which, and how to tell them."""
+    """Base class of answers of `run`: predicted beside measured quantities; each family defines its rows and text. A
+    family says which, and how to tell them."""
 
     report: R
     steps: int
-    """Optimizer steps that were asked for."""
+    """Number of optimizer steps that were asked for."""
 
     def body(self) -> Iterable[str | Table]:
-        """Text on the run, without its saves and failures."""
+        """Text on the run, without its start, checkpoints and failures."""
         raise NotImplementedError
 
     @property
     def losses(self) -> tuple[float, ...]:
-        """Mean loss of every step, warm-up included."""
+        """Mean loss of each step, warm-up included."""
         return self.report.losses
 
     def document(self) -> dict[str, Any]:
+        """JSON document: comparison, parts of the run's time, and report."""
         report = self.report.model_dump(mode="json")
         return {"comparison": self.rows, "operations": self.operations, "report": report}
 
     @property
     def operations(self) -> list[dict[str, Any]]:
-        """A row for each part of the time, of a run that saved: training, saving, work done again, restarting."""
+        """Row for each part of the time (training, saving, repeated work, restarting) of a run with checkpoints;
+        empty without them."""
         return [] if self.report.operations is None else operations_rows(self.report.operations)
 
     def view(self) -> Iterator[str | Table]:
+        """Text on the run, its start, checkpoints and failures."""
         yield from self.body()
         if self.report.start is not None:
             yield wrapped(start_line(self.report.start))
@@ -58,7 +62,8 @@ class AnyRan(Answer, Generic[R]):
 
 
 def start_line(start: StartReport) -> str:
-    """ "start 14.2 s: processes 12.1 s, groups 210.3 ms, weights 1.02 s, first step 871.0 ms" """
+    """Line on the start of a run: "start 14.2 s: processes 12.1 s, groups 210.3 ms, weights 1.02 s, first step 871.0
+    ms"."""
     parts = [f"{part.replace('_', ' ')} {format_seconds(seconds)}" for part, seconds in start.parts.items()]
     return f"start {format_seconds(sum(start.parts.values()))}: {', '.join(parts)}"
 
@@ -67,26 +72,28 @@ E = TypeVar("E", bound="AnyEmulation")
 
 
 class AnyEmulated(SavedAnswer, Generic[E]):
-    """One rank of a plan that ran alone, beside what was predicted: a family says which quantities, and tells it."""
+    """Base class of answers of `emulate`: one rank that ran alone, predicted beside emulated; each family defines its
+    rows and text."""
 
     report: E
 
     def document(self) -> dict[str, Any]:
+        """JSON document: comparison and report."""
         return {"comparison": self.rows, "report": self.report.model_dump(mode="json")}
 
     def save(self, path: str | Path) -> None:
-        """Write the report as JSON."""
+        """Write the report to a file as JSON."""
         from executor.measure.report import save_report
 
         save_report(self.report, Path(path))
 
 
 _LONGEST_BETWEEN = 3.6e12
-"""Seconds between failures of operations in which none was seen: the longest that a file may say."""
+"""Seconds between failures that are assumed if a run had none: the longest that a file may state."""
 
 
 def operations_rows(seen: OperationsReport) -> list[dict[str, Any]]:
-    """A row for each part of the time: `part`, `seconds`, its measured `share`, and that of the forecast."""
+    """Row for each part of a run's time: `part`, `seconds`, measured `share` and `forecast_share`."""
     from executor.measure.report import PARTS
 
     forecast, seconds = forecast_shares(seen), seen.parts
@@ -98,7 +105,8 @@ def operations_rows(seen: OperationsReport) -> list[dict[str, Any]]:
 
 
 def segment_of(seen: OperationsReport) -> Segment:
-    """The segment of a forecast with the run's own step, mean save, mean restart and time between failures."""
+    """Segment of a forecast (work from one checkpoint to the next) from a run's measured step, save, restart and
+    failure times."""
     save, restart, failures = seen.mean_save, seen.mean_restart, seen.failures
     return Segment(
         work=seen.every * seen.step_seconds,
@@ -110,7 +118,7 @@ def segment_of(seen: OperationsReport) -> Segment:
 
 
 def forecast_shares(seen: OperationsReport) -> dict[str, float]:
-    """Part → share of the time, by the formula of a segment."""
+    """Part of a run's time → forecast share, from the run's own mean times."""
     segment = segment_of(seen)
     expected, lost, restarting = segment.length, 0.0, 0.0
     if not math.isinf(segment.mtbf):
@@ -125,7 +133,8 @@ def forecast_shares(seen: OperationsReport) -> dict[str, float]:
 
 
 def operations_spec(seen: OperationsReport, gpus: int, name: str) -> OperationsSpec:
-    """Operations as a run has seen them: what `forecast --operations run-report.json` counts.
+    """Operations (failures, restarts, storage) measured by a run, as `forecast --operations run-report.json` uses
+    them.
 
     Raises:
         InputError: it saved nothing.
@@ -158,16 +167,16 @@ _SLOWEST, _FASTEST = 1e3, 1e17
 """Rates that operations may have, bytes/s."""
 _LEAST_SECONDS = 1e-6
 _PART_WORDS = {"starting": "first start", "stragglers": "slow hosts", "lost_work": "work done again"}
-"""Parts of a job's time that people call otherwise."""
+"""Part of a job's time → its name in text, if that differs."""
 
 
 def time_label(part: str) -> str:
-    """Name of a part of a job's time: `lost_work` → "work done again"."""
+    """Name of a part of a job's time as text: `lost_work` → "work done again"."""
     return _PART_WORDS.get(part, part_label(part))
 
 
 def operations_text(seen: OperationsReport, rows: Sequence[Mapping[str, Any]]) -> Iterator[str | Table]:
-    """Text on the parts of a run's time, its saves and its failures; `rows` are of `operations_rows`."""
+    """Text on the parts of a run's time, its checkpoints and failures; `rows` come from `operations_rows`."""
     columns = {
         "where time went": [time_label(row["part"]) for row in rows],
         "forecast": [percent(row["forecast_share"]) for row in rows],

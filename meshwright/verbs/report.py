@@ -1,4 +1,4 @@
-"""`report`: a plan with its proof, its reasons, pictures, forecast and run as one page to read and to send."""
+"""`report`: write a plan with its proof, reasons, pictures, forecast and run as one HTML page."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from planner.search.search import Budget
 
 PAGE_SECONDS = 60.0
-"""Time limit of all searches of a page, unless the user says otherwise."""
+"""Default time limit in seconds of all searches for a page."""
 USUAL_NAME = "plan.yaml"
 _POINTS = "8"
-"""Points of a frontier; each point is a search."""
+"""Number of points of a frontier on a page; each point is a search."""
 
 
 class ReportOptions(Ending):
-    """Options of `report`."""
+    """Options of `report`: the plan, a run report, and tokens, price and start date of the training job."""
 
     plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file())
     """Plan file written by `meshwright plan -o`."""
@@ -45,12 +45,12 @@ class ReportOptions(Ending):
     _: KW_ONLY
     tokens: str | float | None = tokens_flag()
     budget: Budget | None = None
-    """For the searches of rivals and frontiers."""
+    """Limits of the searches for rivals and frontiers."""
 
 
 @as_keywords(ReportOptions)
 def report(options: ReportOptions) -> Reported:
-    """A plan as one page of HTML that needs no other file, no script and no network.
+    """Write a plan as one HTML page that needs no other file, no script and no network.
 
     With `tokens`, its own or the plan's, it opens with the end of training; with `start` that is a date, and with a
     `price` of a GPU-hour its cost stands beside it.
@@ -91,7 +91,7 @@ def report(options: ReportOptions) -> Reported:
 
 
 class ReportFlags(ReportOptions, kw_only=True):
-    """Options of `meshwright report`."""
+    """Options of `meshwright report`: plan, run report, training job, and time limit of the searches."""
 
     time_limit: float | None = flag("SECONDS", minimum=0.001)
     """Time limit of all searches; default 60."""
@@ -116,21 +116,21 @@ def report_command(options: ReportFlags, output: Output) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class PageRequest:
-    """How the plan is called, the time for searches, and the notes met on the way."""
+    """Request for an HTML page about a plan: name of the plan, limits of searches, and notes collected meanwhile."""
 
     name: str
-    """The plan's file, as commands on the page name it."""
+    """File of the plan, as commands on the page name it."""
     budget: Budget
-    """For the searches of the page."""
+    """Limits of the searches for the page."""
     ends: tuple[Fact, ...] = ()
     """Facts on the end of training and its cost; empty if the tokens are not known."""
     forecast: Mapping[str, Any] = field(default_factory=dict)
-    """Document of `forecast`, under the key `forecast`."""
+    """JSON document of `forecast` under the key `forecast`; empty without a forecast."""
     notes: list[str] = field(default_factory=list)
     """Notes on effects that the page leaves out."""
 
     def tell(self, doing: str) -> None:
-        """Tell the user the work that begins now."""
+        """Show in the progress line which work begins now."""
         if self.budget.on_status is not None:
             self.budget.on_status(doing)
 
@@ -138,7 +138,8 @@ class PageRequest:
 def pictures(
     plan: AnyPlan, request: PageRequest, kinds: Sequence[tuple[str, str]], drawers: Mapping[str, Draw]
 ) -> Iterator[Chapter]:
-    """Chapter for each (title, kind of plot). A chapter that cannot be drawn says why."""
+    """Chapters with a picture for each pair of title and kind; a picture that cannot be drawn is replaced by the
+    reason. A chapter that cannot be drawn says why."""
     from meshwright.pages.chapters import Chapter, Picture
 
     for title, kind in kinds:
@@ -158,7 +159,7 @@ def pictures(
 
 
 def _report_of(plan: AnyPlan, path: Path) -> AnyReport:
-    """The report of a run of this plan. Raises InputError where it is none, or of another plan."""
+    """Load the report of a run of this plan. Raises InputError if it is no report, or of another plan."""
     from meshwright.records.runs import read_any_report
     from planner.plan import plan_text
 
@@ -170,7 +171,8 @@ def _report_of(plan: AnyPlan, path: Path) -> AnyReport:
 
 
 def _end(plan: AnyPlan, options: ReportOptions, request: PageRequest) -> Iterator[Chapter]:
-    """The day training ends, where it is asked for or the tokens are known. Raises InputError."""
+    """Chapter on the day training ends, if the number of tokens is known or the end is asked for. Raises
+    InputError."""
     from meshwright.pages.chapters import Chapter
     from meshwright.verbs.forecast.forecasted import ask
     from planner.plan import Plan
@@ -191,24 +193,25 @@ def _end(plan: AnyPlan, options: ReportOptions, request: PageRequest) -> Iterato
 
 
 class Reported(SavedAnswer):
-    """A page about a plan; notebooks show it."""
+    """Answer of `report`: an HTML page about a plan, which notebooks display."""
 
     title: str
     chapters: tuple[str, ...]
     """Titles of the page's chapters."""
     html: str
     figures: Mapping[str, Any] = field(default_factory=dict)
-    """Figures of the plan and of its forecast, as other verbs write them in JSON."""
+    """JSON fields of the plan's price and its forecast."""
     notes: tuple[str, ...] = ()
     """Notes on effects that the page leaves out."""
     file: Path | None = None
     """File to which the page is written."""
 
     def csv_rows(self) -> list[Mapping[str, Any]]:
-        """A row for each chapter."""
+        """Row for each chapter of the page."""
         return [{"chapter": one} for one in self.chapters]
 
     def document(self) -> dict[str, Any]:
+        """JSON document: file, title, chapters, size and figures."""
         return {
             "file": None if self.file is None else str(self.file),
             "title": self.title,
@@ -223,7 +226,7 @@ class Reported(SavedAnswer):
         return (self.title, *(f"  {one}" for one in self.chapters))
 
     def save(self, path: str | Path) -> None:
-        """Write the page, whole or not at all."""
+        """Write the page to a file; an incomplete file is never left."""
         from cost_models.files.whole import write_whole
 
         write_whole(Path(path), self.html)

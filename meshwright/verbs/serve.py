@@ -1,4 +1,4 @@
-"""`serve`: lookups answered from the caches of a plan, hits and latency beside the predicted ones."""
+"""`serve`: answer lookups of embedding rows from planned caches; hits and latency, predicted beside measured."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ServeOptions(Options):
-    """Options of `serve`."""
+    """Options of `serve`: the serving plan, requests or samples to draw, batch sizes, weights and drive."""
 
     plan: ServingPlan | str | Path = field(metadata=plan_file())
     """Plan of a cache, written by `meshwright plan --serve -o`."""
@@ -42,7 +42,8 @@ class ServeOptions(Options):
 
 @as_keywords(ServeOptions)
 def serve(options: ServeOptions) -> CacheServed:
-    """Answer lookups on one device of this machine from the cache, host memory and drive that a plan fills.
+    """Answer lookups of embedding rows on one device of this machine, from the cache, host memory and drive that a
+    serving plan fills.
 
     `requests` is a file; else `synthetic` samples are drawn as the model's tables are used. `batch` are the samples
     answered at once, `scale` a share of the plan's rows, `weights` a folder of checkpoints, `drive` a folder,

@@ -1,4 +1,4 @@
-"""`tokens`: makes a token folder from texts."""
+"""`tokens`: make a folder of token files from texts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class TokensOptions(Options, kw_only=True):
-    """Options of `meshwright tokens`."""
+    """Options of `meshwright tokens`: texts, folder to write, and tokenizer."""
 
     texts: tuple[Path, ...] = field(metadata=argument("TEXT...", kind=list[Path]))
     """Text files, or folders of them."""

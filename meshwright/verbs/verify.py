@@ -1,4 +1,4 @@
-"""`verify`: prices a plan again and proves it again; is a plan file true?"""
+"""`verify`: check a plan file by pricing and proving the plan again."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from planner.verify import Check
 
 VERIFY_SECONDS = 600.0
-"""A proof is done again from its beginning, so it may take as long as the user lets a search take, and more."""
+"""Default time limit in seconds; a proof starts over, so it may take longer than the search that made the plan."""
 
 
 class VerifyOptions(Proving):
-    """Options of `verify`."""
+    """Options of `verify`: the plan, and solver and time limit of the proof."""
 
     plan: str | Path | AnyPlan | ServingPlan = field(metadata=plan_file())
     """Plan file written by `meshwright plan -o`."""
@@ -38,7 +38,8 @@ class VerifyOptions(Proving):
 
 @as_keywords(VerifyOptions)
 def verify(options: VerifyOptions) -> tuple[Check, ...]:
-    """Check a plan or a plan file; it is true where every check passed. Raises InputError: not a plan file."""
+    """Check a plan or plan file by pricing and proving the plan again; it is verified if every check passes. Raises
+    InputError for a file that is no plan."""
     from planner.search.search import Budget
 
     plan = options.plan
@@ -47,7 +48,7 @@ def verify(options: VerifyOptions) -> tuple[Check, ...]:
 
 
 def _read(path: str | Path) -> AnyPlan | ServingPlan:
-    """The plan in a file, of a cache too. Raises InputError: not a plan file."""
+    """Load a training or serving plan from its file. Raises InputError for a file that is no plan."""
     from cost_models.files.reading import read_document
     from planner.plan import read_plan_in
     from planner.serving import serving_plan_in
@@ -58,7 +59,8 @@ def _read(path: str | Path) -> AnyPlan | ServingPlan:
 
 
 def _checks(plan: AnyPlan | ServingPlan, budget: Budget, options: VerifyOptions) -> tuple[Check, ...]:
-    """Checks of a plan, proved again by the solver that was asked for. Raises InputError: there is nothing to solve."""
+    """Checks of a plan, proved again by the solver of the options. Raises InputError if the plan cannot be proved
+    that way."""
     from meshwright.inputs.goals import proof_of
     from planner.serving import ServingPlan
     from planner.verify.recommenders import verify_cache
@@ -102,16 +104,16 @@ _VERDICTS = {True: "pass", False: "FAIL", None: "open"}
 
 
 class Verified(Answer):
-    """A plan file and what its checks found."""
+    """Answer of `verify`: a plan file and the result of each check."""
 
     path: Path
     about: str
-    """The plan's model and GPUs in a few words."""
+    """Title of the plan: model and GPUs."""
     searched: bool
-    """Whether the plan was searched for, and claims an optimum."""
+    """Whether the plan was searched for and so claims to be optimal."""
     checks: tuple[Check, ...]
     figures: Mapping[str, Any] = field(default_factory=dict)
-    """The plan's price, as `explain` writes it."""
+    """JSON fields of the plan's price, as in `explain`."""
 
     @property
     def passed(self) -> bool:
@@ -119,16 +121,18 @@ class Verified(Answer):
         return all(check.passed for check in self.checks)
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """A row for each check."""
+        """Row for each check, with its verdict."""
         found = [(one.name, _VERDICTS[one.passed], one.what) for one in self.checks]
         return [dict(zip(("check", "verdict", "found"), row, strict=True)) for row in found]
 
     def document(self) -> dict[str, Any]:
+        """JSON document: whether the plan is verified, its price, and the checks."""
         head = {"plan": str(self.path), "verified": self.passed, "proof": self.searched}
         checks = [{"check": one.name, "passed": one.passed, "found": one.what} for one in self.checks]
         return {**head, **self.figures, "checks": checks}
 
     def view(self) -> tuple[str | Table, ...]:
+        """Text: the table of checks, and the conclusion."""
         from meshwright.render.tables import table
         from meshwright.render.words import wrapped
 

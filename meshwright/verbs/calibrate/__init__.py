@@ -1,4 +1,5 @@
-"""`calibrate`: writes a hardware profile, measured here, moved by runs, or fitted to tables of runs."""
+"""`calibrate`: write a hardware profile measured on this machine, updated by runs here, or fitted to tables of
+runs."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class CalibrateFlags(Options, kw_only=True):
-    """Options of `meshwright calibrate`."""
+    """Options of `meshwright calibrate`: what to calibrate from (this machine, run reports, tables), and the profile
+    to write."""
 
     out: str = flag("FILE", default="profile.yaml", names=("-o", "--out"))
     """Profile to write; for runs also FOLDER/."""
@@ -64,12 +66,12 @@ def calibrate_command(options: CalibrateFlags, output: Output) -> None:
 
 
 def _flag_problems(flags: Mapping[str, object], text: str) -> list[Problem]:
-    """A problem for each of the flags that was given."""
+    """Problem with this text for each flag that was given."""
     return [Problem(name, text) for name, value in flags.items() if value is not None and value is not False]
 
 
 def _measure(options: CalibrateFlags, output: Output) -> None:
-    """Measure matrix products, memory and collectives between processes, and write the profile they fit."""
+    """Measure matrix products, memory and collectives on this machine, and write the profile."""
     from cost_models.files.catalog import local_cluster, save_spec
     from executor.microbenchmarks.calibrate import calibrate
     from meshwright.terminal.progress import progress
@@ -85,7 +87,7 @@ def _measure(options: CalibrateFlags, output: Output) -> None:
 
 
 def _from_run(options: CalibrateFlags, output: Output) -> None:
-    """Write the profile that explains the run reports, behind the flag and after it."""
+    """Update a profile by the run reports of `--from-run`, and write it."""
     from meshwright.verbs.calibrate.profiles import calibrate_from_run
 
     file, reports = Path(options.out), (*options.from_run, *options.more)
@@ -100,12 +102,13 @@ def _from_run(options: CalibrateFlags, output: Output) -> None:
 
 
 def _from_runs(options: CalibrateFlags, output: Output, measuring: Sequence[Problem]) -> None:
-    """Fit one profile to tables of timed runs, or with a folder as `out` one for each GPU and stack."""
+    """Fit a profile to tables of timed runs, or one for each GPU and stack if `out` is a folder, and write them."""
     from meshwright.inputs.problems import Problems
     from meshwright.terminal.progress import progress
     from meshwright.verbs.calibrate.profiles import fit_tables, read_tables
 
     def check_places() -> None:  # a file, or a folder that need not exist yet
+        """Check that the profile's file or folder can be written. Raises InputError."""
         path = Path(out)
         output.check_places(path / "profile.yaml" if path.is_dir() else path)
         is_file = out.endswith("/") and path.exists() and not path.is_dir()

@@ -1,4 +1,5 @@
-"""Hardware profiles that `calibrate` writes: measured here, moved by runs on this machine, or fitted to run tables."""
+"""Hardware profiles that `calibrate` writes: measured here, updated by runs on this machine, or fitted to tables of
+runs."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _SILENT = 0.05
-"""Share of a constant's uncertainty. If runs remove less, they say nothing of the constant."""
+"""Share of a constant's uncertainty that runs must remove to count as determining the constant. If runs remove less,
+they say nothing of the constant."""
 
 
 def calibrate_from_run(
@@ -44,7 +46,7 @@ def calibrate_from_run(
     profile: str | HardwareProfile | None = None,
     out: str | Path | None = None,
 ) -> Calibrated:
-    """Move the profile of this machine by what training runs on it measured: reports, or what `run` returned.
+    """Update a hardware profile by training runs measured on this machine: their reports, or answers of `run`.
 
     It starts from `profile`, else from the one that the first run's plan was made with, and in either case from what
     was measured before any run moved it. The profile is written to `out` if given.
@@ -85,10 +87,10 @@ def calibrate_from_run(
 
 
 class Calibrated(SavedAnswer):
-    """A profile with the runs that moved it, and how far they did."""
+    """Answer of `calibrate --from-run`: the profile updated by runs, with errors before and after."""
 
     machine: Machine
-    """Machine that all runs are of."""
+    """Machine on which all runs ran."""
     refinement: Refinement
     reports: tuple[RunReport, ...]
     file: Path | None = None
@@ -96,11 +98,12 @@ class Calibrated(SavedAnswer):
 
     @property
     def profile(self) -> HardwareProfile:
-        """The profile that the runs moved."""
+        """Profile updated by the runs."""
         return self.refinement.profile
 
     def runs(self) -> list[dict[str, Any]]:
-        """A record for each run and quantity: measured, the errors of its plan and of the new profile, the noise."""
+        """Row for each run and quantity: measured value, prediction errors before and after the update, noise among
+        steps."""
         records = []
         estimated = zip(self.refinement.runs, self.reports, self.refinement.estimates, strict=True)
         for run, report, estimate in estimated:
@@ -115,7 +118,8 @@ class Calibrated(SavedAnswer):
         return records
 
     def factors(self) -> list[dict[str, Any]]:
-        """A record for each kind of seconds: how much longer than measured apart, and how far the runs settle it."""
+        """Row for each kind of seconds: correction factor to its calibrated constant, 90 % interval, and share of
+        uncertainty removed."""
         return [
             {"kind": kind, "factor": one.value, "low": one.low, "high": one.high, "told": one.determined}
             for kind, one in self.refinement.factors.items()
@@ -124,6 +128,7 @@ class Calibrated(SavedAnswer):
     csv_rows = runs
 
     def document(self) -> dict[str, Any]:
+        """JSON document: machine, errors of runs, factors and profile."""
         return {
             "file": None if self.file is None else str(self.file),
             "machine": str(self.machine),
@@ -157,7 +162,7 @@ class Calibrated(SavedAnswer):
             yield wrapped(f"These runs do not determine, and leave as calibrated: {sentence_list(silent)}")
 
     def _runs_table(self) -> Table:
-        """Table of measured quantities, with errors of the plan that ran and of the moved profile."""
+        """Table of measured quantities, with prediction errors before and after the update."""
         runs = self.runs()
         columns = {
             "run": [run["layout"] for run in runs],
@@ -170,15 +175,15 @@ class Calibrated(SavedAnswer):
         return table_of(columns, words=("run",), names=("quantity",))
 
     def runs_to_frame(self) -> pd.DataFrame:
-        """`runs` as a table."""
+        """Frame of `runs`: a row for each run and quantity."""
         return frame_of(self.runs())
 
     def factors_to_frame(self) -> pd.DataFrame:
-        """`factors` as a table."""
+        """Frame of `factors`: a row for each kind of seconds."""
         return frame_of(self.factors())
 
     def save(self, path: str | Path) -> None:
-        """Write the profile, for `--profile`."""
+        """Write the profile to a file, for `--profile`."""
         save_spec(self.profile, Path(path))
 
     def __repr__(self) -> str:
@@ -186,14 +191,16 @@ class Calibrated(SavedAnswer):
 
 
 _COMPARED = {STEP: "step_seconds", "thread": "thread_cpu_seconds"}
-"""Compared quantities of a run → their names."""
+"""Quantity of a run that is compared → its name in rows."""
 
 
 def _gigaflops(rate: float) -> str:
+    """Rate as text in GFLOP/s."""
     return f"{rate / 1e9:.4g} GFLOP/s"
 
 
 def _nanoseconds(seconds: float) -> str:
+    """Time as text in nanoseconds per parameter."""
     return f"{seconds * 1e9:.3g} ns a parameter"
 
 
@@ -206,17 +213,17 @@ _CHECKED: dict[str, Callable[[float], str]] = {
     **dict.fromkeys(_SHARES, percent),
     **dict.fromkeys(_TIMES, format_seconds),
 }
-"""Constants that a person wants to check → how they are written; the file has the rest."""
+"""Constants worth checking by eye → function that writes their value; the profile's file has the rest."""
 
 
 class MeasuredProfile(Answer):
-    """The answer of `calibrate`: the profile that was measured on this machine, and the file it is written to."""
+    """Answer of `calibrate`: the profile measured on this machine, and its file."""
 
     profile: HardwareProfile
     file: Path
 
     def csv_rows(self) -> list[dict[str, str]]:
-        """Rates, shares and start-up times; a constant that was not measured has no row."""
+        """Row for each measured rate, efficiency and latency; constants that were not measured have none."""
         values = {name: getattr(self.profile, name) for name in _CHECKED}
         rows = [(name, value, _CHECKED[name](value)) for name, value in values.items() if value is not None]
         rows += _host_rates(self.profile)
@@ -226,6 +233,7 @@ class MeasuredProfile(Answer):
         return records
 
     def document(self) -> dict[str, Any]:
+        """JSON document: file and profile."""
         return {"file": str(self.file), "profile": self.profile.model_dump(mode="json")}
 
     def view(self) -> tuple[str | Table, ...]:
@@ -236,8 +244,7 @@ class MeasuredProfile(Answer):
 
 
 def _host_rates(profile: HardwareProfile) -> list[tuple[str, float, str]]:
-    """Name, value and text of each rate of the host that offload needs, with all ranks at work at once; empty if they
-    were not measured."""
+    """Name, value and text of the host's measured rates for offload (CPU updates, copies); empty if not measured."""
     update, call, rates = profile.host_update_seconds, profile.host_call_seconds, profile.host_rates
     if update is None or rates is None:
         return []
@@ -263,7 +270,7 @@ def calibrate_from_runs(
     cross_validate: bool = False,
     out: str | Path | None = None,
 ) -> Fitted:
-    """Fit the catalogue's profiles to the timed rows of tables, one for each GPU and stack that they name.
+    """Fit a hardware profile to timed runs in tables, for each GPU and stack that the tables name.
 
     `stack` and `gpu` choose among the rows; `cross_validate` also says how far off profiles are on sources left out of
     every fit. A single profile is written to the file `out`, several into the folder `out`.
@@ -280,7 +287,7 @@ def calibrate_from_runs(
 
 
 def read_tables(tables: Sequence[str | Path], *, stack: str | None, gpu: str | None) -> list[Row]:
-    """Read tables of timed runs; `stack` and `gpu` choose rows.
+    """Read tables of timed runs, after checking that the chosen stack and GPU exist.
 
     Raises:
         InputError: a table, a stack or a GPU cannot be read; everything that cannot, at once.
@@ -303,7 +310,7 @@ def fit_tables(
     out: str | None,
     on_status: Callable[[str], None] = lambda _: None,
 ) -> Fitted:
-    """Fit one profile to the `rows` of `tables`, or with a folder as `out` (or none) one for each GPU and stack.
+    """Fit a hardware profile to the `rows` of `tables`, or one for each GPU and stack if `out` is a folder or None.
 
     A folder ends in `/` or exists. `on_status` hears what is being done.
 
@@ -312,12 +319,15 @@ def fit_tables(
     """
 
     def count_rows(rows_done: int) -> None:
+        """Report how many rows were read."""
         on_status(f"reading  {grouped(rows_done)}/{grouped(len(rows))} rows")
 
     def name_source(source: str) -> None:
+        """Report which source is left out of the fit."""
         on_status(f"fitting without {printable(source, 40)}")
 
     def count_round(fitting: str, number: int, error: float) -> None:
+        """Report a round of the fit and its error."""
         on_status(f"{fitting}  round {number}  median error {percent(error)}")
 
     selection = select_runs(rows, stack=stack, gpu=gpu, on_row=count_rows)
@@ -349,34 +359,35 @@ def fit_tables(
 
 
 class Fitted(Answer):
-    """A profile for each GPU and stack of the rows, and the rows that took no part."""
+    """Answer of `calibrate --from-runs`: a profile for each GPU and stack in the tables, and the rows left out."""
 
     refits: tuple[StepTimeFit, ...]
     selection: Selection
     stack: str | None = None
-    """The stack whose rows were asked for."""
+    """Software stack that was asked for; None: every stack in the tables."""
     unseen: tuple[UnseenSource, ...] | None = None
-    """Each source left out of every fit; None: that was not asked for."""
+    """Errors of each source when it is left out of every fit; None if not asked for."""
     files: tuple[Path, ...] = ()
-    """Files to which the profiles are written, in the same order."""
+    """Files of the profiles, in the same order."""
 
     @property
     def profiles(self) -> tuple[HardwareProfile, ...]:
-        """Profiles that were fitted."""
+        """Fitted profiles."""
         return tuple(one.profile for one in self.refits)
 
     @property
     def writers(self) -> list[Callable[[], None]]:
-        """Functions that write each profile to its file; the last folder of its path is made."""
+        """Functions that each write one profile to its file, making the file's folder if need be."""
 
         def write(profile: HardwareProfile, file: Path) -> None:
+            """Write a profile to its file."""
             file.parent.mkdir(exist_ok=True)
             save_spec(profile, file)
 
         return [partial(write, *filed) for filed in zip(self.profiles, self.files, strict=False)]
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """A row for each constant of each profile: the profile's file beside it, runs in one cell."""
+        """Row for each constant of each profile, with the profile's file; runs that moved it in one cell."""
         return [
             {"file": profile["file"], **constant, "moved_by": "; ".join(constant["moved_by"])}
             for profile in self.document()["profiles"]
@@ -384,6 +395,7 @@ class Fitted(Answer):
         ]
 
     def document(self) -> dict[str, Any]:
+        """JSON document: profiles with their fits, rows left out, and cross-validation."""
         files: Sequence[str | None] = [str(file) for file in self.files] or [None] * len(self.refits)
         filed = zip(files, self.refits, strict=True)
         return {
@@ -423,22 +435,22 @@ class Fitted(Answer):
 
 
 def _reasons(selection: Selection) -> list[tuple[str, int]]:
-    """Why rows take no part in a fit, each reason with its rows, the most frequent first."""
+    """Reasons why rows are left out of a fit, with the number of rows; most frequent first."""
     counts = Counter(reason for _, reason in selection.left_out).most_common(_MAX_REASONS)
     return [(printable(reason), rows) for reason, rows in counts]
 
 
 _MAX_REASONS = 8
 _LEAST_CHANGE = 0.02
-"""Relative change below which a constant stayed where it was."""
+"""Relative change from which a constant counts as moved."""
 _FAR = 0.15
-"""Relative error after the fit beyond which a run deserves a look."""
+"""Relative error after the fit above which text names a run."""
 _MAX_FAR = 5
 _MAX_ID_CHARACTERS = 24
 
 
 def _fit_record(fit: StepTimeFit) -> dict[str, Any]:
-    """JSON record of one fitted profile: constants and errors of runs, before and after."""
+    """JSON object of one fitted profile: constants, and errors of runs before and after."""
     return {
         "gpu": fit.profile.gpu,
         "stack": fit.profile.stack,
@@ -455,7 +467,8 @@ def _fit_record(fit: StepTimeFit) -> dict[str, Any]:
 
 
 def _constant_records(fit: StepTimeFit) -> list[dict[str, Any]]:
-    """JSON record of each fitted constant in base units, with its 90 % interval and the runs that moved it most."""
+    """JSON objects of the fitted constants, in base units: before, after, 90 % interval, and the runs that moved it
+    most."""
     return [
         {"constant": name, "before": getattr(fit.start, name), "after": getattr(fit.profile, name)}
         | {"low": interval.low, "high": interval.high, "told": interval.determined}
@@ -465,7 +478,7 @@ def _constant_records(fit: StepTimeFit) -> list[dict[str, Any]]:
 
 
 def _fit_text(fit: StepTimeFit) -> Iterator[str | Table]:
-    """The errors of a fit, the constants that its rows determine, and the runs that the profile still misses."""
+    """Text on a fit: errors before and after, constants that the rows determine, and runs that are still far off."""
     rows = f"{counted(len(fit.residuals), 'row')} ({fit.named_sources})"
     yield wrapped(f"{fit.profile.gpu} under {fit.profile.stack}: {rows}, from profile {fit.start.name}")
     yield f"median error {percent(fit.median_before)} before, {percent(fit.median_error)} after"
@@ -493,7 +506,7 @@ def _fit_text(fit: StepTimeFit) -> Iterator[str | Table]:
 
 
 def _cells(constant: dict[str, Any]) -> list[str]:
-    """A constant in words; both ends of its interval are in one unit: "84.2-92.0 %"."""
+    """Cells of a constant as text; both ends of its interval share a unit: "84.2-92.0 %"."""
     name, low, high = constant["constant"], constant["low"], constant["high"]
     values = constant["before"], constant["after"]
     if name.endswith("seconds"):
@@ -506,5 +519,5 @@ def _cells(constant: dict[str, Any]) -> list[str]:
 
 
 def _share(value: float) -> str:
-    """Share as percent with a decimal; with two decimals if small, such as jitter."""
+    """Share as percent text: one decimal, two if below 10 %."""
     return percent(value, ".1%" if value >= 0.1 else ".2%")

@@ -1,4 +1,4 @@
-"""`cluster`: what a machine says of itself, or a file of links, as a cluster file."""
+"""`cluster`: write a cluster file from a template, from this machine's own description, or from a file of links."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ClusterOptions(Options, kw_only=True):
-    """What is known of any cluster beside its machine or its file of links."""
+    """Options stated about a cluster: number of nodes, name, and links."""
 
     nodes: int | None = flag("N", minimum=1)
     """Nodes; default: the SLURM job's, or 1.
@@ -32,14 +32,14 @@ class ClusterOptions(Options, kw_only=True):
 
 
 class DiscoverOptions(ClusterOptions, kw_only=True):
-    """Options of `discover`."""
+    """Options of `discover`: the machine, and what is stated about its cluster."""
 
     machine: Machine | None = None
     """Machine to examine; None: this machine."""
 
 
 class GraphOptions(ClusterOptions, kw_only=True):
-    """Options of a cluster that a file of links describes."""
+    """Options for a file of links: its GPU, GPU nodes, and GPUs per node."""
 
     gpu: str | None = flag("NAME")
     """GPU, if the file of links names none.
@@ -59,14 +59,15 @@ class GraphOptions(ClusterOptions, kw_only=True):
 
 
 class LinksOptions(GraphOptions):
-    """Options of `cluster_from_links`."""
+    """Options of `cluster_from_links`: the file of links, and what is stated about its cluster."""
 
     file: str | Path
     """A table (CSV) or JSON of links, or what `nvidia-smi topo -m` or `ibnetdiscover` printed."""
 
 
 class ClusterFlags(GraphOptions, kw_only=True):
-    """Options of `meshwright cluster`."""
+    """Options of `meshwright cluster`: the source (template, this machine, file of links), and what is stated about
+    the cluster."""
 
     template: bool = switch(panel="subject")
     """Write a commented file to fill in."""
@@ -121,7 +122,7 @@ def cluster_command(options: ClusterFlags, output: Output) -> None:
 
 
 def _ask(options: ClusterFlags, links: Mapping[str, str], *, may_ask: bool) -> Discovered:
-    """The machine's answers, with a person's where there is a terminal and something is open."""
+    """Describe this machine; on a terminal, ask the user for links that remain open."""
     from meshwright.verbs.cluster.answers import discover
 
     answer = discover(nodes=options.nodes, name=options.name, links=links)
@@ -136,7 +137,7 @@ def _ask(options: ClusterFlags, links: Mapping[str, str], *, may_ask: bool) -> D
 
 
 def _ask_link(place: str, reason: str) -> str:
-    """Ask for words on a link until they can be read; empty to leave the link open."""
+    """Ask the user for a link until the reply can be parsed; an empty reply leaves the link open."""
     import typer
 
     from cost_models.discovery import parse_link

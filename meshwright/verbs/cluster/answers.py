@@ -1,4 +1,4 @@
-"""Answers of `cluster`: a machine as it describes itself, or a graph of links with its levels and what is odd."""
+"""Answers of `cluster`: a machine as it describes itself, or a graph of links with its levels and odd links."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from meshwright.verbs.cluster import DiscoverOptions, LinksOptions
 
 @as_keywords(DiscoverOptions)
 def discover(options: DiscoverOptions) -> Discovered:
-    """The node this runs on as a cluster: GPUs, links, host and adapters as driver, kernel and scheduler have them.
+    """Describe this machine as a node of a cluster: GPUs, links, host and adapters as driver, kernel and scheduler
+    report them.
 
     Raises:
         InputError: a link, the name or the number of nodes cannot be.
@@ -44,17 +45,17 @@ def discover(options: DiscoverOptions) -> Discovered:
 def nodes_and_links(
     nodes: int | None, links: Mapping[str, str] | None
 ) -> tuple[int | None, dict[str, dict[str, Any]]]:
-    """Read nodes and links that a user states beside the examined machine. Raises InputError."""
+    """Read the nodes and links that a user states about a cluster. Raises InputError."""
     if nodes is not None and not 1 <= nodes <= MAX_GPUS:
         raise InputError(f"--nodes: a cluster of {nodes:,} nodes cannot be")
     return nodes, parse_links([f"{place}={text}" for place, text in (links or {}).items()])
 
 
 class ClusterFile(SavedAnswer):
-    """Answer with a cluster that was found, and its file."""
+    """Base class of answers of `cluster`: a cluster, and its file."""
 
     draft: ClusterDraft
-    """Fields of the file, with assumptions and notes."""
+    """Fields of the cluster file, with assumptions and notes."""
 
     @property
     def yaml(self) -> str:
@@ -63,11 +64,11 @@ class ClusterFile(SavedAnswer):
 
     @property
     def cluster(self) -> ClusterSpec:
-        """Cluster of the file. Raises InputError with every place that is open."""
+        """Cluster of the file. Raises InputError listing the fields that are open."""
         return self.draft.cluster
 
     def save(self, path: str | Path) -> None:
-        """Write the cluster file; with open places too, which `plan` refuses."""
+        """Write the cluster file, even with open fields, which `plan` refuses."""
         write_whole(Path(path), self.yaml)
 
     def next_commands(self, path: Path) -> str:
@@ -75,13 +76,13 @@ class ClusterFile(SavedAnswer):
 
 
 class Discovered(ClusterFile):
-    """Answer with a machine as it describes itself."""
+    """Answer of `cluster --discover`: this machine as its driver, kernel and scheduler describe it."""
 
     draft: Discovery
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is open, so that a plan can be made for it."""
+        """Whether no field is open, so that a plan can be made for the cluster."""
         return not self.draft.open
 
     fits = complete  # for the exit code
@@ -90,15 +91,17 @@ class Discovered(ClusterFile):
         return super().next_commands(path) if self.complete else f"fill in `unknown` in {path}"
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """A row for each fact that was found."""
+        """Row for each fact that was found."""
         return [one._asdict() for one in self.draft.facts]
 
     def document(self) -> dict[str, Any]:
+        """JSON document: cluster, facts, open fields, assumptions and notes."""
         seen = {"complete": self.complete, "cluster": self.draft.fields, "found": self.rows}
         notes = {"open": dict(self.draft.open), "notes": list(self.draft.notes)}
         return seen | {"assumptions": list(self.draft.assumed)} | notes
 
     def view(self) -> tuple[str | Table, ...]:
+        """Text: the table of facts with their sources, and open fields."""
         cells = [list(one) for one in self.draft.facts]
         lines: list[str | Table] = [table(["", "value", "said by"], cells, words=("value", "said by"))]
         if self.draft.open:
@@ -110,12 +113,13 @@ class Discovered(ClusterFile):
 
 
 _MOST_ODD = 12
-"""Odd links that are printed; the file has all."""
+"""Most odd links that are printed; JSON has all."""
 
 
 @as_keywords(LinksOptions)
 def cluster_from_links(options: LinksOptions) -> LinkedCluster:
-    """The cluster of a graph of links: its levels, what groups get, and links that are not as their siblings.
+    """Derive a cluster from a file of links: network levels, bandwidth of GPU groups, and odd links (unlike others of
+    their level).
 
     Raises:
         InputError: the file cannot be read or is no cluster, or the GPU is not known; all problems at once.
@@ -137,12 +141,12 @@ def cluster_from_links(options: LinksOptions) -> LinkedCluster:
 
 
 class LinkedCluster(ClusterFile):
-    """A cluster as a graph of its links."""
+    """Answer of `cluster --from-links`: a cluster derived from a graph of its links."""
 
     draft: Linked
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """A row for each level: `level`, `kind`, `gpus` (sizes of its domains), `bandwidth` of a GPU (bytes/s),
+        """Row for each network level: `level`, `kind`, `gpus` (sizes of its domains), `bandwidth` of a GPU (bytes/s),
         `oversubscription`, `latency` (s)."""
         levels = self.draft.fabric.levels
         innermost = next((level.bandwidth for level in levels if level.network), 0.0)
@@ -155,8 +159,8 @@ class LinkedCluster(ClusterFile):
 
     @property
     def groups(self) -> list[dict[str, Any]]:
-        """A row for each kind of group: `group`, `gpus`, bytes/s of its `ring` on the slowest, and where nothing is odd
-        (`usual`)."""
+        """Row for each kind of GPU group, such as all GPUs of a node: `group`, `gpus`, bytes/s of a `ring` over the
+        slowest group, and the same without odd links (`usual`)."""
         cluster, gpus = self.cluster, self.cluster.num_gpus
         regular = cluster.model_copy(update={"graph": ()})
         kinds = [("all GPUs of a node", cluster.gpus_per_node, 1)] * (cluster.gpus_per_node > 1)
@@ -173,11 +177,13 @@ class LinkedCluster(ClusterFile):
         return rows
 
     def document(self) -> dict[str, Any]:
+        """JSON document: cluster, levels, groups, odd links, assumptions and notes."""
         fields = {"cluster": self.draft.fields, "levels": self.rows, "groups": self.groups}
         notes = {"assumptions": list(self.draft.assumed), "notes": list(self.draft.notes)}
         return fields | {"odd": list(self.draft.fabric.odd)} | notes
 
     def view(self) -> tuple[str | Table, ...]:
+        """Text: tables of network levels and of rings over groups, and odd links."""
         fabric, rows, rings = self.draft.fabric, self.rows, self.groups
         nodes, gpus = counted(len(fabric.nodes), "node"), counted(fabric.gpus_per_node, "GPU")
         pairs = zip(fabric.levels, rows, strict=True)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class ForecastOptions(Ending, Operations):
-    """Options of `forecast`; operations may also be the report of a run that saved."""
+    """Options of `forecast`: plan, tokens, operations (or a run report with checkpoints), price, start and checkpoint
+    interval."""
 
     plan: Plan | HasPlan | str | Path = field(metadata=plan_file())
     """Plan file written by `meshwright plan -o`."""
@@ -30,7 +31,7 @@ class ForecastOptions(Ending, Operations):
 
 @as_keywords(ForecastOptions)
 def forecast(options: ForecastOptions) -> Forecasted:
-    """Forecast when training a plan on so many tokens ends.
+    """Forecast when a plan's training job ends, with failures, restarts and checkpoints.
 
     `operations` are failures, restarts and storage: a catalogue name (`llama3` unless said), a file, a spec, or the
     report of a run that saved; `mtbf`, `restart`, `storage` and `spares` replace parts of them. With a `price` of a

@@ -1,4 +1,4 @@
-"""Forecasts: the day a job ends, where its time goes, how often to save, what would end it sooner."""
+"""Answer of `forecast`: when a job ends, where its time goes, how often to save, and what would end it sooner."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _UNREAD = "the job cannot be read"
 
 
 def ask(options: ForecastOptions) -> Forecasted:
-    """Read everything that `forecast` is given; operations and price are the plan's where they are not said.
+    """Read the options of `forecast`; operations and price default to the plan's.
 
     The job is forecast when its outlook is first asked for.
 
@@ -71,7 +71,7 @@ def ask(options: ForecastOptions) -> Forecasted:
 
 
 def _job(question: Question, plan: Plan) -> tuple[Job, ExpectedStep | None]:
-    """Job of a plan, with the step time to expect."""
+    """Training job of a plan, with the expected step time (None if no run is known)."""
     priced = priced_again(plan)
     expected = expected_step(question, priced)
     seconds = priced.step_seconds if expected is None else expected.seconds
@@ -79,6 +79,7 @@ def _job(question: Question, plan: Plan) -> tuple[Job, ExpectedStep | None]:
 
 
 def _date(day: str | date) -> date:
+    """Parse a date. Raises ValueError."""
     try:
         return day if isinstance(day, date) else date.fromisoformat(day.strip())
     except ValueError:
@@ -89,7 +90,7 @@ def _date(day: str | date) -> date:
 def steps_between_checkpoints(
     plan: AnyPlan, steps: int, operations: str | OperationsSpec | None = None, *, restarts: int | None = None
 ) -> tuple[int, str]:
-    """The best number of steps from one checkpoint to the next, and the operations that it is best for.
+    """Best number of steps between checkpoints, and the name of the operations that it is best for.
 
     They are those given, else those that the plan counts, else `llama3`. A plan that says nothing of tokens trains for
     `steps`. `restarts`: how often the run starts lost ranks again; None: as often as it takes.
@@ -112,7 +113,7 @@ def steps_between_checkpoints(
 
 
 def _read(options: Operations) -> Operations:
-    """The inputs, with what a run's report measured in the place of its name."""
+    """Options with operations measured by a run, if they name a run report."""
     name = options.operations
     if not isinstance(name, str) or not name.endswith(".json"):
         return options
@@ -126,7 +127,8 @@ def _read(options: Operations) -> Operations:
 
 
 def _to_train_on(question: Question, tokens: str | float | None) -> Question:
-    """Question with this number of tokens to train on."""
+    """Question with this number of tokens to train on; None keeps the question's. Raises InputError if neither is
+    given."""
     if tokens is None and question.training.tokens is None:
         missing = [Problem("--tokens", "missing: how many to train on")]
         hint = "for example --tokens 15T"
@@ -136,33 +138,33 @@ def _to_train_on(question: Question, tokens: str | float | None) -> Question:
 
 
 ENDS = ("p5", "expected", "p95")
-"""Names of the ends of a job: the expected one between those that 5 and 95 % of the draws keep."""
+"""Names of a job's ends: 5th percentile, expected end, 95th percentile."""
 _DAY = 86400.0
 _UNITS = (("days", _DAY), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
 _WORTH = 2.0
-"""Fewest units in which a time is written."""
+"""Fewest units in which a duration is written before a smaller unit is used."""
 
 
 class Forecasted(Answer):
-    """Forecast of a job."""
+    """Answer of `forecast`: when a training job ends, and why."""
 
     question: Question
     """Question whose training job is forecast."""
     job: Job
     operations: OperationsSpec
     every: int | None
-    """Steps between checkpoints that a person fixed; None: the best."""
+    """Fixed number of steps between checkpoints; None: the best number."""
     expected: ExpectedStep | None = None
-    """Step time to expect, with its interval; None: the job's step time, without an interval."""
+    """Expected step time with its interval; None: the job's step time is used, without an interval."""
     price: float | None = None
-    """Dollars of a GPU-hour."""
+    """Price of a GPU-hour in dollars."""
     start: date | None = None
     """First day of training."""
     assumptions: tuple[str, ...] = ()
 
     @cached_property
     def outlook(self) -> Forecast:
-        """Forecast of the job.
+        """Forecast of the job with failures, restarts and checkpoints.
 
         Raises:
             InfeasibleError: it never ends.
@@ -172,34 +174,36 @@ class Forecasted(Answer):
 
     @cached_property
     def ends(self) -> tuple[float, float, float]:
-        """Seconds until the job ends: early, expected, late (`ENDS`)."""
+        """Seconds until the job ends: 5th percentile, expected, 95th percentile (`ENDS`)."""
         return ends_of(self.outlook, None if self.expected is None else self.expected.likely_steps)
 
     @cached_property
     def changes(self) -> dict[str, Forecast]:
-        """Change → forecast, for changes that would end the job sooner."""
+        """Change that would end the job sooner → forecast with the change."""
         return changes_of(self.outlook, self.every)
 
     def plot(self) -> Drawing:
-        """Draw the expected end against the interval between checkpoints, and against the GPUs."""
+        """Draw days until the end against the checkpoint interval, and goodput against GPUs."""
         from meshwright.plots.pictures import draw_forecast
 
         return draw_forecast(self.question, self.outlook, self.expected)
 
     def chapter(self, words: str) -> Chapter:
-        """Chapter of a page about the end of the job; `words` are the plan's file and flags for its picture."""
+        """Chapter of an HTML page on the end of the job; `words` are the plan's file and flags, for the command of
+        its picture."""
         assumed = [f"Assumed: {one}." for one in self.assumptions]
         picture = Picture(drawing=self.plot(), command=f"meshwright plot forecast {words}")
         return Chapter(title="When it ends", blocks=[*self.text, *assumed, picture])
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """A row for each part of the time."""
+        """Row for each part of the job's time."""
         return [
             {"part": part, "seconds": seconds, "share": seconds / self.outlook.seconds}
             for part, seconds in self.outlook.parts.items()
         ]
 
     def document(self) -> dict[str, Any]:
+        """JSON document: job, ends, costs, parts of the time, checkpoints and changes."""
         outlook, expected, price = self.outlook, self.expected, self.price
         segment, job = outlook.segment, outlook.job
         return {
@@ -243,6 +247,7 @@ class Forecasted(Answer):
         }
 
     def view(self) -> tuple[str | Table, ...]:
+        """Text: end of the job, parts of its time, checkpoints, failures, and changes that would end it sooner."""
         outlook, question, expected = self.outlook, self.question, self.expected
         step, steps = format_seconds(outlook.job.step_seconds), grouped(outlook.job.steps)
         if expected is not None:
@@ -269,7 +274,7 @@ class Forecasted(Answer):
 
     @cached_property
     def facts(self) -> tuple[Fact, ...]:
-        """Facts on the end of training and, if a GPU-hour has a price, on its cost."""
+        """Facts on the end of training and, if a GPU-hour has a price, on the cost."""
         early, middle, late = map(_time, self.ends)
         ends = f"after {middle}{_interval_words(early, late)}"
         if self.start is not None:
@@ -283,18 +288,19 @@ class Forecasted(Answer):
 
     @property
     def _dates(self) -> list[date]:
-        """Days on which the job ends: early, expected, late."""
+        """Days on which the job ends: 5th percentile, expected, 95th percentile."""
         assert self.start is not None
         last = (date.max - self.start).days
         return [self.start + timedelta(days=min(last, int(end // _DAY))) for end in self.ends]
 
     @property
     def _costs(self) -> list[float]:
-        """Dollars for all GPU-hours: early, expected, late."""
+        """Dollars for all GPU-hours until the job ends: 5th percentile, expected, 95th percentile."""
         assert self.price is not None
         return [self.price * self.outlook.job.gpus * end / 3600 for end in self.ends]
 
     def _parts(self) -> Table:
+        """Table with a row for each part of the job's time, and the total."""
         total = self.outlook.seconds
         unit, length = next(one for one in _UNITS if total >= _WORTH * one[1] or one[1] == 1)
         parts = {time_label(part): seconds for part, seconds in self.outlook.parts.items() if seconds > 0}
@@ -307,6 +313,7 @@ class Forecasted(Answer):
         return table_of(columns, names=("where time goes",))
 
     def _interval(self) -> str:
+        """Sentence on the checkpoint interval, and on the effect of saving ten times less often."""
         outlook, segment = self.outlook, self.outlook.segment
         wait = f"GPUs wait {format_seconds(segment.saving)}" if segment.saving else "GPUs do not wait"
         readable = f", readable {format_seconds(segment.lag)} later" if segment.lag else ""
@@ -318,6 +325,7 @@ class Forecasted(Answer):
         return words
 
     def _failures(self) -> str:
+        """Sentence on expected failures, what each costs, spare nodes and slow hosts."""
         outlook, segment = self.outlook, self.outlook.segment
         lost = _time(segment.lost * outlook.segments / max(outlook.failures, 1e-9))
         words = f"{outlook.failures:,.0f} failures are expected, one every {_time(segment.mtbf)}; each costs"
@@ -333,7 +341,7 @@ class Forecasted(Answer):
 
 
 def _time(seconds: float) -> str:
-    """ "12.3 s", "18.6 min", "3.1 h", "2 days"."""
+    """Duration as text: "12.3 s", "18.6 min", "3.1 h", "2 days"."""
     if seconds < 120:
         return format_seconds(seconds)
     if seconds < 2 * 3600:
@@ -342,5 +350,5 @@ def _time(seconds: float) -> str:
 
 
 def _interval_words(low: str, high: str) -> str:
-    """ ", 90 % interval 2027-06-07 to 2027-06-29"; empty where both ends read the same."""
+    """Words on an interval: ", 90 % interval 2027-06-07 to 2027-06-29"; empty if both ends read the same."""
     return "" if low == high else f", 90 % interval {low} to {high}"

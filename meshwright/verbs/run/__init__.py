@@ -1,4 +1,4 @@
-"""`run` and `emulate`: training with a plan on this machine, or one rank of it alone, beside what was predicted.
+"""`run` and `emulate`: train with a plan on this machine, or run one rank of it alone; predicted beside measured.
 
 Flags of `run` are the fields of `executor.run_config.RunConfig`, which is imported when `run` is.
 """
@@ -26,11 +26,11 @@ _FAMILY_FLAGS = (
     *("rate_warm_up", "rate_decay", "clip", "compile", "trace", "profiler", "dry_run"),
     *("weights", "save_weights"),
 )
-"""Flags that may mean nothing to a family."""
+"""Flags of `run` that not every family of models accepts."""
 
 
 class RunFlags(Options, kw_only=True):
-    """Options of `meshwright run` besides the fields of `RunConfig`, which are in `config`."""
+    """Options of `meshwright run`: the plan, and in `config` the fields of `RunConfig`."""
 
     plan: Path = field(metadata=plan_file())
     """Plan file written by `meshwright plan -o`."""
@@ -66,6 +66,7 @@ def run_command(options: RunFlags, output: Output) -> None:
     steps: list[int] = []
 
     def tell(step: dict[str, Any]) -> None:
+        """Print a line on a training step, and remember its number."""
         steps.append(step["step"])
         output.note(running.step_line(step))
 
@@ -86,7 +87,7 @@ def run_command(options: RunFlags, output: Output) -> None:
 
 
 def _steps(every: str) -> int | str:
-    """ "100" → 100; `auto` stays."""
+    """Parse the steps between checkpoints: "100" → 100; `auto` stays."""
     from cost_models.documents import printable
 
     if every == AUTO:
@@ -97,7 +98,7 @@ def _steps(every: str) -> int | str:
 
 
 def _version(file: Path | None) -> tuple[int, int] | None:
-    """Version of a file, which changes when it is written again; None without a file."""
+    """Inode and modification time of a file, which change when it is written again; None without a file."""
     if file is None or not file.is_file():
         return None
     status = file.stat()
@@ -105,7 +106,7 @@ def _version(file: Path | None) -> tuple[int, int] | None:
 
 
 class EmulateOptions(Options):
-    """Options of `emulate`."""
+    """Options of `emulate`: the plan, the rank, the number of steps, and whether to follow memory only."""
 
     plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file())
     """Plan file written by `meshwright plan -o`."""
@@ -120,7 +121,7 @@ class EmulateOptions(Options):
 
 @as_keywords(EmulateOptions)
 def emulate(options: EmulateOptions) -> SavedAnswer:
-    """Run one rank of a plan for any number of GPUs: its memory by part, and its compute where there is a device.
+    """Run one rank of a plan alone: its memory by part and, on a device, its compute, predicted beside emulated.
 
     `fake` follows memory only, and needs no device.
 

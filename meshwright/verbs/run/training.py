@@ -1,4 +1,4 @@
-"""The function of `run`, whose keywords are the fields of `executor.run_config.RunConfig`."""
+"""Function `run` of the Python API, whose keywords are the fields of `executor.run_config.RunConfig`."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def run(
 
 
 def _with_flags() -> inspect.Signature:
-    """The signature of `run` as a person should see it: with every field of the record in the place of `flags`."""
+    """Signature of `run` for documentation, with every field of `RunConfig` in place of `flags`."""
     plain = inspect.signature(run)
     *parameters, _ = plain.parameters.values()
     types = get_type_hints(RunConfig)  # without their bounds

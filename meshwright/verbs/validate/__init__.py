@@ -1,4 +1,4 @@
-"""`validate`: predicts runs that were timed, and says how far off."""
+"""`validate`: predict runs that others timed, and report the errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ValidateFlags(Options, kw_only=True):
-    """Options of `meshwright validate`."""
+    """Options of `meshwright validate`: tables of runs, stack, profile, anchors, and the page to write."""
 
     stack: str | None = flag("NAME", completion="stacks")
     """Software stack: catalogue name or file."""
@@ -68,13 +68,14 @@ def validate_command(options: ValidateFlags, output: Output) -> None:
 
 
 def _refuse(options: ValidateFlags, reason: str, *names: str) -> None:
-    """Raises InputError where an option of these names is given, for the reason."""
+    """Raise InputError with this reason if one of the named options is given."""
     if strange := ["-o" if name == "out" else f"--{name}" for name in names if getattr(options, name)]:
         raise InputError(f"{', '.join(strange)} {reason}")
 
 
 def _convert(options: ValidateFlags, table: Path, output: Output) -> None:
-    """Print or write the canonical table of a table of other columns; rows that cannot be predicted stay."""
+    """Convert a table of runs with other columns into the columns of `--runs`, and print or write it; rows that
+    cannot be predicted stay."""
     from cost_models.measured.runs.conversion import convert_table
     from cost_models.units import counted
     from meshwright.terminal.output import as_csv
@@ -89,7 +90,7 @@ def _convert(options: ValidateFlags, table: Path, output: Output) -> None:
 
 
 def _check_folder(folder: Path | None, page: str) -> None:
-    """Say before the work what could not be written after it. Raises InputError."""
+    """Check before the work that the page can be written into the folder. Raises InputError."""
     from meshwright.terminal.output import check_places
 
     if folder is None:

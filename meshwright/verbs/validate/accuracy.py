@@ -1,4 +1,4 @@
-"""Predicts runs that others timed and says how far off, as records, tables, pictures and the page `accuracy.md`.
+"""Answer of `validate`: predictions of runs that others timed, with errors as records, tables, pictures and a page.
 
 `accuracy.md.j2` has the page's words; here are the cells of its tables.
 """
@@ -55,7 +55,7 @@ SUBJECT = "runs that others timed"
 
 
 def prediction_record(prediction: Prediction) -> dict[str, Any]:
-    """One row; seconds and bytes, null where nothing was predicted or measured."""
+    """JSON object of a run's prediction: seconds and bytes, predicted and measured; null if unknown."""
     case = prediction.case
     return {
         "row_id": prediction.row.row_id,
@@ -79,14 +79,14 @@ def prediction_record(prediction: Prediction) -> dict[str, Any]:
 
 
 def prediction_row(prediction: Prediction) -> dict[str, Any]:
-    """Flat row of a prediction: a column for each part of the step, assumptions in one cell."""
+    """Flat CSV row of a run's prediction: a column for each part of the step, assumptions in one cell."""
     record = prediction_record(prediction)
     parts = {f"{part}_seconds": seconds for part, seconds in record.pop("parts").items()}
     return record | {"assumptions": "; ".join(record["assumptions"])} | parts
 
 
 def source_record(source: SourceScore) -> dict[str, Any]:
-    """Every figure of one source; shares, null where the rows do not say."""
+    """JSON object of a source's scores: errors, verdicts on memory, regret and order; null if its rows do not say."""
     return {
         "source_id": source.source,
         "rows": source.rows,
@@ -103,7 +103,8 @@ def source_record(source: SourceScore) -> dict[str, Any]:
 
 
 def source_row(source: SourceScore) -> dict[str, Any]:
-    """Flat row of a source's scores, without sweeps: `step_seconds_median`, `out_of_memory_recall`, `regret_worst` …"""
+    """Flat CSV row of a source's scores, without its sweeps: `step_seconds_median`, `out_of_memory_recall`,
+    `regret_worst` ..."""
     record = source_record(source)
     del record["sweeps"]
     row: dict[str, Any] = {}
@@ -118,23 +119,23 @@ def source_row(source: SourceScore) -> dict[str, Any]:
 
 
 def sweep_record(sweep: SweepScore) -> dict[str, Any]:
-    """One sweep by the cells that name it."""
+    """JSON object of a sweep (runs of one job with several layouts): regret and rank correlation."""
     return {"sweep": list(sweep.key), "rows": sweep.rows, "regret": sweep.regret, "kendall_tau": sweep.tau}
 
 
 def choice_record(choice: ChoiceScore) -> dict[str, Any]:
-    """Regrets by sweep, and how often a stated interval held the measured ratio of two times."""
+    """JSON object of a source's regrets by sweep, and the share of pairs of layouts within the 90 % interval."""
     regrets = {"regret_fastest": list(choice.point), "regret_recommended": list(choice.recommended)}
     return {"source_id": choice.source, **regrets, **fields_of(choice, "pairs", "covered")}
 
 
 def plot_subject(anchors: int) -> str:
-    """Subject of plots of residuals."""
+    """Subtitle of pictures of prediction errors."""
     return f"{SUBJECT}; {counted(anchors, 'anchor')} a sweep" if anchors else SUBJECT
 
 
 def residual_frame(predictions: Sequence[Prediction]) -> pd.DataFrame:
-    """Frame with a row per timed and predicted run, and columns to sort by.
+    """Frame with a row per timed and predicted run: seconds, and columns to group errors by.
 
     Columns: `row_id`, `source`, `measured_seconds`, `predicted_seconds`, `bound_by` (the largest part beside compute),
     `tp`, `pp`, `mbs`, `gpus`, `layout`.
@@ -151,6 +152,7 @@ def residual_frame(predictions: Sequence[Prediction]) -> pd.DataFrame:
 
 
 def _bound_by(parts: Mapping[str, float]) -> str:
+    """Longest part of a step beside compute."""
     waits = {part: seconds for part, seconds in parts.items() if part != "compute"}
     return max(waits, key=waits.__getitem__) if waits else "compute"
 
@@ -173,7 +175,7 @@ _MEMORY = (
 
 
 def step_table(sources: Sequence[SourceScore]) -> Table | None:
-    """A line of step-time errors for each source with timed runs; None without any."""
+    """Table with a row of step-time errors for each source with timed runs; None if there are none."""
     scores = [(source, source.step) for source in sources if source.step]
     taus = [source.mean_tau for source, _ in scores]
     columns = {
@@ -190,7 +192,8 @@ def step_table(sources: Sequence[SourceScore]) -> Table | None:
 
 
 def memory_table(sources: Sequence[SourceScore]) -> Table | None:
-    """A line for each source with a measured peak, an out-of-memory run or a run predicted not to fit; None without."""
+    """Table with a row of memory errors for each source with measured peaks, out-of-memory runs or false alarms; None
+    if there are none."""
     headers = ("source", "peaks", "median", "p90", "bias", "caught", "alarms", "precision")
     rows = []
     for source in sources:
@@ -208,7 +211,8 @@ def memory_table(sources: Sequence[SourceScore]) -> Table | None:
 
 
 def choice_table(choices: Sequence[ChoiceScore]) -> Table | None:
-    """A line on the regret of each source's choices; None without any."""
+    """Table with a row of regrets for each source: how much slower the chosen layouts ran than the fastest; None if
+    there are none."""
     headers = ("source", "sweeps", "fastest", "worst", "recommended", "its worst", "pairs", "in 90 %")
     rows = []
     for choice in choices:
@@ -222,7 +226,7 @@ def choice_table(choices: Sequence[ChoiceScore]) -> Table | None:
 
 
 def chance_table(predictions: Sequence[Prediction]) -> Table | None:
-    """A line for each range of predicted probabilities of fitting; None where no run was out of memory."""
+    """Table with a row for each range of predicted probabilities of fitting; None if no run was out of memory."""
     if not any(one.row.out_of_memory for one in predictions):
         return None
     ranges = chance_ranges(predictions)
@@ -236,7 +240,7 @@ def chance_table(predictions: Sequence[Prediction]) -> Table | None:
 
 
 def chances_heading(predictions: Sequence[Prediction]) -> str:
-    """Heading on the columns of the table of chances, and on their Brier score."""
+    """Heading of the table of probabilities of fitting, with the Brier score."""
     words = "Runs grouped by predicted probability of fitting, with its mean and the share that fitted."
     if (scores := brier_scores(predictions)) is None:
         return words
@@ -244,7 +248,7 @@ def chances_heading(predictions: Sequence[Prediction]) -> str:
 
 
 def summary(predictions: Sequence[Prediction], *, anchors: int) -> str:
-    """How many rows were predicted."""
+    """Sentence on how many rows were predicted, skipped or used as anchors."""
     skipped = sum(bool(one.skipped) and not one.anchor for one in predictions)
     anchored = sum(one.anchor for one in predictions)
     words = [f"{counted(len(predictions) - skipped - anchored, 'row')} predicted", f"{skipped} skipped"]
@@ -254,29 +258,30 @@ def summary(predictions: Sequence[Prediction], *, anchors: int) -> str:
 
 
 def reasons(predictions: Sequence[Prediction]) -> list[tuple[str, int]]:
-    """Why rows were skipped, the most frequent reason first."""
+    """Reasons why rows were skipped, with the number of rows; most frequent first."""
     return Counter(one.skipped for one in predictions if one.skipped and not one.anchor).most_common()
 
 
 def _percent(share: float | None) -> str:
+    """Share as percent text; a dash for None."""
     return _NOTHING if share is None else percent(share)
 
 
 def signed_percent(share: float | None) -> str:
-    """0.031 → "+3.1 %"; a dash for None."""
+    """Share as signed percent text: 0.031 → "+3.1 %"; a dash for None."""
     return _NOTHING if share is None else percent(share, "+.1%")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidateQuestion:
-    """Rows that were read: what is left is to predict them."""
+    """Question of `validate`, completely read: rows of runs that are left to predict."""
 
     rows: tuple[Row, ...]
     stack: str | None
     profile: HardwareProfile | None
     anchors: int
     shipped: bool = False
-    """Whether the rows are the shipped tables."""
+    """Whether the rows are those of the shipped tables."""
 
     def answer(
         self, *, on_status: Callable[[str], None] | None = None, keep_on_interrupt: bool = False
@@ -303,7 +308,7 @@ class ValidateQuestion:
 def ask(
     runs: Sequence[str | Path], *, stack: str | None, profile: str | HardwareProfile | None, anchors: int
 ) -> ValidateQuestion:
-    """Read the tables of runs; without any, those that are shipped.
+    """Read tables of timed runs; the shipped tables if none are given.
 
     Raises:
         InputError: a table, a stack or a profile cannot be read; everything that cannot, at once.
@@ -323,7 +328,7 @@ def validate(
     profile: str | HardwareProfile | None = None,
     anchors: int = 0,
 ) -> Validated:
-    """Predict every row of the tables (none: the shipped ones) and compare.
+    """Predict every timed run in the tables (default: the shipped tables), and compare.
 
     `anchors` timed rows of each sweep calibrate its others, and are no predictions then.
 
@@ -340,33 +345,35 @@ _KINDS = ("accuracy", "errors")
 
 
 class Validated(Answer):
-    """Runs with their predictions, and the figures of each source."""
+    """Answer of `validate`: runs with their predictions, and scores by source."""
 
     predictions: tuple[Prediction, ...]
-    """One for each row, in order; what could not be predicted says why."""
+    """Prediction of each row, in order, or the reason why there is none."""
     anchors: int = 0
-    """Rows of each sweep that calibrated its others."""
+    """Rows of each sweep that calibrated the other rows."""
     figures: tuple[Figures, ...] = ()
-    """Predictions of papers' figures beside the shipped tables; empty for tables of the user."""
+    """Published figures of papers beside predictions; empty unless the shipped tables are predicted with default
+    profiles."""
     interrupted: bool = False
-    """Ctrl-C left rows without a prediction."""
+    """Whether Ctrl-C left rows without a prediction."""
 
     @cached_property
     def sources(self) -> tuple[SourceScore, ...]:
-        """The figures of every source, in order of first appearance."""
+        """Scores of each source, in order of first appearance."""
         return score(self.predictions)
 
     @cached_property
     def choices(self) -> tuple[ChoiceScore, ...]:
-        """Costs of choosing by the predictions within each source's sweeps."""
+        """Regret of choosing layouts by prediction within the sweeps of each source."""
         return choice_scores(self.predictions)
 
     def sources_to_frame(self) -> pd.DataFrame:
-        """A row for each source: errors of step time and memory, verdicts, order and regret; shares."""
+        """Frame with a row for each source: errors of step time and memory, verdicts, order and regret, as shares."""
         return frame_of([source_row(source) for source in self.sources])
 
     def plot(self, kind: str = "accuracy") -> Drawing:
-        """Draw `accuracy` (predicted against measured) or `errors` (by part, axis, size and source).
+        """Draw `accuracy` (predicted against measured step times) or `errors` (box plots by part, axis, size and
+        source).
 
         Raises:
             UnknownNameError: there is no such kind.
@@ -383,10 +390,11 @@ class Validated(Answer):
         return Drawing.of(draw, frame, plot_subject(self.anchors))
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """A row for each run, flat."""
+        """Flat row for each run."""
         return [prediction_row(one) for one in self.predictions]
 
     def document(self) -> dict[str, Any]:
+        """JSON document: predictions, scores of sources, choices, figures and probabilities of fitting."""
         brier = brier_scores(self.predictions)
         return {
             "anchors": self.anchors,
@@ -399,7 +407,7 @@ class Validated(Answer):
         }
 
     def view(self) -> Iterator[str | Table]:
-        """The tables, what their columns mean, and what was skipped."""
+        """Text: tables of errors with their meaning, and reasons for skipped rows."""
         tables = {
             _STEP_TIME: step_table(self.sources),
             _CHOICES: choice_table(self.choices),
@@ -414,7 +422,7 @@ class Validated(Answer):
             yield wrapped(f"  {rows} skipped: {reason}", indent="    ")
 
     def save_page(self, folder: Path) -> None:
-        """Write the page `accuracy.md`, with its plots, into a folder."""
+        """Write the page `accuracy.md` with its plots into a folder."""
         (folder / PREDICTED_PLOT).parent.mkdir(parents=True, exist_ok=True)
         write_whole(folder / PAGE, accuracy_page(self))
         if not residual_frame(self.predictions).empty:
@@ -432,14 +440,14 @@ Cells = list[list[str]]
 _LOCAL = "in the table that was given"
 _MAX_EACH = 3
 _MAX_ROWS = 20
-"""Most lines in the tables of the largest errors."""
+"""Most rows in tables of the largest errors."""
 _ENOUGH = 5
-"""Rows from which a group's median is worth printing."""
+"""Fewest rows of a group whose median is printed."""
 _HEAVY = 0.1
 
 
 def accuracy_page(validated: Validated) -> str:
-    """Page as Markdown, with its plots beside it."""
+    """Text of the page `accuracy.md`, in Markdown, with links to its plots."""
     predictions, sources, notes = validated.predictions, validated.sources, source_notes()
     measured = {name: note.measured for name, note in notes.items()}
     compared = [
@@ -484,7 +492,7 @@ _PART_HEADERS = ("part", "runs", "median share", "median error", "median size")
 
 
 def _listing(headers: Sequence[str], rows: Cells) -> Table | None:
-    """A table; None without rows."""
+    """Table of these rows; None if there are none."""
     return table(headers, rows) if rows else None
 
 
@@ -494,7 +502,7 @@ _OFF = {"mfu": "{:+.1f} points", "days": "{:+.1f} %"}
 
 
 def _figures(group: Figures) -> dict[str, Any]:
-    """A table of figures, with what each rung of a ladder adds, and how many are met."""
+    """Table of a paper's published figures beside predictions, and how many are within tolerance."""
     cell, off = _FORMATS[group.quantity], _OFF[group.quantity]
     headers = ["", "published", "predicted", "off"]
     rows = [
@@ -517,7 +525,7 @@ def _figures(group: Figures) -> dict[str, Any]:
 
 
 def _sweeps(sources: Sequence[SourceScore]) -> Cells:
-    """Sweeps with the largest regret."""
+    """Cells of the sweeps with the largest regret."""
     regrets = [(source.source, sweep) for source in sources for sweep in source.sweeps if sweep.regret > 0]
     cells = []
     for name, sweep in _examples(sorted(regrets, key=lambda pair: -pair[1].regret), lambda pair: pair[0]):
@@ -529,7 +537,7 @@ def _sweeps(sources: Sequence[SourceScore]) -> Cells:
 
 
 def _by_part(predictions: Sequence[Prediction]) -> Iterator[list[str]]:
-    """Median error of the runs in which a part has its largest shares."""
+    """Cells of each part of a step: median error of the runs in which it takes 10 % or more."""
     shares: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for prediction in predictions:
         error, total = step_error(prediction), sum(prediction.parts.values())
@@ -545,7 +553,7 @@ def _by_part(predictions: Sequence[Prediction]) -> Iterator[list[str]]:
 
 
 def _worst(predictions: Sequence[Prediction]) -> Cells:
-    """Runs furthest off."""
+    """Cells of the runs with the largest step-time errors."""
     timed = [(error, row) for row in predictions if (error := step_error(row)) is not None]
     cells = []
     ordered = sorted(timed, key=lambda pair: -abs(pair[0]))
@@ -558,7 +566,7 @@ def _worst(predictions: Sequence[Prediction]) -> Cells:
 
 
 def _assumed(predictions: Sequence[Prediction]) -> Cells:
-    """Cells of each assumption, with the median error of runs that needed it."""
+    """Cells of each assumption: rows that needed it, and their median error."""
     counts: Counter[str] = Counter()
     errors: dict[str, list[float]] = defaultdict(list)
     for prediction in predictions:
@@ -573,7 +581,7 @@ def _assumed(predictions: Sequence[Prediction]) -> Cells:
 
 
 def _examples(items: Sequence[T], source_of: Callable[[T], str]) -> Iterator[T]:
-    """The first of each source, `_MAX_ROWS` in all."""
+    """First three items of each source, at most `_MAX_ROWS` in all."""
     seen: Counter[str] = Counter()
     for item in items:
         seen[source_of(item)] += 1
@@ -583,12 +591,12 @@ def _examples(items: Sequence[T], source_of: Callable[[T], str]) -> Iterator[T]:
 
 
 def _cell(text: str) -> str:
-    """One line that no table and no page reads as anything else."""
+    """Text as one line that Markdown and tables read as plain text."""
     return printable(text).replace("|", "/").replace("[", "(").replace("]", ")").replace("<", "(")
 
 
 def validate_recommenders(*runs: str | Path) -> ValidatedRecommenders:
-    """Predict every row of the tables (none: the shipped one), in the shipped one's columns, and compare.
+    """Predict every recommender's run in the tables (default: the shipped table), and compare.
 
     Raises:
         InputError: a table cannot be read.
@@ -603,24 +611,26 @@ _RECOMMENDER_HEADERS = ("framework", "GPU", "timed", "median", "worst", "memory"
 
 
 class ValidatedRecommenders(Answer):
-    """Runs of recommenders with their predictions."""
+    """Answer of `validate --recommenders`: runs of recommenders with their predictions."""
 
     predictions: tuple[RecommenderPrediction, ...]
 
     @cached_property
     def scores(self) -> tuple[RecommenderScore, ...]:
-        """Medians by framework and GPU."""
+        """Scores by framework and GPU, such as median errors."""
         return recommender_scores(self.predictions)
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """A row for each run, flat."""
+        """Flat row for each run."""
         return [_recommender_row(one) for one in self.predictions]
 
     def document(self) -> dict[str, Any]:
+        """JSON document: rows, and scores by framework."""
         scores = [asdict(one) for one in self.scores]
         return {"rows": self.rows, "frameworks": scores}
 
     def view(self) -> Iterator[str | Table]:
+        """Text: table of scores by framework and GPU, and shares of exchanges in MLPerf's steps."""
         yield wrapped(
             "Runs of recommenders (errors are predicted / measured - 1, of step times and of the first GPU's memory)"
         )
@@ -634,6 +644,7 @@ class ValidatedRecommenders(Answer):
 
 
 def _recommender_row(prediction: RecommenderPrediction) -> dict[str, Any]:
+    """Flat row of a recommender's run: seconds and bytes, predicted and measured."""
     run, question = prediction.run, prediction.run.question
     return {
         "row": run.row,
@@ -656,6 +667,7 @@ def _recommender_row(prediction: RecommenderPrediction) -> dict[str, Any]:
 
 
 def _recommender_cells(score: RecommenderScore) -> tuple[str, ...]:
+    """Cells of a framework's scores as text."""
     memory = f"{score.median_memory_error:.1%}" if score.median_memory_error is not None else "-"
     full, caught = score.out_of_memory
     off = f"{score.median_error:.1%}", f"{score.worst_error:.0%}", memory
@@ -663,7 +675,7 @@ def _recommender_cells(score: RecommenderScore) -> tuple[str, ...]:
 
 
 def _exchange_shares(predictions: tuple[RecommenderPrediction, ...]) -> dict[int, float]:
-    """Share of the step that the exchange of embeddings takes in MLPerf's runs, by number of GPUs."""
+    """Share of the step spent on exchanging embeddings in MLPerf's runs, by number of GPUs."""
     return {
         prediction.run.question.cluster.num_gpus: prediction.exchange_share
         for prediction in sorted(predictions, key=lambda prediction: prediction.run.question.cluster.num_gpus)
