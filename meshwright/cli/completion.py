@@ -55,6 +55,7 @@ def _spec_completion(kind: str) -> Callable[[str], list[str]]:
     """Make the function that completes catalogue names of one kind, and files."""
 
     def complete(incomplete: str) -> list[str]:
+        """Complete names of the kind, and files."""
         return _spec(kind, incomplete)
 
     return complete

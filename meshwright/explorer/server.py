@@ -197,10 +197,12 @@ def serve(start: Start, listener: socket.socket, ready: Callable[[], None]) -> N
 
     class _Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            """Start the server, then call `ready`."""
             await super().startup(sockets)
             ready()
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            """Kill the worker process, so that answers under way end, then stop the server."""
             app.state.worker.close()  # so that answers under way end by themselves
             await super().shutdown(sockets)
 

@@ -67,6 +67,7 @@ def _amounts(amounts: Amount, problems: Problems, unread: str) -> tuple[float | 
     given."""
 
     def single_price(price: str | float | Sequence[float]) -> float | None:
+        """Parse one price; None if empty. Raises ValueError for several."""
         prices = read_prices(price)
         if len(prices) > 1:
             raise ValueError(f"names {len(prices)} prices for one cluster")

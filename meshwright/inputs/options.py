@@ -153,6 +153,7 @@ class Limits(Options, kw_only=True):
     """Device memory to plan with, e.g. 70GiB."""
 
     def __post_init__(self) -> None:
+        """Turn options given as one word into tuples of words."""
         for name in ("fix", "forbid", "allow", "together"):
             words = getattr(self, name)
             object.__setattr__(self, name, (words,) if isinstance(words, str) else tuple(words))

@@ -105,4 +105,5 @@ def _data(picture: Picture) -> str | None:
 
 
 def _base64(content: bytes) -> str:
+    """Bytes as base64 text."""
     return base64.b64encode(content).decode()

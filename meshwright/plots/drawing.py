@@ -62,6 +62,7 @@ class Drawing:
         return self.title
 
     def _repr_png_(self) -> bytes:
+        """Figure as PNG, for notebooks."""
         from meshwright.plots.style import write
 
         picture = BytesIO()

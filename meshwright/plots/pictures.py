@@ -97,6 +97,7 @@ def _plan_picture(kind: str, *, of_pools: bool = False) -> Callable[[_DrawPlan],
     def register(draw: _DrawPlan) -> _DrawPlan:
         @picture(kind, Plan)
         def draw_request(request: PictureRequest) -> Drawing:
+            """Draw the request's only plan, priced now unless the request has its price."""
             plan = request.only(kind, Plan)
             if plan.question.has_pools and not of_pools:
                 raise _several_kinds(kind, plan.question.cluster.name)

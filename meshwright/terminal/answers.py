@@ -23,6 +23,7 @@ class Answer:
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     def __init_subclass__(cls) -> None:
+        """Make each subclass a frozen dataclass with fields given by name."""
         super().__init_subclass__()
         dataclass(frozen=True, kw_only=True, repr=False)(cls)
 
@@ -57,9 +58,11 @@ class Answer:
         return frame_of(self.rows)
 
     def __repr__(self) -> str:
+        """Printed text of the answer."""
         return "\n".join(map(str, self.text))
 
     def _repr_html_(self) -> str:
+        """Answer as HTML, for notebooks."""
         from meshwright.render.tables import in_notebook
 
         return in_notebook(self.text)

@@ -29,6 +29,7 @@ class Reporter:
     """Progress line on stderr, replaced as work goes on; it appears after `PATIENCE_SECONDS`."""
 
     def __init__(self, visible: bool) -> None:
+        """Start the timer that shows the progress line, if it is `visible`."""
         self._text = ""
         self._doing = ""
         self._line: Progress | None = None

@@ -232,4 +232,5 @@ class Reported(SavedAnswer):
         write_whole(Path(path), self.html)
 
     def _repr_html_(self) -> str:
+        """Page as HTML, for notebooks."""
         return self.html

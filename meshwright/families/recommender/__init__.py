@@ -50,16 +50,19 @@ class RecommenderVerbs(Verbs["RecommenderPlan"]):
         return pictures_of(RecommenderPlan)
 
     def ask(self, options: PlanOptions) -> ShardingQuestion:
+        """Read the options of `plan` for a recommender."""
         from meshwright.families.recommender.plan import ask
 
         return ask(options)
 
     def ask_again(self, plan: RecommenderPlan) -> ShardingQuestion:
+        """Question that a recommender's plan file answers."""
         from meshwright.families.recommender.plan import ask_again
 
         return ask_again(plan)
 
     def ask_estimate(self, options: EstimateOptions) -> PreparedQuestion[ShardingEstimated]:
+        """Read the options of `estimate` for a recommender."""
         from meshwright.families.recommender.plan import ask_estimate
 
         return ask_estimate(options)
@@ -73,46 +76,56 @@ class RecommenderVerbs(Verbs["RecommenderPlan"]):
         return plan.notes
 
     def figures(self, plan: RecommenderPlan) -> dict[str, Any]:
+        """JSON fields of a recommender's plan, priced now."""
         from meshwright.families.recommender.explain import figures
 
         return figures(plan)
 
     def drift(self, plan: RecommenderPlan, name: object) -> str:
+        """Note that the plan is priced differently now than when its file was written; empty if not."""
         from meshwright.families.recommender.explain import drift
 
         return drift(plan, name)
 
     def explain(self, plan: RecommenderPlan) -> ShardingExplained:
+        """Explain the plan's bottleneck, and what would change it."""
         from meshwright.families.recommender.explain import explain
 
         return explain(plan)
 
     def chapters(self, plan: RecommenderPlan, request: PageRequest) -> Iterator[Chapter]:
+        """Chapters of an HTML page about the plan, in order."""
         from meshwright.families.recommender.explain import chapters
 
         return chapters(plan, request)
 
     def why_not(self, plan: RecommenderPlan, layout: str) -> ShardingNotChosen:
+        """Explain why the plan does not shard some embedding tables as `layout` says."""
         from meshwright.families.recommender.explain import why_not
 
         return why_not(plan, layout)
 
     def advise(self, plan: RecommenderPlan, layout: str | None, budget: Budget) -> ShardingAdvised:
+        """Advise which embedding tables to shard in another way."""
         from meshwright.families.recommender.explain import advise
 
         return advise(plan, layout, budget)
 
     def compare(self, first: RecommenderPlan, choices: Choices, trainer: str | None) -> ShardingsCompared:
+        """Price the plan beside other plans and shardings; no trainer has rules for shardings, so `trainer` has no
+        effect."""
         from meshwright.families.recommender.plan import compare
 
         return compare(first, choices)
 
     def verify(self, plan: RecommenderPlan, budget: Budget) -> Iterable[Check]:
+        """Price the plan again and check its proof."""
         from meshwright.families.recommender.explain import verify
 
         return verify(plan, budget)
 
     def running(self, plan: RecommenderPlan) -> RecommenderRun:
+        """Plan made ready for `run` and `emulate`."""
         from meshwright.families.recommender.run import RecommenderRun
 
         return RecommenderRun(plan)

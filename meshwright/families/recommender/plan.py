@@ -217,6 +217,7 @@ class ShardingQuestion:
         prices, aim = covered_options(self.question, restrictions), self.objective
 
         def progress(value: float, bound: float, doing: str) -> None:
+            """Pass the search's status on to the budget's listener."""
             budget.tell(doing)
 
         limits = restrictions

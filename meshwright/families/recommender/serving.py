@@ -200,6 +200,7 @@ class ServedRecommender(SavedAnswer):
         save_serving_plan(self.plan, path)
 
     def next_commands(self, path: Path) -> str:
+        """Commands to suggest for the serving plan at `path`."""
         return f"meshwright serve {path}, meshwright plot cache {path}"
 
     def plot(self) -> Drawing:
@@ -273,6 +274,7 @@ def _amount(flag: str, text: str | float | None, parse: Callable[[str], float]) 
     """Parse a flag's amount, text or number, that must be above zero; None if not given."""
 
     def above_zero(text: str | float) -> float:
+        """Parse an amount. Raises ValueError unless it is above zero."""
         value = parse(text) if isinstance(text, str) else float(text)
         if not value > 0:
             raise ValueError("must be above zero")
@@ -487,4 +489,5 @@ class CacheServed(ServedRecommender):
             np.savez(stream, **dict(zip(self.plan.question.model.table_names, arrays, strict=True)))
 
     def next_commands(self, path: Path) -> str:
+        """Command that loads the vectors in the file at `path`."""
         return f"numpy.load({str(path)!r})"

@@ -61,16 +61,19 @@ class TransformerVerbs(Verbs[Plan]):
         return pictures_of_plans()
 
     def ask(self, options: PlanOptions) -> PlanQuestion | ClustersQuestion:
+        """Read the options of `plan` for a transformer."""
         from meshwright.families.transformer.question import ask
 
         return ask(options)
 
     def ask_again(self, plan: Plan) -> PlanQuestion | ClustersQuestion:
+        """Question that a transformer's plan file answers."""
         from meshwright.families.transformer.question import ask_again
 
         return ask_again(plan)
 
     def ask_estimate(self, options: EstimateOptions) -> Estimated:
+        """Read the options of `estimate` for a transformer."""
         from meshwright.families.transformer.estimate import ask
 
         return ask(options)
@@ -88,46 +91,55 @@ class TransformerVerbs(Verbs[Plan]):
         return (*plan.notes, *notes_of(plan.question, plan.restrictions.read))
 
     def figures(self, plan: Plan) -> dict[str, Any]:
+        """JSON fields of a transformer's plan, priced now."""
         from meshwright.families.transformer.explain import figures
 
         return figures(plan)
 
     def drift(self, plan: Plan, name: object) -> str:
+        """Note that the plan is priced differently now than when its file was written; empty if not."""
         from meshwright.families.transformer.explain import drift
 
         return drift(plan, name)
 
     def explain(self, plan: Plan) -> Explained:
+        """Explain the plan's bottleneck, and what would change it."""
         from meshwright.families.transformer.explain import explain
 
         return explain(plan)
 
     def chapters(self, plan: Plan, request: PageRequest) -> Iterator[Chapter]:
+        """Chapters of an HTML page about the plan, in order."""
         from meshwright.families.transformer.pictures import chapters
 
         return chapters(plan, request)
 
     def why_not(self, plan: Plan, layout: str) -> NotChosen:
+        """Explain why a layout is not the plan."""
         from meshwright.families.transformer.explain import why_not
 
         return why_not(plan, layout)
 
     def advise(self, plan: Plan, layout: str | None, budget: Budget) -> Advised:
+        """Advise how to change the plan, or the layout `layout` that is run today."""
         from meshwright.families.transformer.explain import advise
 
         return advise(plan, layout, budget)
 
     def compare(self, first: Plan, choices: Choices, trainer: str | None) -> Compared:
+        """Price the plan beside other plans and layouts, under the trainer's rules."""
         from meshwright.families.transformer.compare import compare
 
         return compare(first, choices, trainer)
 
     def verify(self, plan: Plan, budget: Budget) -> Iterable[Check]:
+        """Price the plan again and check its proof."""
         from planner.verify.plans import verify
 
         return verify(plan, budget)
 
     def running(self, plan: Plan) -> TransformerRun:
+        """Plan made ready for `run` and `emulate`."""
         from meshwright.families.transformer.run import TransformerRun
 
         return TransformerRun(plan)

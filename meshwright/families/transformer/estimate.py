@@ -80,6 +80,7 @@ class Estimated(PlanAnswer):
         return make_plan(self.question, self.estimate, None, Restrictions(trainer=self.trainer))
 
     def next_commands(self, path: Path) -> str:
+        """Commands to suggest for the plan's file at `path`."""
         return f"meshwright explain {path}, meshwright advise {path}"
 
     @property
@@ -125,6 +126,7 @@ class Estimated(PlanAnswer):
         return layout_text(self.question, self.estimate, repr(self))
 
     def __repr__(self) -> str:
+        """Text on the layout, without the question's header."""
         words = [filled_sentence(self.completed), estimate_text(self.estimate, searched=self._searches_split)]
         words += expected_lines(self.question, self.estimate.layout, self.expected)
         words += [wrapped(f"Training: {self.training.words}")] if self.training else []

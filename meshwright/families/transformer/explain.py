@@ -118,6 +118,7 @@ class Explained(Answer):
         return layout_text(self.question, self.explanation.estimate, repr(self))
 
     def __repr__(self) -> str:
+        """Text of the explanation, without the question's header."""
         question, estimate = self.question, self.explanation.estimate
         lines = [explanation_text(self.explanation), loss_sentence(self.loss, estimate)]
         traffic = crossing_sentence(crossing(question, estimate))
@@ -153,9 +154,11 @@ class NotChosen(Answer):
         }
 
     def view(self) -> tuple[str, ...]:
+        """Text that `meshwright explain --why-not` prints."""
         return (repr(self),)
 
     def __repr__(self) -> str:
+        """Text on why the layout was not chosen."""
         return why_not_text(self.answer, self.plan)
 
 

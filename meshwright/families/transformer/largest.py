@@ -93,6 +93,7 @@ class Largest(SavedAnswer):
         return self.plan is not None
 
     def next_commands(self, path: Path) -> str:
+        """Commands to suggest for the plan's file at `path`."""
         return f"meshwright explain {path}, meshwright run {path}"
 
     def remarks(self, *, interrupted: bool = False) -> tuple[str, ...]:

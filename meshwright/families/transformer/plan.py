@@ -441,6 +441,7 @@ class Planned(Requested, PlanAnswer):
         return *head, *placed_on_pools(question, self.best), *filter(None, notes), *ranking
 
     def _repr_html_(self) -> str:
+        """Answer with its ranking as HTML, for notebooks."""
         return in_notebook(replace(self, ranks=True).text)
 
     @property

@@ -77,6 +77,7 @@ class Ran(AnyRan[RunReport]):
         return frame_of([asdict(line) for line in comparison(self.report)])
 
     def __repr__(self) -> str:
+        """Table of predicted beside measured quantities, as text."""
         return str(comparison_table(comparison(self.report)))
 
 
@@ -131,6 +132,7 @@ class Emulated(AnyEmulated["EmulationReport"]):
         ]
 
     def view(self) -> Iterator[str | Table]:
+        """Text on the emulated rank: predicted beside emulated quantities."""
         return emulation_text(self.report, self.plan)
 
 
@@ -303,9 +305,11 @@ class Tabled(Answer):
         return achieved_rows(self.achieved)
 
     def document(self) -> dict[str, Any]:
+        """JSON document: rows of products or collectives."""
         return {self.kind: self.rows}
 
     def view(self) -> tuple[str | Table, ...]:
+        """Text: the table of products or collectives."""
         return achieved_text(self.kind, self.achieved)
 
 

@@ -187,6 +187,7 @@ class Calibrated(SavedAnswer):
         save_spec(self.profile, Path(path))
 
     def __repr__(self) -> str:
+        """Table of runs with errors before and after, as text."""
         return str(self._runs_table())
 
 

@@ -72,6 +72,7 @@ class ClusterFile(SavedAnswer):
         write_whole(Path(path), self.yaml)
 
     def next_commands(self, path: Path) -> str:
+        """Commands to suggest for the cluster file at `path`."""
         return f"meshwright plan MODEL {path} ..."
 
 
@@ -88,6 +89,7 @@ class Discovered(ClusterFile):
     fits = complete  # for the exit code
 
     def next_commands(self, path: Path) -> str:
+        """Commands to suggest for the cluster file at `path`, or a request to fill in open fields."""
         return super().next_commands(path) if self.complete else f"fill in `unknown` in {path}"
 
     def csv_rows(self) -> list[dict[str, Any]]:

@@ -430,6 +430,7 @@ class Validated(Answer):
             self.plot("errors").save(folder / AXES_PLOT)
 
     def __repr__(self) -> str:
+        """Table of step-time errors by source, as text, and the number of predicted rows."""
         return f"{step_table(self.sources)}\n\n{summary(self.predictions, anchors=self.anchors)}"
 
 
