@@ -1,4 +1,4 @@
-"""Checks of this host before a run: packages, devices and their memory, products in fp8, the number of processes.
+"""Checks of this host before a run: packages, devices and their memory, fp8 products, the number of processes.
 
 Nothing here imports torch unless it must ask for devices.
 """
@@ -23,7 +23,7 @@ _PROCESSES_PER_CORE = 4
 
 
 def require_host(plan: AnyPlan, name: str, backend: Backend, nodes: int = 1) -> None:
-    """Raise HostError where this host has too few devices for its share of the ranks."""
+    """Raise HostError where this host has too few devices for its share of the plan's ranks."""
     ranks, cores = plan.num_ranks // nodes, os.cpu_count() or 1
     name = name if nodes == 1 else f"each of {nodes} nodes of {name}"
     limit, on_gpus = _PROCESSES_PER_CORE * cores, backend == "nccl"
@@ -48,24 +48,24 @@ def require_world(plan: AnyPlan, name: str) -> None:
 
 
 def cuda_devices() -> int:
-    """GPUs that torch can use here."""
+    """Number of GPUs that torch can use here."""
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def require_torch(verb: str) -> None:
-    """Raises HostError where torch, or what saves its tensors, is not installed."""
+    """Raise HostError where torch, or the package that saves its tensors, is not installed."""
     require_installed(f"`{verb}`", torch="torch>=2.11", safetensors="safetensors>=0.5")
 
 
 _LEAST_CAPABILITY = (8, 9)
-"""The compute capability of Ada, the first NVIDIA GPUs with fp8 GEMMs."""
+"""Compute capability of Ada, the first NVIDIA GPUs with fp8 matrix products."""
 _AMD_ARCHITECTURES = ("gfx94", "gfx95")
 
 
 def require_torchao(plan: Plan, name: str) -> None:
-    """Raise HostError where a plan needs torchao and it is not installed."""
+    """Raise HostError where a plan trains in fp8 and torchao is not installed."""
     if plan.training.precision == "fp8" and find_spec("torchao") is None:
         raise HostError(
             f"{name} trains in fp8, for which torchao is not installed",
@@ -74,7 +74,7 @@ def require_torchao(plan: Plan, name: str) -> None:
 
 
 def require_fp8_gemms(plan: Plan, name: str, *, on_gpu: bool) -> None:
-    """Raise HostError where a plan needs fp8 GEMMs and the device it would run on has none."""
+    """Raise HostError where a plan trains in fp8 and the device that would run it has no fp8 products."""
     if plan.training.precision != "fp8":
         return
     if not on_gpu:
@@ -89,7 +89,7 @@ def require_fp8_gemms(plan: Plan, name: str, *, on_gpu: bool) -> None:
 
 
 def _multiplies() -> bool:
-    """Whether `torch._scaled_mm` has kernels for the current GPU."""
+    """Whether the current GPU has kernels for fp8 matrix products (`torch._scaled_mm`)."""
     import torch
 
     if torch.version.hip:
@@ -99,7 +99,7 @@ def _multiplies() -> bool:
 
 
 def device_for(gpu: GpuSpec) -> torch.device:
-    """A GPU where the plan is for GPUs and there is one, else a CPU."""
+    """A GPU if the plan is for GPUs and this host has one, else the CPU."""
     import torch
 
     if gpu.kind != "cpu" and torch.cuda.is_available():
@@ -115,12 +115,12 @@ def name_of(device: torch.device) -> str:
 
 
 def as_planned(device: torch.device, gpu: GpuSpec) -> bool:
-    """Whether a device is of the plan's kind: no CPU in place of its GPU."""
+    """Whether a device is of the plan's kind, and not a CPU in the place of a GPU."""
     return (device.type == "cpu") == (gpu.kind == "cpu")
 
 
 def require_memory(who: str, needs: float, device: torch.device, hint: str) -> None:
-    """Raise HostError if a rank probably does not fit, with the bytes that are missing."""
+    """Raise HostError, with the missing bytes, if `needs` bytes do not fit into a device's free memory."""
     free = free_bytes(device)
     if needs > free:
         raise HostError(
@@ -131,7 +131,7 @@ def require_memory(who: str, needs: float, device: torch.device, hint: str) -> N
 
 
 def free_bytes(device: torch.device) -> float:
-    """Free bytes of a device's memory."""
+    """Free bytes of a device's memory, or for the CPU of the host's."""
     import psutil
     import torch
 

@@ -20,20 +20,20 @@ from cost_models.files.whole import file_obstacle, folder_obstacle
 from cost_models.flags import Flag
 
 PROGRESS = "progress.jsonl"
-"""A line for every step and every note, as they happen."""
+"""File with a line for every step and every note of a run, as they happen."""
 ALLOCATOR = "PYTORCH_ALLOC_CONF"
 """Environment variable with settings of torch's allocator on a GPU."""
 REPORT = "run-report.json"
 STOP = "stop"
-"""Asks the ranks to stop after the step they are in."""
+"""File that asks the ranks to stop after the step they are in."""
 STOPPED = "stopped.json"
 """File that names the step after which ranks stopped."""
 LOCK = ".lock"
 """File that is locked while a run writes to the folder; it holds the address where the run's nodes meet."""
 FAILED_CHECKS = "failed-checks.jsonl"
-"""A line for each time that a node came back with wrong results (`executor.launch.rendezvous`)."""
+"""File with a line for each time that a node came back with wrong results (`executor.launch.rendezvous`)."""
 OWNERS = "started-by.json"
-"""Says who started the ranks that write here (`executor.launch.rendezvous`)."""
+"""File that names who started the ranks that write to the folder (`executor.launch.rendezvous`)."""
 
 MOST_STEPS = 512
 """Steps that each rank lists in a report, so that a report does not grow with ranks times steps."""
@@ -41,7 +41,7 @@ Backend = Literal["gloo", "nccl"]
 TEXT, RANDOM = "text", "random"
 """Data that no folder holds: a made-up text, and tokens drawn at random."""
 NO_TARGET = -100
-"""The target of tokens that no loss is of, as torch and transformers write it."""
+"""Target of tokens that the loss does not count, as torch and transformers write it."""
 _PathLike = Annotated[Path, Field(strict=False)]
 _Count = Annotated[int, Field(ge=1)]
 _PER_NODE = {"backend", "out", "drive", "restarts", "nodes", "rendezvous", "weights"}
@@ -49,12 +49,12 @@ _PER_NODE = {"backend", "out", "drive", "restarts", "nodes", "rendezvous", "weig
 
 
 _FLOOR = 0.1
-"""The share of the peak at which the cosine ends."""
+"""Share of the peak learning rate at which the cosine ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """A schedule; steps are counted from 0."""
+    """Learning rate schedule; steps count from 0."""
 
     peak: float = 3e-4
     warm_up: int = 0
@@ -63,7 +63,7 @@ class Rate:
     """Step from which on the rate stays at its floor; None: it stays at its peak."""
 
     def at(self, step: int) -> float:
-        """The rate of one step."""
+        """Learning rate of one step."""
         if step < self.warm_up:
             return self.peak * (step + 1) / self.warm_up
         if self.decay is None:
@@ -73,11 +73,11 @@ class Rate:
 
 
 CONSTANT_RATE = Rate()
-"""The default."""
+"""Default learning rate schedule."""
 
 
 def require_descent(rate: Rate, clip: float | None) -> None:
-    """Raise InputError, with all problems, where a model cannot be trained with these numbers."""
+    """Raise InputError, with all problems, where a learning rate schedule or clipping norm is impossible."""
     problems = []
     if not 0.0 < rate.peak < inf:
         problems.append(Problem("", f"a learning rate of {rate.peak} is not above zero"))
@@ -185,43 +185,43 @@ class RunConfig(Spec):
 
     @property
     def engine(self) -> EngineOptions:
-        """Options of the engine."""
+        """Options of the engine that follow from these flags."""
         shared = {name: getattr(self, name) for name in ("seed", "rate", "clip", "compile")}
         return EngineOptions(**shared, drive=self.drive or self.out)
 
     @property
     def rate(self) -> Rate:
-        """The schedule of the learning rate."""
+        """Learning rate schedule that follows from these flags."""
         return Rate(peak=self.learning_rate, warm_up=self.rate_warm_up, decay=self.rate_decay)
 
     @property
     def saving(self) -> Saving | None:
-        """How to save checkpoints; None: not at all."""
+        """How to save checkpoints; None if none are saved."""
         if self.checkpoint is None:
             return None
         return Saving(folder=self.checkpoint, every=self.every, keep=self.keep, resume=self.resume)
 
     def of_all_nodes(self) -> dict[str, object]:
-        """The fields that all nodes of a run must agree on."""
+        """Fields on which all nodes of a run must agree."""
         return self.model_dump(mode="json", exclude=_PER_NODE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """How to train, apart from the plan."""
+    """Settings of an engine that the plan does not have."""
 
     seed: int = 0
     rate: Rate = CONSTANT_RATE
     clip: float | None = None
-    """Largest global gradient norm, or None."""
+    """Largest global gradient norm; None does not clip."""
     compile: bool = False
     """Compile each block with `torch.compile`."""
     sgd: bool = False
-    """Plain gradient descent instead of the plan's optimizer: gradients of the wrong scale cannot hide."""
+    """Whether to use plain gradient descent, under which gradients of a wrong scale cannot hide."""
     drive: Path | None = None
-    """Folder of the drive for states that the layout has there; None: where temporary files are."""
+    """Folder of the drive for optimizer states; None is the folder of temporary files."""
     emulate_fp8: bool = False
-    """Multiply what was rounded to fp8 in fp32, where a device has no products in fp8."""
+    """Whether to multiply operands rounded to fp8 in fp32, for devices without fp8 products."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,11 +230,11 @@ class Saving:
 
     folder: Path
     every: int = 100
-    """Optimizer steps from one to the next; there is one more at the end."""
+    """Optimizer steps from one checkpoint to the next; there is one more at the end."""
     keep: int = 3
     """Number of newest checkpoints to keep."""
     resume: bool = False
-    """Go on from the newest that is whole; start at the beginning where there is none."""
+    """Whether to resume from the newest complete checkpoint, or start at the beginning if there is none."""
 
 
 def require_places(config: RunConfig) -> None:

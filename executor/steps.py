@@ -1,4 +1,4 @@
-"""The steps of a run on this rank: data, training, what is told of it, checkpoints, and when to stop."""
+"""The steps of a run on this rank, of any model family: data, training, notes, checkpoints, and when to stop."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from executor.timing import StepClock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Loss, gradient norm and time of one step."""
+    """Loss, gradient norm and time of one finished step."""
 
     step: int
-    """From 1, warm-up included."""
+    """Number of the step, from 1, warm-up included."""
     loss: float
     gradient_norm: float
     seconds: float
     measured: bool
-    """False in the warm-up."""
+    """Whether the step is measured; False in the warm-up."""
     at: float
     """Time when the step ended, seconds since 1970."""
 
@@ -48,13 +48,13 @@ class Watcher:
     def __init__(self) -> None:
         self.heartbeat = Heartbeat(None, dist.get_rank())
         self.clock = StartClock(date())
-        """Clock of the start, until the first step ends."""
+        """Stopwatch of the run's start, until the first step ends."""
         self.groups: list[float] = []
-        """Seconds of each group that was made since all ranks joined."""
+        """Seconds of making each process group since all ranks joined."""
         self.notes: list[str] = []
 
     def step(self, progress: Progress) -> None:
-        """Called after a step."""
+        """Called on rank 0 after each step."""
 
     def note(self, text: str) -> None:
         """Called with a note for people."""
@@ -70,19 +70,21 @@ class Watcher:
         """Called when training resumes, with the seconds of finding and reading the checkpoint."""
 
     def keep(self, report: AnyReport) -> None:
-        """Keep a report that has every measured step, and lacks only what diagnostic steps will find."""
+        """Keep a report that has every measured step, and lacks only results of diagnostic steps."""
 
     def earlier_report(self) -> AnyReport | None:
-        """The report that was kept, where the run was started again after that."""
+        """Report that was kept by an earlier start of this run; None if there is none."""
         return None
 
     def metrics_before(self, step: int) -> tuple[list[float], list[float]]:
-        """Losses and gradient norms of earlier starts, up to this step; empty where there are none."""
+        """Losses and gradient norms of earlier starts, up to this step; empty if there are none."""
         return [], []
 
 
 def kept_report(watcher: Watcher) -> AnyReport | None:
-    """The report kept by an earlier start whose ranks were lost after the measured steps; None where there is none."""
+    """Report, on every rank, kept by an earlier start that lost ranks after the measured steps; None if there
+    is none.
+    """
     report = watcher.earlier_report() if dist.get_rank() == 0 else None
     if report is not None:
         notes = dict.fromkeys((*watcher.notes, *report.notes))
@@ -96,19 +98,19 @@ class Stopped:
     """The end of a run that stopped on request."""
 
     step: int
-    """Steps done."""
+    """Number of steps done."""
     saved: int | None
     """Step of the newest checkpoint."""
 
 
 @dataclass(slots=True)
 class Curve:
-    """Measurements of the steps of a run."""
+    """Losses, gradient norms and times of the steps of a run."""
 
     clock: StepClock
     """Clock of the measured steps."""
     warm_up: int
-    """Steps of this start that are not measured."""
+    """Number of steps of this start that are not measured."""
     first_step: int
     """Step of the first loss; 1 unless the run was resumed."""
     losses: list[float] = field(default_factory=list)
@@ -122,7 +124,7 @@ class Curve:
         return Progress(step=step, **metrics, seconds=seconds, measured=measured, at=date())
 
     def course(self, device: torch.device, seed: int, notes: Sequence[str]) -> Course:
-        """The part of a report that does not depend on single ranks."""
+        """Part of the run's report that does not depend on single ranks."""
         return Course(
             environment=_environment(device),
             seed=seed,
@@ -135,29 +137,31 @@ class Curve:
 
 
 class Trained(Protocol):
-    """The model of a run, of any family, and its data."""
+    """Interface of a run's model, of any family, together with its data."""
 
     @property
     def device(self) -> torch.device:
-        """Device on which it trains."""
+        """Device on which the model trains."""
 
     def begin(self) -> None:
         """Initialise the model, if no checkpoint is resumed."""
 
     def one_step(self, step: int, curve: Curve, heart: Heartbeat) -> None:
-        """Train one step and add it to the curve; steps count from 1."""
+        """Train one step and add its loss, norm and time to the curve; steps count from 1."""
 
     def forget(self) -> None:
-        """Discard the counts of the warm-up."""
+        """Discard counts of the warm-up."""
 
     def watch(self) -> RankWatch | None:
-        """Create the watch for slow ranks; None if the work of ranks cannot be compared. Every rank calls it."""
+        """Watch for slow ranks; None if the work of ranks cannot be compared. Every rank calls it. Every rank
+        calls it.
+        """
 
 
 def train_to_end(
     trained: Trained, state: Saved, data: str, config: RunConfig, watcher: Watcher, stop: Callable[[], bool]
 ) -> Curve | Stopped:
-    """Run `follow_steps`, with checkpoints if the run has a folder for them; `data` identifies the data."""
+    """Train all steps, with checkpoints if the run has a folder for them; returns the curve, or where it stopped."""
     checkpointer = Checkpointer(state, config.saving, data) if config.saving else None
     curve = follow_steps(trained, config, checkpointer, watcher, stop)
     if curve.stopped_at is None:
@@ -172,7 +176,7 @@ def follow_steps(
     watcher: Watcher,
     stop: Callable[[], bool],
 ) -> Curve:
-    """Train from where the last checkpoint is, or from the beginning, to the last step, or until asked to stop.
+    """Train from the last checkpoint, or from the beginning, to the last step, or until asked to stop.
 
     Raises:
         InputError: there is a checkpoint, and it belongs to another run.
@@ -225,7 +229,7 @@ def follow_steps(
 
 
 def _start(trained: Trained, checkpointer: Checkpointer | None, watcher: Watcher) -> int:
-    """The number of steps that are done, after resuming where requested; nothing is drawn that is loaded."""
+    """Initialise the model or resume it from a checkpoint, if requested; returns the number of steps that are done."""
     resumes = checkpointer is not None and checkpointer.saving.resume
     if not resumes:
         if checkpointer is not None:
@@ -246,7 +250,7 @@ def _start(trained: Trained, checkpointer: Checkpointer | None, watcher: Watcher
 
 
 def _require_number(step: int, loss: float, norm: float, checkpointer: Checkpointer | None) -> None:
-    """Raise RunError, on every rank alike, where loss or norm is no number, before the state is saved."""
+    """Raise RunError, on every rank alike, if loss or norm is not finite, before the state is saved."""
     if math.isfinite(loss) and math.isfinite(norm):
         return
     symptom = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient norm is {norm}"
@@ -259,7 +263,7 @@ def _require_number(step: int, loss: float, norm: float, checkpointer: Checkpoin
 
 
 def _save(checkpointer: Checkpointer, step: int, watcher: Watcher, *, due: bool, failed: bool) -> None:
-    """Begin a checkpoint every `saving.every` steps; where one is `due`, make it now and wait for it."""
+    """Begin a checkpoint every `saving.every` steps; if one is `due`, save now and wait for it."""
     heart = watcher.heartbeat
     if failed:
         checkpointer.wait()
@@ -275,7 +279,7 @@ def _save(checkpointer: Checkpointer, step: int, watcher: Watcher, *, due: bool,
 
 
 def _environment(device: torch.device) -> Environment:
-    """Environment of the run: devices and software of the ranks."""
+    """Devices and software of the run, as seen from this rank."""
     return Environment(
         torch=str(torch.__version__),
         python=platform.python_version(),

@@ -34,39 +34,39 @@ WAITS = (*AXES, OFFLOAD)
 """Causes of a rank's waits: other ranks along an axis, or, on a GPU, copies to and from host memory."""
 
 Mark = tuple[float, float, float, "torch.cuda.Event | None"]
-"""Wall, thread and process clock, and on a GPU an event in its stream."""
+"""A moment: wall, thread and process clock, and on a GPU an event in its stream."""
 _MILLISECOND = 1e-3
 
 
 class Wait(NamedTuple):
-    """One interval in which this rank waited."""
+    """One interval in which this rank waited for other ranks or for copies."""
 
     axis: str
-    """One of `WAITS`."""
+    """Cause of the wait, one of `WAITS`."""
     start: Mark
     end: Mark
 
 
 @dataclass(frozen=True, slots=True)
 class Lap:
-    """Seconds of one phase of one step."""
+    """Seconds of one phase of one step, by three clocks."""
 
     wall: float
     """Wall seconds, on a GPU by its own clock."""
     thread: float
-    """CPU time of the training thread."""
+    """CPU seconds of the training thread."""
     process: float
-    """CPU time of all threads."""
+    """CPU seconds of all threads."""
 
 
 @dataclass(slots=True)
 class StepClock:
-    """Laps of every step, a step being one tuple of laps."""
+    """Stopwatch of steps: the laps of each step's phases, and the wall seconds of each step."""
 
     device: torch.device
     steps: list[tuple[Lap, ...]] = field(default_factory=list)
     wall_seconds: list[float] = field(default_factory=list)
-    """Whole steps, from a common start to their end on this rank."""
+    """Wall seconds of each step, from a common start of all ranks to its end on this rank."""
 
     def time(self, *phases: Callable[[], Any]) -> list[Any]:
         """Run and time the phases of one step, and return their results."""
@@ -88,17 +88,17 @@ class StepClock:
         return [float(one) for one in seconds.tolist()]
 
     def forget(self) -> None:
-        """Start over after the warm-up."""
+        """Discard all steps so far, as after the warm-up."""
         self.steps.clear()
         self.wall_seconds.clear()
 
 
 class CopiedEvent(torch.cuda.Event):
-    """The end of a copy between device and host memory."""
+    """GPU event that marks the end of a copy between device and host memory."""
 
 
 class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A context that times how long this rank waits, for whom or what (`seconds()`).
+    """Dispatch mode that records each interval in which this rank waits, and for which axis or copies.
 
     On a CPU that is the time its thread spends issuing collectives and waiting for them. On a GPU it is the time its
     compute stream stands still, so what compute hides does not count there either.
@@ -123,11 +123,11 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._device = device
         self._spans: list[Wait] = []
         self._works: dict[int, tuple[object, str]] = {}
-        """Work in flight by its id, with its axis; a reference to it keeps its id from being reused."""
+        """Work in flight by its id, with its axis; the reference keeps the id from being reused."""
         self._results: dict[int, str] = {}
 
     def seconds(self) -> dict[str, float]:
-        """Axis → seconds since the last call."""
+        """Seconds waited since the last call, by axis or `offload`."""
         seconds = dict.fromkeys(WAITS, 0.0)
         for wait in self.take():
             seconds[wait.axis] += lap_between(wait.start, wait.end).wall
@@ -144,7 +144,7 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Time every collective and every wait inside the block."""
+        """Context manager that records every collective and every wait inside it."""
         original, original_event = dist.Work.wait, torch.cuda.Stream.wait_event
         waits = self
 
@@ -186,7 +186,9 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _axis(self, arguments: tuple[Any, ...]) -> str:
-        """The axis of an operator, by the group among its arguments; of a wait, by the collective it waits for."""
+        """Axis of an operator, by the process group among its arguments or the collective that it waits for; empty if
+        none.
+        """
         for argument in arguments:
             if isinstance(argument, str) and argument in self._axes:
                 return self._axes[argument]
@@ -198,6 +200,7 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def _timed(self, axis: str) -> Iterator[None]:
+        """Context manager that records a wait for `axis`; nothing if it is empty or another stream waits."""
         if not axis or not self._on_compute_stream():
             yield
             return
@@ -208,13 +211,14 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._spans.append(Wait(axis, start, mark_on(self._device)))
 
     def _on_compute_stream(self) -> bool:
+        """Whether the current stream is the compute stream; True on a CPU."""
         if self._device.type != "cuda":
             return True
         return torch.cuda.current_stream(self._device) == torch.cuda.default_stream(self._device)
 
 
 def mark_on(device: torch.device) -> Mark:
-    """A mark of this moment."""
+    """Mark of this moment on a device."""
     event: torch.cuda.Event | None = None
     if device.type == "cuda":
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -223,18 +227,18 @@ def mark_on(device: torch.device) -> Mark:
 
 
 def compute_seconds(lap: Lap, device: torch.device) -> float:
-    """Seconds that a rank computed in a lap: on a CPU of its training thread, on a GPU by its own clock."""
+    """Seconds that a rank computed in a lap: on a CPU of its training thread, on a GPU by the GPU's clock."""
     return lap.thread if device.type == "cpu" else lap.wall
 
 
 def finish(device: torch.device) -> None:
-    """Wait for all that was launched on a GPU."""
+    """Wait until a GPU has finished all that was launched on it; nothing on a CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def lap_between(start: Mark, end: Mark) -> Lap:
-    """Seconds from one mark to a later one."""
+    """Seconds from one mark to a later mark, by each clock."""
     start_event, end_event = start[3], end[3]
     wall = end[0] - start[0]
     if start_event is not None and end_event is not None:
@@ -243,17 +247,17 @@ def lap_between(start: Mark, end: Mark) -> Lap:
 
 
 class Carried(NamedTuple):
-    """One copy between device and host memory, or one update there."""
+    """One copy between device and host memory, or one update on the host."""
 
     lane: Lane
     block: int
-    """-1: of no block in particular."""
+    """Number of the block; -1 if the copy belongs to no single block."""
     start: Mark
     end: Mark
 
 
 class Pass(NamedTuple):
-    """One pass, named as in an action table (`cost_models.schedules.actions`)."""
+    """One pass of a microbatch through a stage, named as in an action table (`cost_models.schedules.actions`)."""
 
     kind: str
     stage: int
@@ -264,17 +268,17 @@ class Pass(NamedTuple):
 
 @dataclass(slots=True)
 class Passes:
-    """The recording of passes that engine and pipeline stages write to."""
+    """Recording of passes, to which engine and pipeline stages write."""
 
     device: torch.device
     passes: list[Pass] | None = None
-    """Recorded passes; None if nothing records."""
+    """Recorded passes; None if recording is off."""
     running: bool = False
-    """Whether a pass is under way; a pipeline also runs its stages outside, once, to learn their shapes."""
+    """Whether a pass is under way; a pipeline also runs its stages once outside of passes, to learn their shapes."""
 
     @contextmanager
     def run(self, kind: str, stage: int, microbatch: int) -> Iterator[None]:
-        """Record the pass inside the block."""
+        """Context manager that records the pass inside it."""
         self.running = True
         try:
             if self.passes is None:

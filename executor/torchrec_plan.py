@@ -1,4 +1,4 @@
-"""A sharding that `meshwright export --to torchrec` wrote, as the plan that TorchRec's DistributedModelParallel takes.
+"""Reads a sharding that `meshwright export --to torchrec` wrote, as the plan of TorchRec's DistributedModelParallel.
 
     model = DistributedModelParallel(module, plan=read_sharding_plan("sharding.json"), sharders=..., device=...)
 
@@ -15,7 +15,7 @@ from planner.formats.torchrec import MOST_BYTES
 
 
 def read_sharding_plan(path: str | Path, *, device: str = "cuda", module: str | None = None) -> Any:
-    """The `torchrec.distributed.types.ShardingPlan`; `device` "cpu" has every shard in memory of the CPU.
+    """TorchRec's `ShardingPlan` from a file; with `device` "cpu" every shard is in memory of the CPU.
 
     `module` is the path of the tables' module in the wrapped model, where it is not the file's.
     """

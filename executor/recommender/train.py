@@ -1,4 +1,4 @@
-"""Train a recommender's plan on this rank, inside an initialised process group, and measure it.
+"""Trains a recommender's plan on this rank, inside an initialised process group, and measures it.
 
 Measured are steps, stages, bytes sent, memory of device and host, and the area under the curve (AUC) of clicks.
 
@@ -55,7 +55,7 @@ from planner.recommender.plan import RecommenderPlan
 
 
 def block_rows(part: Slice) -> tuple[int, int]:
-    """The block in a slice's place: its first row in the part, and the end."""
+    """First row and end, in its part of a table, of the block of consecutive rows that is saved in a slice's place."""
     size = -(-part.rows // part.ways)
     return min(part.residue * size, part.rows), min((part.residue + 1) * size, part.rows)
 
@@ -63,7 +63,8 @@ def block_rows(part: Slice) -> tuple[int, int]:
 def to_blocks(
     peers: Peers, siblings: Sequence[Slice], own_rows: Mapping[Slice, Tensor], none: Tensor
 ) -> dict[Slice, Tensor]:
-    """(held rows, ...) of this rank's slices of a part → (block's rows, ...) in their places.
+    """Blocks of consecutive rows, in the places of this rank's slices of a part, given the slices' rows (held rows,
+    ...).
 
     `siblings` are all slices of the part; every rank calls it, with `none` of such rows where it has no slice.
     """
@@ -85,7 +86,7 @@ def to_blocks(
 def from_blocks(
     peers: Peers, siblings: Sequence[Slice], blocks: Mapping[Slice, Tensor], none: Tensor
 ) -> dict[Slice, Tensor]:
-    """Convert blocks of embedding tables, as `to_blocks` returns them, back into rows of this rank's slices."""
+    """Rows of this rank's slices of a part, given blocks of consecutive rows as `to_blocks` returns them."""
     sends = {
         (at, sibling): block[(sibling.residue - block_rows(at)[0]) % sibling.ways :: sibling.ways]
         for at, block in blocks.items()
@@ -97,24 +98,25 @@ def from_blocks(
 
 
 def _shared(part: Slice, at: Slice) -> tuple[int, int]:
-    """Range of a slice's rows that lie in a block."""
+    """Range of the rows of slice `part` that lie in the block in the place of slice `at`."""
     begin, end = (max(0, -(-(border - part.residue) // part.ways)) for border in block_rows(at))
     return min(begin, part.held_rows), min(end, part.held_rows)
 
 
 def _shared_rows(part: Slice, at: Slice) -> int:
+    """Number of rows of slice `part` that lie in the block in the place of slice `at`."""
     begin, end = _shared(part, at)
     return end - begin
 
 
 KEYS = "keys"
-"""Kind of the tensor that has the keys."""
+"""Name of the tensor that has the keys of a hashed table's rows."""
 Rows = dict[str, Tensor]
-"""Kind → values of all rows of a slice: `keys`, `weights`, states."""
+"""Values of all rows of a slice by kind: `keys`, `weights` and optimizer states."""
 
 
 def rows_with_keys(part: Slice, holding: Holding) -> Rows:
-    """A slice's rows as a checkpoint has them, with their keys."""
+    """Rows of a hashed table's slice as a checkpoint saves them, with their keys."""
     assert holding.keys is not None
     keys = holding.keys.by_row()
     order = keys.argsort() if part.rank is None else torch.arange(len(keys), device=keys.device)
@@ -130,7 +132,7 @@ def put_back(
     holdings: Mapping[Slice, Holding],
     none: Rows,
 ) -> None:
-    """Give rows that were loaded, in whatever order, to the slices of their keys.
+    """Send table rows loaded from a checkpoint, in any order, to the slices that own their keys.
 
     `siblings` are all slices of the part; every rank calls it, with `none` of such rows by kind.
     """
@@ -147,7 +149,9 @@ def put_back(
 def _keyed_exchanged(
     peers: Peers, siblings: Sequence[Slice], rows_by_slice: Mapping[Slice, Rows], none: Rows
 ) -> dict[Slice, Rows]:
-    """Rows of each slice's block → rows whose keys lie in it, from all blocks in their order."""
+    """Rows that each slice owns by their keys, from all blocks in order, given the rows that were loaded into
+    blocks.
+    """
     ways = len(siblings)
     order = sorted(siblings, key=lambda part: (part.rank, part.residue))
     owner = {source: rows[KEYS] % ways for source, rows in rows_by_slice.items()}
@@ -173,25 +177,25 @@ _DENSE_STATES = {"sgd": (), "adagrad": ("step", "sum"), "adam": ("step", "exp_av
 
 
 class RecommenderState:
-    """The tables and the dense network of an engine."""
+    """Training state of a recommender on this rank, for checkpoints: tables, dense network, optimizer states."""
 
     def __init__(self, engine: RecommenderEngine, options: EngineOptions) -> None:
         self.engine, self.options = engine, options
         self._updates = torch.zeros(())
         self._blocks: list[tuple[list[Slice], str, dict[Slice, Tensor]]] = []
-        """Copies of rows that ranks hold in turn, to be brought back when they were loaded."""
+        """Blocks of rows that ranks hold in turn, whose loaded values `spread` sends back to the slices."""
         self._keyed: list[tuple[list[Slice], dict[Slice, Rows]]] = []
-        """Loaded rows of hashed tables, with their keys, to be brought back."""
+        """Loaded rows of hashed tables, with their keys, which `spread` sends to the slices of the keys."""
         self._twins: list[tuple[Tensor, Tensor]] = []
         """Tensors that are loaded, each with another tensor of this rank that must equal it."""
 
     @property
     def device(self) -> torch.device:
-        """Device of the engine; some tables are in host memory."""
+        """Device of the engine, although some tables are in host memory."""
         return self.engine.device
 
     def contents(self) -> Contents:
-        """Views of what this rank holds; of rows that ranks hold in turn copies, as blocks."""
+        """Views of all tensors that this rank holds; rows that ranks hold in turn are copies, as blocks."""
         self._blocks, self._twins, self._keyed = [], [], []
         self._updates = torch.tensor(float(self.engine.embeddings.steps))
         contents: Contents = {"updates.tables": unsplit(self._updates)}
@@ -209,15 +213,15 @@ class RecommenderState:
         return contents
 
     def substitutes(self, contents: Contents) -> dict[str, str]:
-        """No substitutes: every tensor has its own name."""
+        """Names to load in place of others: none, as every tensor has its own name."""
         return {}
 
     def make_anew(self, contents: Contents) -> None:
-        """Do nothing: no table has rows that only another sharding has."""
+        """Do nothing: no table has rows that only this sharding has."""
         assert not contents
 
     def spread(self) -> None:
-        """Bring loaded blocks back to the ranks that hold their rows in turn."""
+        """Send loaded blocks and keyed rows to the slices that hold their rows."""
         embeddings = self.engine.embeddings
         for loaded, twin in self._twins:
             twin.copy_(loaded)
@@ -234,11 +238,11 @@ class RecommenderState:
         embeddings.traffic.take_counts()
 
     def reads_once(self, rate: float) -> bool:
-        """Whether one rank reads for all: true, as the small dense network's ranks would open all its files."""
+        """Whether one rank reads for all: True, as all ranks would open all files for the small dense network."""
         return True
 
     def progress(self, step: int, data: str) -> RecommenderProgress:
-        """The progress of the run after `step` steps on this data."""
+        """Progress of the run after `step` steps on this data, as checkpoints record it."""
         engine = self.engine
         return RecommenderProgress(
             **progress_fields(self.options, step, data),
@@ -249,12 +253,14 @@ class RecommenderState:
         )
 
     def _add_views(self, contents: Contents, part: list[Slice]) -> None:
+        """Add views of the rows of this rank's slices of a part to the contents."""
         for piece, holding in self._held(part).items():
             for tier, start in holding.tiers():
                 for kind, values in tier.tensors.items():
                     self._add(contents, piece, kind, values, piece.first + start)
 
     def _add_blocks(self, contents: Contents, part: list[Slice]) -> None:
+        """Add blocks of a part whose rows ranks hold in turn to the contents."""
         embeddings = self.engine.embeddings
         for kind in embeddings.optimizer.kinds:
             own_rows = {piece: _rows(holding, kind) for piece, holding in self._held(part).items()}
@@ -265,6 +271,7 @@ class RecommenderState:
         embeddings.traffic.take_counts()
 
     def _add_keyed(self, contents: Contents, part: list[Slice]) -> None:
+        """Add the rows of a hashed part, with their keys, to the contents."""
         loaded = {}
         for piece, holding in self._held(part).items():
             loaded[piece] = rows_with_keys(piece, holding)
@@ -273,12 +280,12 @@ class RecommenderState:
         self._keyed.append((part, loaded))
 
     def _held(self, part: list[Slice]) -> dict[Slice, Holding]:
-        """Slices of a part that this rank holds."""
+        """Slices of a part that this rank holds, with their rows."""
         holdings = self.engine.embeddings.holdings
         return {piece: holdings[piece] for piece in part if piece in holdings}
 
     def _add(self, contents: Contents, owner: Slice, kind: str, values: Tensor, row: int) -> None:
-        """Add rows from `row` on of a slice's columns."""
+        """Add `values`, rows from `row` on of a slice's columns, to the contents."""
         table = self.engine.embeddings.tables[owner.table]
         dims = values.dim()
         shape, offsets = (table.rows, table.width)[:dims], (row, owner.begin)[:dims]
@@ -294,7 +301,7 @@ class RecommenderState:
         entry.pieces.append(Piece(box, values))
 
     def _none(self, piece: Slice, kind: str) -> Tensor:
-        """An empty tensor with the row shape and type of a slice's `kind`."""
+        """Empty tensor with the row shape and type of a slice's `kind`."""
         embeddings = self.engine.embeddings
         if kind == KEYS:
             return torch.empty(0, dtype=torch.int64, device=self.device)
@@ -303,7 +310,7 @@ class RecommenderState:
         return torch.empty((0,) if by_row else (0, piece.width), dtype=dtype, device=self.device)
 
     def _dense_states(self, parameter: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """States of the dense network's optimizer; those that no step has made yet are made here."""
+        """Yield the dense optimizer's states of a parameter, made here if no step has made them."""
         optimizer, kind = self.engine.dense_optimizer, self.engine.training.dense_optimizer
         state = optimizer.state[parameter]
         for name in _DENSE_STATES[kind]:
@@ -313,18 +320,20 @@ class RecommenderState:
 
 
 def _rows(holding: Holding, kind: str) -> Tensor:
-    """All rows of a slice, on the device."""
+    """All rows of a slice, or one of their optimizer states, on the device."""
     return torch.cat([tier.tensors[kind].to(holding.link.device) for tier, _ in holding.tiers()])
 
 
 _UNSEEN = 10**6
-"""Steps before which made-up samples are trained on; those after it are kept for the score."""
+"""Step after the made-up samples that are trained on; samples of later steps are kept for the score."""
 _SCORED = 8
-"""Steps' worth of samples that are scored."""
+"""Number of steps whose samples are scored."""
 
 
 def clicks_of(plan: RecommenderPlan, config: RunConfig) -> MadeUpClicks | RecordedClicks:
-    """The samples of the run. Raises InputError where a file does not fit the model."""
+    """Clicks on which a run trains; raises InputError where a file does not fit the model. Raises InputError where a
+    file does not fit the model.
+    """
     if config.data in (TEXT, RANDOM):
         return MadeUpClicks(plan.model, plan.training.global_batch, seed=config.seed)
     return RecordedClicks(Path(config.data), plan.model, plan.training.global_batch)
@@ -351,13 +360,13 @@ class _Run(Trained):
             self.engine.fill()
 
     def forget(self) -> None:
-        """Do nothing: only the clock counts."""
+        """Do nothing: no counts but the clock's have to be discarded."""
 
     def watch(self) -> None:
-        """Tables make the work of ranks uneven."""
+        """None: tables make the work of ranks uneven, so that slow ranks cannot be told."""
 
     def batch(self, step: int) -> Clicks:
-        """The samples of this rank in a step, on the device."""
+        """Samples of this rank in a step, on the device; steps count from 1."""
         return self.clicks.slice(step - 1, dist.get_rank(), dist.get_world_size()).to(self.device)
 
     def one_step(self, step: int, curve: Curve, heart: Heartbeat) -> None:
@@ -388,7 +397,7 @@ def train(
     watcher: Watcher,
     stop: Callable[[], bool] = lambda: False,
 ) -> RecommenderReport | Stopped:
-    """Train and measure a plan; every rank calls it and gets the answer.
+    """Train a recommender's plan and measure it; every rank calls it and gets the report.
 
     Raises:
         InputError: data or checkpoint do not go with the plan.
@@ -409,7 +418,7 @@ def train(
 
 
 def _report(plan: RecommenderPlan, run: _Run, curve: Curve, watcher: Watcher) -> RecommenderReport:
-    """Measure stages, bytes and memory in separate steps; then the report of all ranks."""
+    """Measure stages, bytes and memory in separate steps, and make the report of all ranks."""
     engine, config = run.engine, run.config
     last = config.warm_up + config.steps
     stages, formula = _stage_seconds(run, last)
@@ -450,7 +459,9 @@ def _report(plan: RecommenderPlan, run: _Run, curve: Curve, watcher: Watcher) ->
 
 
 def _stage_seconds(run: _Run, last: int) -> tuple[dict[str, float], dict[str, int]]:
-    """(median seconds of each stage, which all ranks begin together; bytes that they send by the formula)."""
+    """Median seconds of each stage of a step, which all ranks begin together, and bytes that the formula gives
+    for it.
+    """
     engine, formula = run.engine, Counter[str]()
     if not run.config.waiting_steps:
         return {}, {}
@@ -468,6 +479,7 @@ def _stage_seconds(run: _Run, last: int) -> tuple[dict[str, float], dict[str, in
 
 
 def _formula(engine: RecommenderEngine, batch: Clicks) -> dict[str, int]:
+    """Bytes that this rank should send in each stage of a step with these samples."""
     embeddings = engine.embeddings
     return sent_bytes(
         embeddings.slices,
@@ -484,7 +496,7 @@ PARTS = ("tables", "optimizer", "dense", OTHER_PART)
 
 
 def peak_memory(engine: RecommenderEngine, clicks: Clicks) -> dict[str, int]:
-    """Bytes on the device by part at the peak of one training step, without host memory."""
+    """Bytes of each part of device memory at the peak of one training step."""
     tracker = StorageTracker()
     for name in (*PARTS, HOST):
         tracker.name(name, ())
@@ -505,7 +517,7 @@ def peak_memory(engine: RecommenderEngine, clicks: Clicks) -> dict[str, int]:
 
 
 def held_on_host(engine: RecommenderEngine) -> int:
-    """Bytes of rows and states in host memory."""
+    """Bytes of rows and optimizer states in host memory."""
     return sum(one.host.nbytes for one in engine.embeddings.holdings.values() if one.host is not None)
 
 
@@ -519,8 +531,7 @@ def area_under_curve(engine: RecommenderEngine, samples: Sequence[Clicks]) -> fl
 
 
 def area_of(scores: Array, labels: Bools) -> float:
-    """U / (clicked · not), by ranks of scores; equal scores share the mean of theirs, so that a tie counts half (Mann
-    & Whitney 1947)."""
+    """Area under the curve, U / (clicked · not), from the ranks of scores; ties count half (Mann & Whitney 1947)."""
     _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (counts.cumsum() - (counts - 1) / 2)[places]
     clicked, unclicked = int(labels.sum()), int((~labels).sum())

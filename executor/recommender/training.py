@@ -1,4 +1,4 @@
-"""Training recommenders: checks before a run starts, and the call on each rank.
+"""Training recommenders: checks before a run starts, the call on each rank, and the report.
 
 Report of a recommender's run: stages, bytes sent and memory of both tiers, beside the plan's predictions.
 """
@@ -18,7 +18,7 @@ from planner.recommender.plan import RecommenderPlan
 
 
 class RecommenderTraining(Training[RecommenderPlan]):
-    """Sharded tables and a dense network, on clicks."""
+    """Training of recommenders: sharded tables and a dense network, on clicks."""
 
     trainer = "executor.recommender.train:train"
 
@@ -40,7 +40,7 @@ class RecommenderTraining(Training[RecommenderPlan]):
         return config
 
     def require_devices(self, plan: RecommenderPlan, name: str, *, on_gpu: bool) -> None:
-        """Any device multiplies in fp32 and bf16."""
+        """Do nothing: any device multiplies in fp32 and bf16."""
 
     def of_rank(self, plan: RecommenderPlan, rank: int) -> dict[str, Any]:
         parts = {name: each[rank] for name, each in plan.prediction.device_parts.items()}
@@ -48,44 +48,48 @@ class RecommenderTraining(Training[RecommenderPlan]):
 
 
 class SharedRank(Spec):
-    """One rank's clock, bytes and memory."""
+    """Measured time, bytes and memory of one rank of a recommender's run."""
 
     rank: int
     wall_seconds: tuple[float, ...]
     """Seconds of each measured step."""
     data_seconds: tuple[float, ...] = ()
-    """At the start of each, until its batch was there; empty in older reports."""
+    """Seconds that each measured step waited for its batch at its start; empty in older reports."""
     stage_seconds: dict[str, float]
-    """Median seconds by stage, from separate steps in which ranks begin each stage together. Empty: not measured."""
+    """Median seconds of each stage of a step, from steps in which ranks begin each stage together; empty if not
+    measured. Empty: not measured.
+    """
     sent_bytes: dict[str, int]
-    """Bytes sent to other ranks in one of these steps, by stage; what tells of the loss left out."""
+    """Bytes that this rank sent to others in one of these steps, by stage, without the loss's."""
     formula_bytes: dict[str, int]
-    """Bytes sent by stage as the formula gives them for these tables, sharding and ids."""
+    """Bytes that the formula gives, by stage, for these tables, sharding and ids."""
     up_bytes: int
-    """Rows that came from host memory in that step."""
+    """Bytes of rows copied from host memory to the device in one of these steps."""
     down_bytes: int
-    """Rows and gradients that went there."""
+    """Bytes of rows and gradients copied from the device to host memory in one of these steps."""
     lookups: int
-    """Ids of tables that have rows in host memory."""
+    """Number of ids looked up in tables that have rows in host memory."""
     hits: int
-    """Lookups whose rows are on the device."""
+    """Number of these ids whose rows are on the device."""
     memory: dict[str, int]
-    """Bytes on the device by part at this rank's peak: tables, optimizer, dense, rest. Empty: not measured."""
+    """Measured bytes by part at this rank's peak: tables, optimizer, dense, rest; empty if not measured. Empty: not
+    measured.
+    """
     predicted_memory: dict[str, float]
-    """Bytes by part as the plan has them."""
+    """Bytes of device memory by part that the plan predicts."""
     host_bytes: int
-    """Rows and states in host memory."""
+    """Bytes of rows and states in host memory."""
 
 
 class RecommenderReport(AnyReport):
-    """A run of a recommender's plan."""
+    """Report of a run of a recommender's plan: measurements beside predictions."""
 
     sharding: str
     auc: float | None = None
-    """Area under the curve of clicks on samples that nothing was learned from, of rank 0; None: no such samples."""
+    """Area under the curve of clicks on samples that were not trained on, of rank 0; None if there are none."""
     samples_per_second: float
     stage_seconds: dict[str, float]
-    """Seconds by stage of the rank that the stage waits for. Empty: not measured."""
+    """Seconds of each stage of a step on the rank that takes longest; empty if not measured. Empty: not measured."""
     ranks: tuple[SharedRank, ...]
     plan: RecommenderPlan
 
@@ -98,7 +102,7 @@ def make_report(
     auc: float | None,
     step_seconds: Sequence[float] = (),
 ) -> RecommenderReport:
-    """Put the ranks' measurements together; `step_seconds` of every measured step, where ranks list only some."""
+    """Report of a recommender's run, from its ranks' measurements; `step_seconds` has every measured step."""
     steps = step_seconds or seconds_of_steps(rank.wall_seconds for rank in ranks)
     names = ranks[0].stage_seconds
     return RecommenderReport(

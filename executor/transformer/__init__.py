@@ -1,1 +1,1 @@
-"""Training transformers: checks, steps, diagnosis, report, what checkpoints hold."""
+"""Training transformers: checks, steps, diagnosis, report, and the contents of checkpoints."""

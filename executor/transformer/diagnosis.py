@@ -1,4 +1,4 @@
-"""Diagnostic steps after the measured ones: time by part, memory by part, the attention kernel that runs.
+"""Diagnostic steps after the measured ones: time by part, memory by part, and which attention kernel runs.
 
 They are slower, and some of them larger: windows and ALiBi take a dense mask where operators are recorded. One that
 fails must not cost what was measured before. A run of one rank goes on without what that step would have found. Of
@@ -43,20 +43,20 @@ from executor.models.positions import fits_flex
 from executor.run_config import RunConfig
 
 LEFT_OUT = "the steps that tell parts and memory did not come to their end: both are left out"
-"""Note of a report that was kept before them."""
+"""Note of a report that was kept before the diagnostic steps."""
 MEMORY_LEFT_OUT = "the step that tells memory did not come to its end: memory is left out"
-"""Note of a report that was saved after time by part was measured and before memory was."""
+"""Note of a report that was kept after time by part was measured, and before memory was."""
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """Results of the diagnostic steps; empty where they were not requested, or failed."""
+    """Results of the diagnostic steps; empty where these were not requested, or failed."""
 
     steps: Sequence[StepSpans] = ()
     parts: Mapping[str, float] = field(default_factory=dict)
     passes: Sequence[WorkSpan] = ()
-    """Passes of the typical step."""
+    """Passes of this rank in the typical recorded step."""
     memory: Mapping[str, int] = field(default_factory=dict)
     host_bytes: int = 0
     """Peak bytes in host memory that the layout keeps there."""
@@ -70,7 +70,7 @@ def run_diagnostic_steps(
     keep: Callable[[Diagnosis], None] = lambda so_far: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Diagnosis:
-    """Train the diagnostic steps, without compiled blocks, inside which nothing is seen; every rank calls it.
+    """Train the diagnostic steps, in which blocks are not compiled so that operators can be seen; every rank calls it.
 
     `keep` is called on every rank with what was told so far. Where any of them is asked to `stop`, what is left is left
     out, with a note.
@@ -105,14 +105,14 @@ def run_diagnostic_steps(
 
 
 def _stop_requested(measurement: str, notes: list[str], engine: Engine, stop: Callable[[], bool]) -> bool:
-    """Whether any rank was asked to stop, known on every rank; adds a note on what is left out."""
+    """Whether any rank was asked to stop, known on every rank; adds a note that the measurement is left out."""
     (is_requested,) = any_rank(engine.device, stop())
     notes += [f"asked to stop after the last step: {measurement} not measured"] * is_requested
     return is_requested
 
 
 def _unless_it_fails(measurement: str, notes: list[str], tell: Callable[[], _Result]) -> _Result | None:
-    """The result of `tell`; None, and a note, where it fails on a single rank.
+    """Result of `tell`; None, and a note, if it fails in a run of one rank.
 
     Of several ranks the one that fails raises RunError, and those that lose touch with it go on raising that.
     """
@@ -134,12 +134,14 @@ def _unless_it_fails(measurement: str, notes: list[str], tell: Callable[[], _Res
 def _parts(
     engine: Engine, batches: Batches, config: RunConfig, notes: list[str]
 ) -> tuple[list[StepSpans], dict[str, float], Sequence[WorkSpan]]:
-    """The recorded steps, parts and passes of the typical one on this rank; rank 0 writes its trace, or a note."""
+    """Recorded steps, and this rank's parts and passes of the typical step. Rank 0 writes the trace, or a note if it
+    cannot.
+    """
     *watched, profiled = (_batch(engine, batches, config, more) for more in range(config.waiting_steps + 1))
 
     @contextmanager
     def noting(place: Path) -> Iterator[None]:
-        """Make a note of a trace that cannot be written inside the block."""
+        """Context manager that turns a failure to write a trace into a note."""
         try:
             yield
         except OSError as error:
@@ -165,7 +167,7 @@ def _batch(engine: Engine, batches: Batches, config: RunConfig, number: int) -> 
 
 
 def takes_flexible(engine: Engine) -> bool:
-    """Whether blocks use FlexAttention in measured steps: they have a window or ALiBi, and a whole sequence."""
+    """Whether blocks use FlexAttention in measured steps, as they have a window or ALiBi, and whole sequences."""
     model, tokens = engine.plan.model, engine.plan.training.sequence_length
     biased = model.positions == "alibi" or (model.attention_window or tokens) < tokens
     return biased and engine.layout.cp == 1 and fits_flex(engine.device, model.head_dim)
@@ -179,11 +181,11 @@ KERNELS = {
     "_scaled_dot_product_fused_attention_overrideable": "the device's own",
     "_safe_softmax": "math, with all scores in memory",
 }
-"""Operator → how the backend is called; the last one is a part of what torch writes out where no kernel is fused."""
+"""Operator → name of torch's attention backend; the last operator is part of attention without a fused kernel."""
 
 
 class AttentionKernels(OperatorWatch):
-    """A context that collects in `seen` the names of the attention kernels that run inside."""
+    """Context manager that collects in `seen` the names of the attention kernels that run inside it."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -196,7 +198,9 @@ class AttentionKernels(OperatorWatch):
 
 
 def in_words(seen: Collection[str], *, flexible: bool) -> str:
-    """The note for the report. `flexible`: measured steps use FlexAttention, which is never seen here."""
+    """Note on the attention kernels seen; `flexible` says that measured steps use FlexAttention, which is never seen.
+    `flexible`: measured steps use FlexAttention, which is never seen here.
+    """
     kinds = [name for name in KERNELS.values() if name in seen]
     kernels = " and ".join(kinds) or "none that torch has fused"
     followed = "FlexAttention; in the steps that are followed, with a dense mask: " if flexible else ""

@@ -65,7 +65,7 @@ _MOMENTS: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {
 
 
 class TransformerState:
-    """The weights and optimizer states of an engine; no step need have been made."""
+    """Training state of a transformer on this rank, for checkpoints: weights and optimizer states."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -76,7 +76,7 @@ class TransformerState:
         return self.engine.device
 
     def contents(self) -> Contents:
-        """Views of what this rank holds; states that no step has made yet are made here."""
+        """Views of all tensors that this rank updates or keeps frozen; states that no step has made are made here."""
         contents: Contents = {}
         for owner in owned(self.engine.optimizer, self.engine.names):
             states = {"weights": local(owner.tensor.detach())} | _states(owner.optimizer, owner.tensor)
@@ -94,13 +94,15 @@ class TransformerState:
         return contents
 
     def substitutes(self, contents: Contents) -> dict[str, str]:
-        """Originals from which copies that were not saved are loaded, such as the embedding for a tied head."""
+        """Names of copies that may not be saved → names of their originals, such as the embedding for a tied head."""
         split = [name.partition(".") for name in contents]
         tied = self.engine.plan.model.tied_embeddings
         return {f"{kind}.{name}": f"{kind}.{original(name, tied=tied)}" for kind, _, name in split}
 
     def make_anew(self, contents: Contents) -> None:
-        """Initial values for rows that only pad the vocabulary for this layout; their optimizer states are zero."""
+        """Set initial values of rows that pad the vocabulary under this layout alone; their optimizer states
+        are zero.
+        """
         values = InitialValues.of(self.engine.plan, self.engine.options, self.engine.device)
         for name, rows in contents.items():
             kind, _, weight_name = name.partition(".")
@@ -118,13 +120,13 @@ class TransformerState:
         return resume.reads_once(rate * plan.layout.num_gpus)
 
     def progress(self, step: int, data: str) -> Progress:
-        """The progress of the run after `step` steps on this data."""
+        """Progress of the run after `step` steps on this data, as checkpoints record it."""
         plan, fields = self.engine.plan, progress_fields(self.engine.options, step, data)
         return Progress(**fields, layout=plan.layout, model=plan.model, training=plan.training)
 
 
 def _states(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Tensor]:
-    """The optimizer's states of one parameter as plain tensors, as its first step would make them where it has none."""
+    """Optimizer states of one parameter as plain tensors, made as by its first step if it has none."""
     moments = _MOMENTS[type(optimizer)]
     state = optimizer.state[parameter]
     if moments and not state:
@@ -141,14 +143,14 @@ _UNCOMPILED = (
 
 @dataclass(slots=True)
 class TrainedTransformer(Trained):
-    """An engine and its batches."""
+    """A transformer in training: its engine and its batches."""
 
     engine: Engine
     batches: SharedBatches
     values: Values | None = None
     """Values of the weights before training; None draws them."""
     starting_peak: AllocatorPeak | None = None
-    """Before the first measured step."""
+    """Peak of the GPU's allocator before the first measured step; None on a CPU."""
 
     def __post_init__(self) -> None:
         if not self.engine.filled:  # no checkpoint has what is frozen
@@ -168,7 +170,7 @@ class TrainedTransformer(Trained):
         self.starting_peak = allocator_peak(self.device)
 
     def watch(self) -> RankWatch | None:
-        """Ranks of a stage do the same work, unless they hold experts or lie in pools; hosts of GPUs only launch it."""
+        """Watch for slow ranks; None on GPUs, for a single rank, and where experts or pools make work uneven."""
         engine = self.engine
         uneven = engine.plan.model.has_experts or bool(engine.layout.replicas)
         if engine.device.type != "cpu" or uneven or dist.get_world_size() == 1:
@@ -206,7 +208,7 @@ def train(
     watcher: Watcher,
     stop: Callable[[], bool] = lambda: False,
 ) -> RunReport | Stopped:
-    """Train and measure a plan; every rank calls it and gets the answer.
+    """Train a transformer's plan and measure it; every rank calls it and gets the report.
 
     Every rank calls `stop` after each step. Stopping after the last one loses only the diagnostic steps.
 
@@ -267,7 +269,7 @@ def _report(
     diagnosis: Diagnosis,
     notes: Sequence[str],
 ) -> RunReport:
-    """The report of all ranks; `peaks` are those before the measured steps and in them."""
+    """Report of all ranks; `peaks` are the allocator's before and in the measured steps."""
     plan, clock, steps = engine.plan, curve.clock, diagnosis.steps
     pipeline_rank = engine.mesh["pp"].get_local_rank()
     step_seconds = clock.seconds_of_all()
@@ -304,6 +306,7 @@ def _report(
 
 
 def _phase(steps: Sequence[tuple[Lap, ...]], watched: Sequence[StepSpans], *, update: bool) -> PhaseReport:
+    """Report of one phase of a step on this rank."""
     laps = [step[1 + int(update)] for step in steps]
     waiting, waiting_thread = typical_waits(watched, update=update)
     return PhaseReport(
@@ -315,7 +318,7 @@ def _phase(steps: Sequence[tuple[Lap, ...]], watched: Sequence[StepSpans], *, up
 
 
 def routers_so_far(engine: Engine) -> tuple[RouterReport, ...]:
-    """The load of every MoE layer on all ranks together since the last call; every rank must call it.
+    """Load of every MoE layer on all ranks together since the last call; every rank must call it.
 
     Where a block is recomputed its copies count twice, all of them alike.
     """
@@ -331,7 +334,9 @@ def routers_so_far(engine: Engine) -> tuple[RouterReport, ...]:
 
 
 def router_reports(loads: Tensor, copies_per_step: float) -> Iterator[RouterReport]:
-    """A report for each layer of (layers, E) `loads` that has any; its experts get `copies_per_step` together."""
+    """Report of each layer that has any load, given (layers, E) `loads` and the copies that go to all experts in a
+    step.
+    """
     experts = loads.shape[1]
     for layer, load_E in enumerate(loads.double()):
         if load_E.sum() > 0:

@@ -25,7 +25,7 @@ _BYTE_VOCABULARY = 256
 
 
 class TransformerTraining(Training[Plan]):
-    """Transformers on tokens."""
+    """Training of transformers on tokens."""
 
     trainer = "executor.transformer.train:train"
 
@@ -70,7 +70,7 @@ def require_trainable(plan: Plan, *, byte_text: bool) -> None:
 
 
 def require_inputs(plan: Plan, config: RunConfig, on_note: Callable[[str], None]) -> None:
-    """Raise InputError where there are no whole tokens or weights that go with the plan, or none can be written."""
+    """Raise InputError where tokens or weights are broken or do not fit the plan, or weights cannot be written."""
     if config.data not in (TEXT, RANDOM):
         require_whole(Path(config.data), on_note)
         header, _ = open_tokens(Path(config.data), plan.model.vocab_size)
