@@ -41,4 +41,5 @@ def _letters(value: Any, group: dist.ProcessGroup | None) -> torch.Tensor:
 
 
 def _value(letters: torch.Tensor) -> Any:
+    """JSON value of the bytes of its text."""
     return json.loads(bytes(letters.cpu().tolist()))

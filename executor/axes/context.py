@@ -240,12 +240,14 @@ class _Exchange(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, group: dist.ProcessGroup, trade: Way, *tensors: Tensor) -> Tensors:
+        """Exchange the tensors among the ranks of `group` by `trade`."""
         ctx.group, ctx.back = group, to_tokens if trade is to_heads else to_heads
         return trade(tensors, group)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Exchange the gradients by the inverse of `trade`."""
         return None, None, *ctx.back(gradients, ctx.group)
 
 
@@ -304,9 +306,11 @@ class ContextAxis(Axis):
             self.sequence = kind(group, dist.get_rank(group), dist.get_world_size(group))
 
     def apply(self, part: Transformer, stage: int) -> None:
+        """Tell the modules of a model slice which tokens this rank has."""
         share_sequence(part, self.sequence)
 
     def take(self, tokens_BS: Tensor) -> Tensor:
+        """This rank's part of whole sequences of tokens, (B, S)."""
         runs = self.sequence.places(tokens_BS.shape[1] // self.rank.layout.cp)
         return torch.cat([tokens_BS[:, run.start : run.stop] for run in runs], dim=1)
 
@@ -382,6 +386,7 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, share: _ZigZag, visible: Visibility, query: Tensor, *pair: Tensor) -> Tensor:
+        """Attention output of this rank's queries, merged over the tiles."""
         merged = Merged(query, pair[1])
         for tile, keys_values in share.tiles(visible, query.shape[2], pair):
             merged.add(tile, tile.attend(visible, query, keys_values))
@@ -393,6 +398,7 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor, Tensor, Tensor]:
+        """Gradients of this rank's queries, keys and values."""
         query, key, value, out, lse = ctx.saved_tensors
         result = AttentionResult(out, lse, gradient)
         return None, None, *ctx.share.gradients(ctx.visibility, query, (key, value), result)
@@ -416,12 +422,16 @@ class _Ring(_ZigZag):
                 message = coming.wait()
 
     def tiles(self, visible: Visibility, count: int, pair: Tensors) -> Iterator[tuple[Tile, Tensors]]:
+        """Yield one tile for each step of the ring, with the keys and values that are here in it."""
         for step, message in self.rounds(pair):
             yield self.tile(step, count, visible), message.tensors
 
     def gradients(
         self, visible: Visibility, query: Tensor, pair: Tensors, result: AttentionResult
     ) -> Gradients:
+        """Gradients of this rank's queries, keys and values; those of keys and values travel round the ring behind
+        them.
+        """
         dquery = torch.zeros_like(query, dtype=torch.float32)
         own_sums: Message | None = None
         # gradients, which follow the keys and values of others on their way home
@@ -448,6 +458,7 @@ class _Gathered(_ZigZag):
     """All-gather attention: the keys and values of the whole sequence are gathered for each attention call."""
 
     def tiles(self, visible: Visibility, count: int, pair: Tensors) -> Iterator[tuple[Tile, Tensors]]:
+        """Yield one tile for each of this rank's two pieces, with the gathered keys and values."""
         keys_values = _full_sequences(pair, self.group)
         for tile in tiles_of_whole(self.places(count), visible, keys_values[0].shape[2]):
             yield tile, keys_values
@@ -455,6 +466,7 @@ class _Gathered(_ZigZag):
     def gradients(
         self, visible: Visibility, query: Tensor, pair: Tensors, result: AttentionResult
     ) -> Gradients:
+        """Gradients of this rank's queries, keys and values; those of keys and values are reduce-scattered."""
         dquery = torch.empty_like(query)
         parts = []
         for tile, keys_values in self.tiles(visible, query.shape[2], pair):

@@ -263,9 +263,11 @@ class DataAxis(Axis):
 
     @classmethod
     def is_used(cls, layout: Layout) -> bool:
+        """Whether a layout has ZeRO stage 2 or 3."""
         return layout.zero >= 2
 
     def shard(self, part: Transformer, on_host: Collection[str]) -> None:
+        """Shard the blocks of a model slice, and then its rest, over the replicas by `fully_shard`."""
         layout, mesh = self.rank.layout, self.rank.mesh
         grouped = layout.shard_group < layout.data_ranks
         replicas = mesh["copy", "shard"] if grouped else mesh["shard"]

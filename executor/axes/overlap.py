@@ -100,10 +100,12 @@ class BlockBehindCompute(FlatParameters):
         return gradients
 
     def finish_update(self) -> None:
+        """Update this rank's share, begin to gather the shares of all ranks, and expect the next step's gradients."""
         super().finish_update()
         self._expect()
 
     def spread(self) -> None:
+        """Write this rank's share into the weights and begin to gather the shares of all ranks."""
         self.arrive()
         self.write_share()
         self._works["gather"] = self.gather_group(async_op=True)
@@ -122,6 +124,7 @@ class BlockBehindCompute(FlatParameters):
         self._missing = dict.fromkeys(map(id, self.parameters), self._microbatches)
 
     def _accumulate(self, parameter: nn.Parameter) -> None:
+        """Add a gradient to the buffer, and start the reductions that are due once the buffer is complete."""
         assert "reduce" not in self._works, "a gradient came after all were there"
         super()._accumulate(parameter)
         remaining = self._missing.pop(id(parameter)) - 1
@@ -166,6 +169,7 @@ class OverlapAxis(Axis):
 
     @classmethod
     def is_used(cls, layout: Layout) -> bool:
+        """Whether a layout overlaps any communication with compute."""
         return bool(layout.overlap)
 
     def __init__(self, rank: Rank) -> None:
@@ -175,11 +179,13 @@ class OverlapAxis(Axis):
         self._order = OrderedReductions(())
 
     def compile_options(self) -> dict[str, Any]:
+        """Options with which torch's compiler puts collectives of tensor ranks inside products, for `overlap=tp`."""
         mesh, device = self.rank.mesh, self.rank.device
         inside = inside_products(self.rank.layout)
         return options_inside_products(mesh["tp"].get_group(), device) if inside else {}
 
     def parts_made(self) -> None:
+        """For `overlap=dp`, make process groups beside those of the passes, and note parameters that stages share."""
         if self._of_data:
             experts = self.rank.experts
             self._group = group_beside(self.rank.mesh, "shard")
@@ -187,6 +193,7 @@ class OverlapAxis(Axis):
             self._late = {id(one) for held in self.rank.copies.values() for one in held.values()}
 
     def buckets(self) -> dict[int, Bucket]:
+        """Bucket of each parameter, by id, for `overlap=dp`: its block, embedding or head."""
         if not self._of_data:
             return {}
         return {id(one): bucket for part in self.rank.parts for bucket, one in _buckets(part)}

@@ -229,13 +229,16 @@ class PipelineAxis(Axis):
 
     @classmethod
     def is_used(cls, layout: Layout) -> bool:
+        """Whether a layout has more than one pipeline rank."""
         return layout.pp > 1
 
     def parts_made(self) -> None:
+        """Make the process groups of the stages that hold the same parameters."""
         stages_by_name = held_by_several(self.rank.plan.model, self.rank.layout.layers)
         self.groups = {name: self._meet(stages) for name, stages in stages_by_name.items()}
 
     def join(self, gradient: Gradient) -> None:
+        """Sum gradients of parameters that several stages hold, over the copies on this rank and on others."""
         for name, copies in self.rank.copies.items():
             gradients = [grad for copy in copies.values() if (grad := gradient(copy)) is not None]
             for copy_gradient in gradients[1:]:  # of several stages on one rank, as in a V

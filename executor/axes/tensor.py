@@ -51,6 +51,7 @@ class OnItsTokens(ParallelStyle):
     """
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        """Replicate the module's matrix, and have it applied to rows of this rank's tokens."""
         for name, parameter in list(module.named_parameters()):
             replica = _placed(parameter.detach(), device_mesh, Replicate())
             module.register_parameter(name, nn.Parameter(replica, requires_grad=parameter.requires_grad))
@@ -72,6 +73,7 @@ class OfHeads(ParallelStyle):
     """
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        """Split the module's parameters by heads."""
         for name, parameter in list(module.named_parameters()):
             split = Shard(getattr(module, "heads_dim", 0))
             placements = [Replicate() if name in getattr(module, "shared", ()) else split]
@@ -92,6 +94,7 @@ class Hooked(ParallelStyle):
     output_change: Change | None = None
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        """Apply the inner style, with hooks that change input and output around it."""
         enter, leave = self.input_change, self.output_change
         if enter is not None:
             module.register_forward_pre_hook(lambda _, inputs: (enter(inputs[0], device_mesh), *inputs[1:]))
@@ -143,14 +146,17 @@ class TensorAxis(Axis):
 
     @classmethod
     def is_used(cls, layout: Layout) -> bool:
+        """Whether a layout has more than one tensor rank."""
         return layout.tp > 1
 
     def apply(self, part: Transformer, stage: int) -> None:
+        """Split every matrix of a model slice over the tensor ranks."""
         layout = self.rank.layout
         as_rows = inside_products(layout) and layout.sp and layout.mbs == 1
         split_tensors(part, self.rank.mesh["tp"], sequence_parallel=layout.sp, as_rows=as_rows)
 
     def step(self) -> AbstractContextManager[None]:
+        """Context manager in which the loss is computed over the split vocabulary."""
         return loss_parallel()
 
 

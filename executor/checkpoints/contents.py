@@ -212,6 +212,7 @@ def key_of(name: str, offsets: Iterable[int]) -> str:
 
 
 def _key(index: MetadataIndex) -> str:
+    """Name in its file of the piece with this index."""
     return key_of(index.fqn, index.offset or ())
 
 

@@ -199,6 +199,7 @@ class Progress(AnyProgress):
 
     @property
     def split(self) -> str:
+        """Layout of the run, in brief."""
         return self.layout.brief
 
 
@@ -214,6 +215,7 @@ class RecommenderProgress(AnyProgress):
 
     @property
     def split(self) -> str:
+        """Sharding of the tables, and number of GPUs."""
         return f"{self.sharding} on {self.ranks} GPUs"
 
 
@@ -351,6 +353,7 @@ def _clipped(norm: float | None) -> str:
 
 
 def _compiled(compiled: bool) -> str:
+    """Whether blocks were compiled, in words."""
     return "compiled" if compiled else "not compiled"
 
 

@@ -78,6 +78,7 @@ class Ahead(Generic[Batch]):
         return number, self._pool.submit(self._on_stream, number)
 
     def _on_stream(self, number: int) -> Batch:
+        """Draw the batch of this number on the stream for data."""
         with torch.cuda.stream(self._stream):  # nothing without a stream
             return self._draw(number)
 

@@ -198,9 +198,11 @@ class Peers:
         return work
 
     def _reduce_scatter(self, total: Tensor, parts: Tensor) -> None:
+        """Fill `total` with the sum over ranks of their parts for this rank."""
         dist.reduce_scatter_tensor(total, parts, group=self.group)
 
     def _all_gather(self, gathered: Tensor, values: Tensor, *, is_async: bool = False) -> dist.Work | None:
+        """Fill `gathered` with the values of every rank; with `is_async` return the work to wait for."""
         how: dict[str, Any] = {"group": self.group, "async_op": is_async}
         work: dist.Work | None = dist.all_gather_into_tensor(gathered, values, **how)
         return work
@@ -213,6 +215,7 @@ class SingleRank(Peers):
         self.traffic, self.group, self.rank, self.size = counter, None, 0, 1
 
     def all_gather(self, values: Tensor) -> Tensor:
+        """The values themselves, as no other rank has any."""
         return values
 
 

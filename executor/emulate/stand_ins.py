@@ -201,6 +201,7 @@ class _EvenExchange(Exchange):
         super().__init__(exchange.across, exchange.inside)
 
     def _exchange_sizes(self, rows_RD: Tensor, counts_E: Tensor) -> ExchangeSizes:
+        """Sizes of an exchange in which every rank sends every expert the same number of copies."""
         counts = _evenly(rows_RD.shape[0], counts_E.shape[0])
         with _disable_current_modes():
             counts_eL = torch.tensor(counts).view(self.ranks, -1)
@@ -227,16 +228,19 @@ class AbsentPeers(Peers):
     def _all_to_all(
         self, received: Tensor, message: Tensor, counts: Counts, sizes: Counts, *, is_async: bool = False
     ) -> None:
+        """Fill `received` with noise, or with zeros if its elements are integers."""
         if received.is_floating_point():
             received.uniform_(0, _SCALE)
         else:
             received.zero_()
 
     def _reduce_scatter(self, total: Tensor, parts: Tensor) -> None:
+        """Fill `total` with this rank's own part of the sum."""
         copies = parts.clone() if parts.device.type == "cpu" else parts  # gloo adds up in a copy
         total.copy_(copies.view(self.size, -1)[self.rank])
 
     def _all_gather(self, gathered: Tensor, values: Tensor, *, is_async: bool = False) -> None:
+        """Fill `gathered` with this rank's values in place of every rank's."""
         gathered.view(self.size, -1).copy_(values)
 
 
@@ -246,6 +250,7 @@ class _KnownRouter(Router):
     known_bags: dict[Slice, Bags]
 
     def exchange(self, parts: Parts) -> dict[Slice, Bags]:
+        """Exchange ids as usual, and return the drawn ids of all ranks in place of received ones."""
         super().exchange(parts)
         known = self.known_bags.items()
         return {piece: Bags(bags.values.clone(), bags.lengths.clone()) for piece, bags in known}

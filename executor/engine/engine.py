@@ -70,6 +70,7 @@ class RecomputeAxis(Axis):
     """Recomputation on one rank: recomputes activations of each virtual stage as the layout says."""
 
     def apply(self, part: Transformer, stage: int) -> None:
+        """Wrap the blocks of a virtual stage for recomputation."""
         recompute_activations(part, self.rank.layout.stage_recompute[stage])
 
 
@@ -124,10 +125,12 @@ class _Arrived(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
+        """The tensor, once it has arrived."""
         return x.wait() if isinstance(x, AsyncCollectiveTensor) else x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        """The gradient, unchanged."""
         return gradients[0]
 
 

@@ -336,6 +336,9 @@ class Lamb(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Update this rank's slices by the gradients and the trust ratios, which are computed here if not set
+        before.
+        """
         if self._ratios is None:
             assert self._norms is not None
             self._norms.find([self])

@@ -392,6 +392,7 @@ def _last_seen(signs: dict[int, Sign], ranks: list[int]) -> str:
 
 
 def _was(those: Sequence[object]) -> str:
+    """ "was" for one item, "were" for several."""
     return "was" if len(those) == 1 else "were"
 
 

@@ -56,6 +56,7 @@ class StopRequest:
         return self._interrupted or (self._folder / STOP).read_text("utf-8") in ours
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        """Signal handler that notes the request to stop."""
         self._interrupted = True
 
 

@@ -67,6 +67,7 @@ class FileWatcher(Watcher):
         self._append(asdict(progress))
 
     def note(self, text: str) -> None:
+        """Keep a note for the report, and append it to the progress file."""
         super().note(text)
         self._append({"note": text})
 

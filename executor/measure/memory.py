@@ -123,6 +123,7 @@ class StorageTracker(OperatorWatch):
         _Storage.resize_ = self._resize  # type: ignore[method-assign, assignment]
 
     def saw(self, operator: Any, result: Any) -> Any:
+        """Bring the storages of an operator's results up to date; the result is unchanged."""
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor) and leaf.device.type != "meta":
                 self._see(held(leaf).untyped_storage())
@@ -265,15 +266,18 @@ def _name_what_lasts(tracker: StorageTracker, engine: Engine) -> None:
 
 
 def _name_states(tracker: StorageTracker, optimizer: Optimizer) -> None:
+    """Name the storages of an optimizer's states."""
     states = [value for state in optimizer.state.values() for value in state.values()]
     tracker.name("optimizer", [value for value in states if isinstance(value, Tensor)])
 
 
 def _gradients(optimizer: Optimizer) -> list[Tensor]:
+    """Gradients of an optimizer's parameters that have any."""
     return [parameter.grad for parameter in _updated(optimizer) if parameter.grad is not None]
 
 
 def _updated(optimizer: Optimizer) -> list[Tensor]:
+    """All parameters of an optimizer."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 

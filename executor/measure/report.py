@@ -148,6 +148,7 @@ class MeanSave:
 
 
 def _mean(values: Sequence[float]) -> float:
+    """Mean of the values; 0 if there are none."""
     return statistics.fmean(values) if values else 0.0
 
 

@@ -94,6 +94,7 @@ def cached_gemms(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
 
 
 def _output(x_mk: Tensor, w_nk: Tensor, g_mn: Tensor, bias_n: Tensor) -> Tensor:
+    """Output of a linear layer, with bias."""
     return torch.addmm(bias_n, x_mk, w_nk.t())
 
 
@@ -131,6 +132,7 @@ def _attention_core(watch: Stopwatch, scale: Scale, sequence: int, head_dim: int
 
 @torch.no_grad()
 def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal attention without gradients."""
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 

@@ -112,6 +112,7 @@ def scale_of(device: str, precision: Precision | None = None, *, quick: bool) ->
 
 
 def _frozen(value: Any) -> Any:
+    """The value with all lists as tuples."""
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 

@@ -104,6 +104,7 @@ class _BesideSplit(ParallelStyle):
         self.by_rows = by_rows
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        """Split A and B of an adapter over the tensor ranks."""
         assert isinstance(module, Adapter)
         down, up = (Shard(1), Replicate()) if self.by_rows else (Replicate(), Shard(0))
         for matrix, placement in ((module.down, down), (module.up, up)):

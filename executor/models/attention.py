@@ -107,12 +107,14 @@ class _FlashOfCpu:
     """Torch's flash kernel on a CPU, whose causal mask is aligned to the first query and key, not the last."""
 
     def forward(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
+        """Output (B, H, Q, K), and log-sum-exp (B, H, Q) in fp32."""
         query, key, value, bias, causal = self._masked(inputs)
         attend = _aten._scaled_dot_product_flash_attention_for_cpu
         out, lse = attend(query, key, value, 0.0, causal, attn_mask=bias)
         return out, lse
 
     def backward(self, inputs: AttentionInputs, result: AttentionResult) -> Gradients:
+        """Gradients of query, key and value."""
         query, key, value, bias, causal = self._masked(inputs)
         out, lse, dout = result
         differentiate = _aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -131,12 +133,14 @@ class _FlashOfCuda:
     """Torch's flash kernel on a GPU, whose causal mask is aligned to the last query and key."""
 
     def forward(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
+        """Output (B, H, Q, K), and log-sum-exp (B, H, Q) in fp32."""
         query, key, value, bias, causal = inputs
         assert bias is None
         out, lse, *_ = _aten._scaled_dot_product_flash_attention(query, key, value, 0.0, causal)
         return out, lse
 
     def backward(self, inputs: AttentionInputs, result: AttentionResult) -> Gradients:
+        """Gradients of query, key and value."""
         assert inputs.bias is None
         query, key, value, out, lse, dout = (one.contiguous() for one in (*inputs[:3], *result))
         unused = torch.zeros(2, dtype=torch.int64, device=query.device).view(torch.uint64)  # of dropout
@@ -252,6 +256,7 @@ class _Biased(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, buckets: Buckets, table: Tensor, *heads: Tensor) -> Tensor:
+        """Attention output, with the table's biases on the scores."""
         inputs = buckets.inputs(table, *heads)
         out, lse = kernel_for(inputs).forward(inputs)
         ctx.save_for_backward(table, *heads, out, lse)
@@ -261,6 +266,7 @@ class _Biased(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of the table, and of queries, keys and values."""
         table, *heads, out, lse = ctx.saved_tensors
         inputs = ctx.buckets.inputs(table, *heads)
         gradients, of_scores = WrittenOut().gradients(inputs, AttentionResult(out, lse, gradient))

@@ -89,6 +89,7 @@ class _ChunkedLoss(torch.autograd.Function):
     def forward(
         ctx: Any, x_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, chunk: int, of_logits: ChunkOfLogits
     ) -> Tensor:
+        """Mean loss; gradients of hidden states and output matrix are computed chunk by chunk and saved."""
         learns = any(ctx.needs_input_grad)
         total = torch.zeros((), device=x_TD.device)
         if learns:
@@ -109,6 +110,7 @@ class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+        """Saved gradients of hidden states and output matrix, scaled by the loss's gradient."""
         share = gradient / len(ctx.saved_tensors[0])
         dx_TD, dweight_VD = (
             one.mul_(share) if needed else None

@@ -296,12 +296,14 @@ class _Reorder(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, order: Tensor, back: Tensor, k: int) -> Tensor:
+        """k copies of each row, laid out in `order`."""
         ctx.save_for_backward(back)
         ctx.k = k
         return rows.index_select(0, order if k == 1 else order // k)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        """Gradient of each row: the sum of its copies' gradients."""
         copies = gradient.index_select(0, *ctx.saved_tensors)
         rows = copies if ctx.k == 1 else copies.view(-1, ctx.k, gradient.shape[-1]).sum(1)
         return rows, None, None, None
@@ -312,11 +314,13 @@ class _AddLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, loss: Tensor, share: float) -> Tensor:
+        """`x`, unchanged; the loss is kept for the backward pass."""
         ctx.save_for_backward(loss)
         ctx.share = share
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        """Gradient of `x`, unchanged, and gradient `share` of the loss."""
         (loss,) = ctx.saved_tensors
         return gradient, torch.full_like(loss, ctx.share), None

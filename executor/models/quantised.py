@@ -203,18 +203,21 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, part: Part, bias: Tensor | None, *stored: Tensor) -> Tensor:
+        """Product of `x` with the expanded matrix, plus the bias."""
         ctx.part = part
         ctx.save_for_backward(*stored)
         return F.linear(x, part.wide(x.dtype, *stored), bias)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Gradient of `x`, by the matrix expanded again."""
         (gradient,) = gradients
         stored = ctx.saved_tensors
         return gradient @ ctx.part.wide(gradient.dtype, *stored), None, None, *[None] * len(stored)
 
 
 def _multiply(*arguments: Any) -> Tensor:
+    """Product with a quantised matrix, differentiable in its input."""
     product: Tensor = _Product.apply(*arguments)  # type: ignore[no-untyped-call]
     return product
 

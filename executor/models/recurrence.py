@@ -42,6 +42,7 @@ class _Recomputed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, run: Callable[..., Tensor], names: tuple[str, ...], *inputs: Tensor) -> Tensor:
+        """Result of `run` on the inputs, which alone are saved."""
         ctx.run, ctx.names = run, names
         ctx.save_for_backward(*inputs)
         return run(**dict(zip(names, inputs, strict=True)))
@@ -49,6 +50,7 @@ class _Recomputed(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of the inputs, by calling `run` again."""
         needed = ctx.needs_input_grad[2:]
         pairs = zip(ctx.saved_tensors, needed, strict=True)
         inputs = [one.detach().requires_grad_(need) for one, need in pairs]

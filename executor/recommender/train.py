@@ -325,7 +325,7 @@ def _rows(holding: Holding, kind: str) -> Tensor:
 
 
 _UNSEEN = 10**6
-"""Step after the made-up samples that are trained on; samples of later steps are kept for the score."""
+"""First step of the made-up samples that are never trained on, and are kept for the score."""
 _SCORED = 8
 """Number of steps whose samples are scored."""
 
@@ -353,9 +353,11 @@ class _Run(Trained):
 
     @property
     def device(self) -> torch.device:
+        """Device of the engine."""
         return self.engine.device
 
     def begin(self) -> None:
+        """Initialise tables and dense network, if no checkpoint was loaded."""
         if not self.engine.filled:
             self.engine.fill()
 
@@ -370,6 +372,7 @@ class _Run(Trained):
         return self.clicks.slice(step - 1, dist.get_rank(), dist.get_world_size()).to(self.device)
 
     def one_step(self, step: int, curve: Curve, heart: Heartbeat) -> None:
+        """Train one step: wait for the batch, run all stages, add loss and norm to the curve."""
         heart.beat(step, "data")
         self.engine.set_rate(self.config.rate.at(step - 1))
         batch: list[Clicks] = []

@@ -23,6 +23,9 @@ class RecommenderTraining(Training[RecommenderPlan]):
     trainer = "executor.recommender.train:train"
 
     def require_trainable(self, plan: RecommenderPlan, config: RunConfig, on_note: OnNote) -> RunConfig:
+        """Raise InputError where precision, batch, sharding or clicks rule out training; returns the flags
+        unchanged.
+        """
         from executor.embeddings.collection import all_slices
         from executor.embeddings.exchanges import Places
         from executor.recommender.train import clicks_of
@@ -43,6 +46,7 @@ class RecommenderTraining(Training[RecommenderPlan]):
         """Do nothing: any device multiplies in fp32 and bf16."""
 
     def of_rank(self, plan: RecommenderPlan, rank: int) -> dict[str, Any]:
+        """Fields that describe a rank that ran out of memory: its GPU, and predicted bytes by part."""
         parts = {name: each[rank] for name, each in plan.prediction.device_parts.items()}
         return {"place": f"GPU {rank}", "predicted": parts}
 

@@ -192,6 +192,7 @@ class AttentionKernels(OperatorWatch):
         self.seen: set[str] = set()
 
     def saw(self, operator: Any, result: Any) -> Any:
+        """Note the attention kernel that an operator is, if it is one; the result is unchanged."""
         if name := KERNELS.get(operator._opname):
             self.seen.add(name)
         return result

@@ -158,13 +158,16 @@ class TrainedTransformer(Trained):
 
     @property
     def device(self) -> torch.device:
+        """Device of the engine."""
         return self.engine.device
 
     def begin(self) -> None:
+        """Set the trained weights, if no checkpoint was loaded."""
         if not self.engine.filled:
             self.engine.fill(self.values)
 
     def forget(self) -> None:
+        """Discard counts of the warm-up, and keep the allocator's peak of the start."""
         routers_so_far(self.engine)
         self.engine.forget()
         self.starting_peak = allocator_peak(self.device)
@@ -179,6 +182,7 @@ class TrainedTransformer(Trained):
         return RankWatch(WORK, peers)
 
     def one_step(self, step: int, curve: Curve, heart: Heartbeat) -> None:
+        """Train one step: wait for the batch, run its two phases, add loss and norm to the curve."""
         engine = self.engine
         heart.beat(step, "data")
         engine.optimizer.set_rate(engine.options.rate.at(step - 1))

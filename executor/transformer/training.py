@@ -30,6 +30,7 @@ class TransformerTraining(Training[Plan]):
     trainer = "executor.transformer.train:train"
 
     def require_trainable(self, plan: Plan, config: RunConfig, on_note: Callable[[str], None]) -> RunConfig:
+        """Raise an error where plan, flags, inputs or drive rule out training; returns the flags to train with."""
         config = config.model_copy(update={"compile": config.compile or plan.stack.compiled})
         require_trainable(plan, byte_text=config.data == TEXT)
         require_offload(plan, config)
@@ -41,6 +42,7 @@ class TransformerTraining(Training[Plan]):
         return config
 
     def require_devices(self, plan: Plan, name: str, *, on_gpu: bool) -> None:
+        """Raise HostError where the device has no fp8 products, or no symmetric memory, that the plan needs."""
         require_torchao(plan, name)
         require_fp8_gemms(plan, name, on_gpu=on_gpu)
         if "tp" in (plan.layout.overlap or ()) and not on_gpu:
@@ -50,6 +52,7 @@ class TransformerTraining(Training[Plan]):
             )
 
     def of_rank(self, plan: Plan, rank: int) -> dict[str, Any]:
+        """Fields that describe a rank that ran out of memory: its pipeline stage, and predicted bytes by part."""
         from executor.measure.report import predicted_parts
         from executor.mesh import pipeline_rank
 

@@ -113,10 +113,12 @@ class StatesOnHost(FlatParameters):
         return True
 
     def _share(self) -> tuple[nn.Parameter, Tensor]:
+        """The parameter that the CPU updates, this rank's share in fp32 in host memory, and its averaged gradient."""
         weights = fp32_weights(self.host.link, self.host.drive, len(self.share_gradient), pinned=True)
         return nn.Parameter(weights), self.share_gradient
 
     def reduce(self) -> None:
+        """Average the gradients over the replicas, once a step."""
         if not self._reduced:
             self.end_pass()
             super().reduce()
@@ -158,6 +160,7 @@ class StatesOnHost(FlatParameters):
         self._seen.clear()
 
     def spread(self) -> None:
+        """Copy this rank's updated share to the device, and gather the shares of all ranks."""
         own_weights = self.weights[self._own_range]
         source = self._updated_weights()
         if source.dtype != own_weights.dtype:
@@ -179,6 +182,7 @@ class StatesOnHost(FlatParameters):
         return self._updater.host_tensors()
 
     def _clear_gradients(self) -> None:
+        """Zero the gradients on the device."""
         self.gradients.zero_()
 
     def _on_host(self, slot: Slot) -> None:
@@ -194,6 +198,7 @@ class StatesOnHost(FlatParameters):
             self._pass_done()
 
     def _accumulate(self, parameter: nn.Parameter) -> None:
+        """Add a gradient to the buffer, and note when a backward pass through the block is complete."""
         if id(parameter) in self._seen:
             self.end_pass()
         super()._accumulate(parameter)
@@ -398,6 +403,7 @@ class StreamedBlock(StatesOnHost):
             _free(buffer)
 
     def _share(self) -> tuple[nn.Parameter, Tensor]:
+        """The parameter that the CPU updates, this rank's fp32 share in host memory, and its gradient there."""
         link = self.host.link
         self.host_weights = link.buffer(self.weights.numel(), self.weights.dtype)
         self.host_gradients = link.buffer(self.weights.numel(), torch.float32)
@@ -410,23 +416,28 @@ class StreamedBlock(StatesOnHost):
 
     @property
     def _masters_apart(self) -> bool:
+        """Whether the fp32 master weights are separate from the weights that are streamed, as these are of 16 bits."""
         return self.weights.dtype != torch.float32
 
     def load(self) -> None:
+        """Begin to copy the weights to the device, unless that has begun."""
         if self._coming is None:
             _allocate(self.weights)
             self._coming = self.host.link.up(self.weights, self.host_weights)
 
     def await_weights(self) -> None:
+        """Have all computations that follow wait for the weights."""
         self.load()
         assert self._coming is not None
         self._coming.before_computing()
 
     def drop(self) -> None:
+        """Free the weights on the device."""
         self._coming = None
         _free(self.weights)
 
     def gradient(self, parameter: Tensor) -> Tensor:
+        """Gradient of one parameter that is summed on the host, a view in its local shape."""
         return part_of(self.host_gradients, self._starts[id(parameter)], self._gradients[id(parameter)])
 
     def settle(self) -> None:
@@ -459,6 +470,7 @@ class StreamedBlock(StatesOnHost):
         _free(self.gradients)
 
     def norms(self) -> list[Tensor]:
+        """Norm of each of this rank's averaged gradients, computed on the host."""
         if self._update is None:
             self._compute_on_host(self._take_norms)
         else:
@@ -471,10 +483,12 @@ class StreamedBlock(StatesOnHost):
         self._norms = super().norms()
 
     def scale(self, factor: float) -> None:
+        """Multiply the averaged gradient of this rank's share by `factor`, on the host."""
         assert self.shard.grad is not None
         self._compute_on_host(partial(self.shard.grad.mul_, factor))
 
     def begin_update(self) -> None:
+        """Have the CPU update this rank's share, unless that has begun."""
         if self._update is None:
             self._update = self.host.link.on_host(self._updated)
 
@@ -530,6 +544,7 @@ class StreamedBlock(StatesOnHost):
             self._adding.result()
 
     def _accumulate(self, parameter: nn.Parameter) -> None:
+        """Add a gradient to the buffer, which is allocated when a backward pass begins."""
         if not self._seen or id(parameter) in self._seen:
             self.end_pass()
             _allocate(self.gradients)
@@ -605,6 +620,7 @@ class Window:
         assert self._at == len(self._turns)
 
     def _after_forward(self, block: int, module: nn.Module, inputs: Any, output: Tensor) -> None:
+        """Make the moves after a block's forward pass, and have its backward pass begin with its own moves."""
         if output.requires_grad:
             output.register_hook(partial(self._begin_pass, "B", block))  # type: ignore[no-untyped-call]
         self._close()
@@ -788,6 +804,7 @@ class OffloadAxis(Axis):
 
     @classmethod
     def is_used(cls, layout: Layout) -> bool:
+        """Whether a layout offloads anything."""
         return layout.offload != NOWHERE
 
     def __init__(self, rank: Rank) -> None:
@@ -823,6 +840,7 @@ class OffloadAxis(Axis):
         return [name for name in part.blocks if self.lives[int(name)] == "streamed"]
 
     def buckets(self) -> dict[int, Bucket]:
+        """Bucket of each parameter of an offloaded block, by id: the number of the block."""
         return {
             id(parameter): int(name)
             for part in self.rank.parts
@@ -834,6 +852,9 @@ class OffloadAxis(Axis):
     def buffer(
         self, bucket: Bucket, parameters: Sequence[nn.Parameter], copies: Copies, *, routed: bool, **how: Any
     ) -> FlatParameters | None:
+        """Flat buffers of an offloaded block that is parked, streamed, or has states on the host; None for other
+        buckets.
+        """
         if not isinstance(bucket, int):
             return None
         lives, link = self.lives[bucket], self.link.of(bucket)
@@ -847,6 +868,7 @@ class OffloadAxis(Axis):
         return buffer
 
     def shards(self, bucket: Bucket, parameters: Sequence[nn.Parameter], make: Make) -> ShardedBlock:
+        """Shards of an offloaded block under ZeRO-2 and 3."""
         assert isinstance(bucket, int)
         sharded = ShardedBlock(parameters, self.lives[bucket], make, self.link.of(bucket), self.drive)
         if sharded.parking is not None:
@@ -855,6 +877,7 @@ class OffloadAxis(Axis):
         return sharded
 
     def connect(self) -> None:
+        """Link each parked block with the block that is updated next, and make the window of streamed blocks."""
         for parking, following in pairwise(self._parkings):
             parking.following = following
         if self._on_host:
@@ -865,6 +888,7 @@ class OffloadAxis(Axis):
 
     @contextmanager
     def step(self) -> Iterator[None]:
+        """Context manager in which the window of streamed blocks carries out the moves of a step."""
         if self._window is not None:
             self._window.begin()
         yield
@@ -872,6 +896,7 @@ class OffloadAxis(Axis):
             self._window.end()
 
     def host_tensors(self) -> Iterator[Tensor]:
+        """Buffers of the link, and states and weights of offloaded blocks in host memory."""
         yield from self.link.buffers
         for flat in chain.from_iterable(self._on_host.values()):
             yield from flat.host_tensors()
@@ -879,6 +904,7 @@ class OffloadAxis(Axis):
             yield from block.host_tensors()
 
     def drive_tensors(self) -> list[Tensor]:
+        """Tensors of optimizer states on the host's drive."""
         return [] if self.drive is None else self.drive.tensors
 
     def host_parameters(self) -> set[int]:
@@ -886,16 +912,20 @@ class OffloadAxis(Axis):
         return {id(one) for block in self.sharded if block.lives == "streamed" for one in block.parameters}
 
     def record(self, into: list[Carried] | None) -> None:
+        """Start appending copies and CPU updates to the list `into`; None stops the recording."""
         self.link.record_into(into)
 
     def end_step(self) -> None:
+        """Keep the traffic of the step that has just ended, for the report."""
         self._steps.append(self.link.take_traffic())
 
     def forget(self) -> None:
+        """Discard the traffic so far, of start-up and warm-up steps."""
         self.link.take_traffic()
         self._steps.clear()
 
     def report(self, host_peak: int) -> dict[str, Any]:
+        """Reports of host memory and of the drive, measured beside predicted, for a rank's report."""
         plan, columns = self.rank.plan, LayoutColumns.of([self.layout])
         ranks, listed = self._ranks_here, self._steps[:: -(-len(self._steps) // MOST_STEPS) or 1]
         channels = channel_seconds(plan.question, columns)
