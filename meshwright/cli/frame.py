@@ -96,7 +96,7 @@ def typer_function(command: Command[Any], words: Sequence[str] | None = None) ->
 
 
 def _parameter(name: str, default: Any, flag: Flag, *, heading: str, hidden: bool) -> inspect.Parameter:
-    """Build the parameter of typer, with its annotation, for one flag."""
+    """Build the keyword parameter of a function, annotated for typer, for one flag."""
     if flag.command_default is not AS_FIELD:
         default = flag.command_default
     if default is ...:
@@ -152,8 +152,8 @@ def command_of(verb: str) -> Command[Any]:
 
 
 def command_line(words: Sequence[str] | None = None) -> typer.Typer:
-    """Build the typer application: with the one verb that `words` call, else with all verbs; flags that no word sets
-    are left out."""
+    """Build the typer application: only the verb that `words` call, else all verbs; verbs that are only listed get no
+    flags."""
     app = typer.Typer(
         name="meshwright",
         help="Plan the parallel training of large models with a proof, run the plan, and compare.",
@@ -189,7 +189,7 @@ def _frame(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """Both flags act before a verb runs: `--version` in its callback, `--debug` in `main`."""
+    """Options before any verb: `--version` acts in its callback, `--debug` in `main`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -49,7 +49,8 @@ from planner.search.search import Budget
 SEARCH_SECONDS = 20.0
 """Time limit in seconds for the searches of one answer; then the best layout so far is shown with its gap."""
 _LARGEST_DRAWING = 600_000
-"""Most bytes of a picture as SVG; higher than for report files, since this page is only shown locally."""
+"""Largest number of bytes of a picture as SVG; higher than for report files, since this page is only shown
+locally."""
 
 Message = Mapping[str, Any]
 """Message to the page: `slot` and `html` of a part, or `shown`, `problems`, `title` and `brief`."""

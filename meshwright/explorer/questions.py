@@ -33,7 +33,7 @@ from planner.plan import Plan
 from planner.space.restrictions import Restrictions
 
 LONGEST = 200
-"""Most characters of a control's value."""
+"""Largest number of characters of a control's value."""
 OFFLOAD = "offload"
 
 

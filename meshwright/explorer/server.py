@@ -61,7 +61,7 @@ def page_of(start: Start, address: Mapping[str, str]) -> str:
 _HOSTS = ["127.0.0.1", "localhost"]
 """Host names accepted in requests; another name means that a foreign page points here."""
 _MAX_ANSWERS = 64
-"""Most answers that are cached, for the browser's back button."""
+"""Largest number of answers that are cached, for the browser's back button."""
 _SAFE = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self' 'unsafe-inline'; script-src 'self'; "
     "img-src data:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",

@@ -130,8 +130,8 @@ class Request(Fitting, Job, Nouns):
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Changes of the model and the job that `--allow` permits (`cost_models.specs.training`); none here, `Limits`
-        has some."""
+        """Changes of the model and the job that `--allow` permits (`cost_models.specs.training`); always empty unless
+        a subclass has `--allow`."""
         return ()
 
 

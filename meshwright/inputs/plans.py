@@ -41,7 +41,7 @@ def plan_of(plan: AnyPlan | HasPlan | str | Path) -> Plan:
 
 def is_plan(choice: str | Path | AnyPlan) -> bool:
     """Whether a choice is a plan or a plan file; text that parses as a layout is a layout, even if a file has that
-    name. A word that reads as a layout is one, whatever files are called."""
+    name."""
     text = str(choice)
     if isinstance(choice, AnyPlan) or text.endswith((".yaml", ".yml", ".json")):
         return True

@@ -49,8 +49,8 @@ class Problems:
             return cast(T, None)
 
     def require(self, headline: str = "") -> None:
-        """Raise the collected InputErrors, as one error under the headline; do nothing if there are none. Raises
-        InputError: the one that was met, or all as one of a headline."""
+        """Raise the collected InputError, or several as one error under the headline; do nothing if there are
+        none."""
         if len(self.errors) == 1:
             raise self.errors[0]
         if self.errors:

@@ -130,8 +130,7 @@ def with_dropout_of(model: LoadedModel, training: TrainingSpec) -> tuple[Trainin
 def cluster_of(
     cluster: str | ClusterSpec | MixedCluster | Sequence[str | ClusterSpec], gpus: int | None = None
 ) -> ClusterSpec | MixedCluster:
-    """Load a cluster from its name or file, sized to `gpus`; a spec is returned as it is, with the GPUs it states. A
-    cluster that is a value has the GPUs that it states."""
+    """Load a cluster from its name or file, sized to `gpus`; a spec is returned as it is, with the GPUs it states."""
     assert isinstance(cluster, (str, ClusterSpec, MixedCluster)), "of several each is read"
     return resolve_cluster(cluster, gpus) if isinstance(cluster, str) else cluster
 

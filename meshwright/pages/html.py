@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LARGEST_DRAWING = 150_000
-"""Most bytes of a picture as SVG; a larger picture becomes a PNG."""
+"""Largest number of bytes of a picture as SVG; a larger picture becomes a PNG."""
 _LARGEST_DATA = 60_000
-"""Most bytes of a picture's data in the page; for more, the page names the command that prints the data."""
+"""Largest number of bytes of a picture's data in the page; for more, the page names the command that prints the
+data."""
 _PNG_DOTS_PER_INCH = 110.0
 _PROLOG = re.compile(r"\A.*?(?=<svg)|<metadata>.*?</metadata>|<!--.*?-->", re.DOTALL)
 _NAMES_OF_GROUPS = re.compile(r'(<g) id="[^"]*"')

@@ -1,1 +1,2 @@
-"""Pictures: a data frame in, a matplotlib `Figure` out, a function for each kind; `drawing` joins figure and data."""
+"""Pictures: for each kind, functions that turn an answer or a file into a data frame and a matplotlib `Figure` of
+it."""

@@ -1,4 +1,4 @@
-"""A figure with the data it shows, the result of every picture, and the registry of pictures."""
+"""Drawings (a figure with its data), requests for them, and the registry of picture kinds."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 
 
 _SCREEN_DOTS_PER_INCH = 90
-"""Pictures in notebooks: sharp at the width of a page, and small in the file."""
+"""Resolution of pictures in notebooks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Drawing:
-    """A figure and its data frame; notebooks display the figure."""
+    """Figure together with the data frame that it shows; notebooks display the figure."""
 
     frame: pd.DataFrame
     """Data of the figure, in base units."""
     figure: Figure
     table: str = ""
-    """Text table of the data, where the title does not say enough."""
+    """Text table of the data, if the title alone says too little."""
 
     @classmethod
     def of(cls, draw: Callable[..., Figure], frame: pd.DataFrame, *arguments: Any, **options: Any) -> Drawing:
-        """Draw a frame: `draw` is called with it, and with whatever else it takes."""
+        """Draw a frame: call `draw` with the frame and the other arguments, and join figure and frame."""
         return cls(frame=frame, figure=draw(frame, *arguments, **options))
 
     @property
     def title(self) -> str:
-        """The finding, on one line."""
+        """Title of the figure, which states its finding, on one line."""
         return " ".join(self.figure.get_suptitle().split())
 
     @property
     def points(self) -> list[dict[str, Any]]:
-        """The data as rows."""
+        """Rows of the figure's data, as dictionaries."""
         rows = self.frame.to_dict(orient="records")
         return [{str(name): value for name, value in row.items()} for row in rows]
 

@@ -84,7 +84,7 @@ _TIME_BAR, _HIDDEN_STRIP = 0.56, 0.15
 """Heights, in rows: of a bar, and of the strip under it for what is hidden."""
 _HATCH = "//////"
 _LONGEST_NAME = 60
-"""Most characters of a full layout in a title; of a longer one, only degrees are named."""
+"""Largest number of characters of a full layout in a title; of a longer one, only degrees are named."""
 _LEAST_SHARE = 0.002
 """Smallest hidden communication that is drawn, as a share of the axis."""
 

@@ -78,7 +78,7 @@ What is computed from errors knows no edge."""
 @style.drawing()
 def accuracy(frame: Frame, subject: str) -> Figure:
     """Scatter plot of predicted against measured step times, and a dot plot of each quantity's error; for a single
-    run, bars of all its quantities. Of one run, all its parts.
+    run, bars of all its quantities.
 
     Args:
         frame: a row per run and quantity with `label`, `quantity`, `predicted`, `measured` (base units); step time is
@@ -154,7 +154,7 @@ _TOTALS = (
 )
 """Quantities that are totals, not parts of another quantity."""
 _MAX_ROWS = 20
-"""Most quantities in a chart; of more, those with the largest errors are drawn."""
+"""Largest number of quantities in a chart; of more, those with the largest errors are drawn."""
 _SIDES = (("predicted", style.BLUE, -0.19), ("measured", style.ORANGE, 0.19))
 """Column, colour, and vertical offset of its bar in a row."""
 _LEAST_SHARE = 0.002

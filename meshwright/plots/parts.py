@@ -28,7 +28,7 @@ _MIN_LABEL_SHARE = 0.045
 _VISIBLE_SHARE = 0.004
 """Smallest piece that is in the legend, as a share of the longest bar."""
 _IN_A_ROW = 9
-"""Most entries in a row of a legend."""
+"""Largest number of entries in a row of a legend."""
 _FAR_LIMIT = 4.0
 """Ratio of the memory limit to the highest bar above which the limit is written, not drawn."""
 _MEMORY_BAR = 0.74

@@ -231,7 +231,7 @@ def draw_frontier(plan: Plan, estimate: Estimate, request: PictureRequest) -> Dr
 
 
 _MAX_NAMED_LAYOUTS = 2000
-"""Most layouts of a cloud that are named if the picture is to appear at once."""
+"""Largest number of layouts of a cloud that are named if the picture is to appear at once."""
 
 
 def draw_cloud(
@@ -257,7 +257,8 @@ def draw_cloud(
 
 
 def _points(text: str | None) -> int | None:
-    """Parse `--points`, the number of points of a frontier; None for `all`. Raises InputError."""
+    """Parse `--points`, the number of points of a frontier: a default if not given, None for `all`. Raises
+    InputError."""
     if text is None or text == "all":
         return POINTS if text is None else None
     if not text.isdecimal() or not 2 <= int(text) <= MOST_POINTS:

@@ -18,7 +18,7 @@ _KINDS = {"strong": (style.BLUE, "o"), "weak": (style.VERMILION, "s")}
 """Colour and mark of each kind of scaling."""
 BATCH_WORDS = {"strong": "same batch", "weak": "batch growing with them"}
 _MANY_POINTS = 12
-"""Most points of a line with large marks."""
+"""Largest number of points of a line with large marks."""
 _LAYOUT_DISTANCE = 0.12
 """Smallest distance between numbers of GPUs with layouts written below, as a share of the axis."""
 _LAYOUT_COLUMNS = 11

@@ -31,7 +31,7 @@ _STAGE_COLOURS = {
 }
 _BAR = 0.78
 _MOST_GPUS = 32
-"""Most GPUs with a bar each; of more, those that others wait for, and an even choice of the rest."""
+"""Largest number of GPUs with a bar each; of more, those that others wait for, and an even choice of the rest."""
 _MIN_NAMED_SHARE = 0.03
 """Shortest stage whose length is written above the bars, as a share of the step."""
 
@@ -150,7 +150,7 @@ _FORMS = {
 }
 """Form of a shard (such as a slice of columns) → colour and words."""
 _MOST_TABLES = 40
-"""Most tables with a row each, largest first; further tables are only counted."""
+"""Largest number of tables with a row each, largest first; further tables are only counted."""
 _MAX_GPU_TICKS = 32
 _HOST_HATCH = "/////"
 
@@ -275,8 +275,8 @@ def cache_frame(plan: ServingPlan) -> pd.DataFrame:
 
 @style.drawing()
 def cache(frame: Frame, plan: ServingPlan, subject: str) -> Figure:
-    """Two line plots over the size of the cache of embedding rows (x): hit rate, beside that of one share of all
-    tables; latency, a line for each batch size.
+    """Two line plots over the size of the cache of embedding rows (x): hit rate, beside that of a cache with the same
+    share of every table; latency, a line for each batch size.
 
     Args:
         frame: as `cache_frame` has it.

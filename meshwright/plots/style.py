@@ -218,7 +218,7 @@ def write(figure: Figure, stream: IO[bytes], suffix: str, dots_per_inch: float) 
 _DEGREE_OR_MICROBATCH = re.compile(r"(tp|pp|vpp|cp|dp|ep|etp|mbs)\d+$")
 _MAX_RECOMPUTE_CHARACTERS = 20
 _MAX_CHARACTERS = 400
-"""Most characters of a text in a picture."""
+"""Largest number of characters of a text in a picture."""
 
 
 def fit_lines(text: str, width_points: float, *, size: float, weight: str = "normal") -> list[str]:
@@ -295,8 +295,7 @@ def linear_ticks(axes: Axes, along: str) -> None:
 
 
 def log_ticks(axis: Axis, low: float, high: float) -> None:
-    """Put round ticks on a logarithmic axis between `low` and `high`, more per decade if it has few decades. The
-    scale is set already."""
+    """Put round ticks on a logarithmic axis between `low` and `high`, more per decade if it has few decades."""
     steps = next((steps for ratio, steps in _DENSITIES if high < ratio * low), (1.0,))
     axis.set_major_locator(LogLocator(subs=steps))
     axis.set_major_formatter(FuncFormatter(tick_text))

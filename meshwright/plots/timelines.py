@@ -28,7 +28,7 @@ _LANE_HEIGHT = 0.62
 _MOVE_HEIGHT = 0.8
 """Height of a move's bar, as a share of its lane."""
 _MAX_NAMED_RANKS = 8
-"""Most ranks with names at their lanes."""
+"""Largest number of ranks with names at their lanes."""
 _MANY_BARS = 2000
 """Number of bars above which SVG and PDF hold them as pixels."""
 _MOVES = {

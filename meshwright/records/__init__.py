@@ -18,8 +18,7 @@ def fields_of(source: object, *names: str) -> dict[str, Any]:
 
 
 def present(**fields: Any) -> dict[str, Any]:
-    """Drop from a record the fields whose value is None, False or empty; a float stays, even 0.0. A number is a
-    value."""
+    """Drop from a record the fields whose value is None, False, zero or empty; a float stays, even 0.0."""
     return {name: value for name, value in fields.items() if value or isinstance(value, float)}
 
 

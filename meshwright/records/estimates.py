@@ -65,8 +65,7 @@ def _crossing(question: Question | None, estimate: Estimate) -> dict[str, Any] |
 
 
 def estimate_row(estimate: Estimate) -> dict[str, Any]:
-    """Flat CSV row of a predicted layout; memory parts are those of the fullest pipeline rank. Memory parts are the
-    fullest rank's."""
+    """Flat CSV row of a predicted layout; memory parts are those of the fullest pipeline rank."""
     return {
         "layout": str(estimate.layout),
         **layout_cells(estimate.layout),
@@ -161,7 +160,7 @@ def _pool(pool: Question) -> dict[str, Any]:
 
 def completed_record(completed: CompletedLayout | None) -> dict[str, Any]:
     """JSON fields on a layout given in part: the full layout, the axes filled in, and the proved gap of that choice;
-    empty for None."""
+    null or empty for None."""
     certificate = None if completed is None else completed.certificate
     return {
         "read_as": None if completed is None else str(completed.estimate.layout),

@@ -1,4 +1,4 @@
-"""Estimates and run reports as the data frames that plots read."""
+"""Data frames that plots read, made of estimates, run reports and CSV files."""
 
 from __future__ import annotations
 

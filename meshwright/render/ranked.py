@@ -61,8 +61,8 @@ def placed_on_pools(question: Question, estimate: Estimate) -> tuple[str | Table
 
 
 def optimum_table(optimum: Optimum) -> Table:
-    """Table with a row per plan, best first: layout, step, MFU, tokens/s/GPU (or the objective's value), peak memory
-    of the fullest rank, bottleneck. `peak mem` is the fullest rank's."""
+    """Table with a row per plan, best first: layout, step, MFU (and causal MFU if much lower), tokens/s/GPU or the
+    objective's value, peak memory of the fullest rank, bottleneck."""
     estimates, name, measure = optimum.result.estimates, optimum.objective.name, optimum.objective.measure
     gpus = {"GPUs": [grouped(one.layout.num_gpus) for one in estimates]}
     speeds = [round(one.tokens_per_second / one.layout.num_gpus) for one in estimates]

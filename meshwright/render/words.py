@@ -18,8 +18,8 @@ LINE_WIDTH = 80
 """Characters of a line if stdout is no terminal."""
 _LEAST_WIDTH = 20
 _LONGEST_LINE = 120
-"""Most characters of a line of sentences, for easy reading; tables use the terminal's full width. Beyond it the eye
-loses the next line, however wide the terminal; tables take all of it."""
+"""Largest number of characters of a line of sentences, for easy reading; tables use the terminal's full width. Beyond
+it the eye loses the next line, however wide the terminal; tables take all of it."""
 _BROKEN = ContextVar("broken", default=True)
 """Whether `wrapped` breaks sentences into lines."""
 NOT_PROVED = "warning: optimality is not proved; allow more time to close the gap"
@@ -98,12 +98,12 @@ UNIT_TEXTS: dict[str, Callable[[float], str]] = {
 
 
 def time_unit(seconds: float) -> tuple[str, float]:
-    """Unit to write a time, and others beside it, in: its name and its seconds."""
+    """Unit in which a time, and times beside it, are written: its name, and its length in seconds."""
     return next((scale for scale in _TIME_SCALES if abs(seconds) >= scale[1]), _TIME_SCALES[-1])
 
 
 def size_unit(size_bytes: float) -> tuple[str, float]:
-    """Unit to write a number of bytes, and others beside it, in: its name and its bytes."""
+    """Unit in which a number of bytes, and numbers beside it, are written: its name, and its bytes."""
     return next((scale for scale in _SIZE_SCALES if abs(size_bytes) >= scale[1]), _SIZE_SCALES[-1])
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 class Answer:
-    """Answer of a verb: rows, text and a JSON document. Its classes are frozen dataclasses whose fields are given by
-    name."""
+    """Answer of a verb: rows, text and a JSON document. Subclasses become frozen dataclasses whose fields are given
+    by name."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 

@@ -131,7 +131,7 @@ def _plain(value: Any) -> Any:
 
 
 LONGEST = 1000
-"""Most characters of an error's line, since a user's input may be endless."""
+"""Largest number of characters of an error's line, since a user's input may be endless."""
 
 
 T = TypeVar("T")
@@ -278,8 +278,7 @@ class Output:
         raise SystemExit(InfeasibleError.exit_code)
 
     def note(self, text: str) -> None:
-        """Print a note on stderr, wrapped for a terminal, unless `--quiet`; warnings are always printed. Warnings are
-        shown to whom wants quiet, too."""
+        """Print a note on stderr, wrapped for a terminal; with `--quiet` only warnings are printed."""
         if not self.quiet or text.startswith(WARNING):
             say_aside("\n".join(map(_folded, text.split("\n"))))
 

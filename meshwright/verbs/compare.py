@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from planner.plan import AnyPlan
 
 MAX_COMPARED = 6
-"""Most plans whose columns fit a line of 80 characters."""
+"""Largest number of plans whose columns fit a line of 80 characters."""
 
 
 def compare(*choices: str | Path | AnyPlan, trainer: str | None = None) -> Answer:

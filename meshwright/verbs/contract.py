@@ -65,12 +65,12 @@ class Command(Generic[O]):
 
 def command(options: type[O], **form: Any) -> Callable[[Callable[[O, Output], None]], Command[O]]:
     """Decorator: make a function a verb of the command line, with its docstring as help; `form` sets further fields
-    of `Command`. Its docstring is the help."""
+    of `Command`."""
     return lambda call: Command(options, call, **form)
 
 
 def refuse(headline: str, problems: Sequence[Problem], hint: str = "") -> None:
-    """Raise InputError with these problems; do nothing if there are none. Raises InputError with all of them."""
+    """Raise InputError with these problems; do nothing if there are none."""
     if problems:
         raise InputError(headline, problems=problems, hint=hint)
 
@@ -198,8 +198,7 @@ class Verbs(Protocol[P]):
 
     @property
     def options(self) -> Mapping[str, frozenset[str]]:
-        """Verb → names of the options that the family accepts; a missing verb is not available for the family. A verb
-        that is missing is not for this family."""
+        """Verb → names of the options that the family accepts; a missing verb is not available for the family."""
 
     @property
     def pictures(self) -> Mapping[str, Draw]:

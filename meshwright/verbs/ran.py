@@ -25,8 +25,7 @@ R = TypeVar("R", bound="AnyReport")
 
 
 class AnyRan(Answer, Generic[R]):
-    """Base class of answers of `run`: predicted beside measured quantities; each family defines its rows and text. A
-    family says which, and how to tell them."""
+    """Base class of answers of `run`: predicted beside measured quantities; each family defines its rows and text."""
 
     report: R
     steps: int

@@ -139,7 +139,7 @@ def pictures(
     plan: AnyPlan, request: PageRequest, kinds: Sequence[tuple[str, str]], drawers: Mapping[str, Draw]
 ) -> Iterator[Chapter]:
     """Chapters with a picture for each pair of title and kind; a picture that cannot be drawn is replaced by the
-    reason. A chapter that cannot be drawn says why."""
+    reason."""
     from meshwright.pages.chapters import Chapter, Picture
 
     for title, kind in kinds:

@@ -278,7 +278,7 @@ def why_not(plan: RecommenderPlan, layout: str) -> ShardingNotChosen:
 
 
 _LIMIT = 3
-"""Most tables of a change that are named."""
+"""Largest number of tables of a change that are named."""
 _HEADERS = ("change", "alone", "gain", "together", "in all", "peak mem")
 
 

@@ -197,7 +197,7 @@ def priced_sharding(question: RecommenderQuestion, sharding: Sharding) -> Shardi
 
 
 MOST_PROBLEMS = 5
-"""Most embedding tables that are named among those that cannot be sharded as asked."""
+"""Largest number of embedding tables that are named among those that cannot be sharded as asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,8 +350,8 @@ def _limits(limits: Limits) -> ShardingLimits:
 
 
 def _require_tiers(question: RecommenderQuestion, restrictions: ShardingRestrictions) -> None:
-    """Raise InputError if `--fix` puts tables in host memory that is the devices' own, or splits a table against a
-    rule."""
+    """Raise InputError if `--fix` puts tables in host memory that is the devices' own memory, or splits a table
+    against a rule."""
     for fixed in restrictions.fixed:
         if fixed.option.tier == "host" and is_own_host(question.cluster):
             place = f"`--fix table:{fixed.first}={fixed.option}` on `{question.cluster.name}`"

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from meshwright.plots.drawing import Drawing
 
 MOST_TABLES = 30
-"""Most classes of tables that are printed, those with most accesses first."""
+"""Largest number of classes of tables that are printed, those with most accesses first."""
 
 
 class ServedRecommender(SavedAnswer):

@@ -95,11 +95,11 @@ def table_rows(question: RecommenderQuestion, sharding: Sharding) -> list[dict[s
 
 
 _MAX_TABLES = 12
-"""Most tables named in a row; further tables are only counted."""
+"""Largest number of tables named in a row; further tables are only counted."""
 _MOST_PARTS = 3
-"""Most parts of memory with a column of their own."""
+"""Largest number of parts of memory with a column of their own."""
 _MOST_GPUS = 16
-"""Most GPUs with a row each; of more, the fullest, the emptiest, and those that stages wait for."""
+"""Largest number of GPUs with a row each; of more, the fullest, the emptiest, and those that stages wait for."""
 
 
 def precise(seconds: float) -> str:

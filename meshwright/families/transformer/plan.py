@@ -152,7 +152,7 @@ def _beside_record(rival: Alternative) -> dict[str, Any]:
 
 
 _ONE_LINE = 67
-"""Most characters of a fact that fit beside its name on a line of 80."""
+"""Largest number of characters of a fact that fit beside its name on a line of 80."""
 
 
 def plan_facts(
@@ -175,8 +175,8 @@ def plan_facts(
 
 
 def beside_facts(optimum: Optimum, advice: Recommendation | None) -> Iterator[Fact]:
-    """Facts on layouts beside the chosen one: the runner-up with its drawback, and the classical layout set by
-    hand."""
+    """Facts on layouts beside the chosen one: the runner-up with its drawback, and the classical layout, which an
+    expert would set by hand."""
     if advice is not None and not advice.is_fastest:
         pick, chosen = advice.for_file(advice.within, 1), advice.estimate
         refusing = refusing_trainer(advice.question, advice.within, pick.fastest)
@@ -533,9 +533,9 @@ def _largest_factor(number: int) -> int:
 
 
 _POINTS = 2
-"""Most points of the frontier of cost and time that are named."""
+"""Largest number of points of the frontier of cost and time that are named."""
 _LIMIT = 6
-"""Most clusters and numbers of GPUs without an answer that are all named."""
+"""Largest number of clusters and numbers of GPUs without an answer that are all named."""
 
 
 def offers_header(ranking: Ranking) -> str:
@@ -553,7 +553,7 @@ def offers_header(ranking: Ranking) -> str:
 
 
 def answer_columns(ranking: Ranking, max_rows: int) -> dict[str, list[str]]:
-    """Columns of the table of clusters' best plans, best first, of `max_rows` rows; days and cost if known, MFU if
+    """Columns of the table of clusters' best plans, at most `max_rows`, best first; days and cost if known, MFU if
     all are proved."""
     answers = ranking.answers[:max_rows]
     proved = all(answer.optimum.gap <= PROVEN for answer in ranking.answers)

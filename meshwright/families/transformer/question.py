@@ -71,7 +71,7 @@ class PlanQuestion:
 
     @property
     def compares(self) -> bool:
-        """Whether a recommended layout is searched for among simpler layouts than the fastest."""
+        """Whether the answer also recommends a layout, by comparing simpler layouts with the fastest."""
         return self.pick == "recommended" and self.plain
 
     @property

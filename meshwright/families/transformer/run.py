@@ -295,7 +295,8 @@ class Measured(Ran, SavedAnswer):
 
 
 class Tabled(Answer):
-    """Matrix products or collectives of traces, measured beside the profile's prediction."""
+    """Answer of `measure --table`: matrix products or collectives of traces, measured beside the profile's
+    prediction."""
 
     kind: str
     achieved: Sequence[Achieved]

@@ -66,7 +66,7 @@ def calibrate_command(options: CalibrateFlags, output: Output) -> None:
 
 
 def _flag_problems(flags: Mapping[str, object], text: str) -> list[Problem]:
-    """Problem with this text for each flag that was given."""
+    """Problem with the text `text` for each flag that was given."""
     return [Problem(name, text) for name, value in flags.items() if value is not None and value is not False]
 
 

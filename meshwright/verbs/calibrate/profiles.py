@@ -139,7 +139,8 @@ class Calibrated(SavedAnswer):
         }
 
     def view(self) -> Iterator[str | Table]:
-        """Text that `meshwright calibrate --from-run` prints: the runs, and the factors that they settle."""
+        """Text that `meshwright calibrate --from-run` prints: errors of the runs before and after, and factors that
+        the runs determine."""
         number, start = len(self.reports), self.refinement.start.source
         moved = f"moved by {counted(number, 'run')} on {self.machine}"
         yield wrapped(f"{self.profile.name}: {moved}; from: {start}")
@@ -410,7 +411,7 @@ class Fitted(Answer):
         }
 
     def view(self) -> Iterator[str | Table]:
-        """Each profile with what moved it, sources left out, then the rows that took no part."""
+        """Text: each profile with its fit, errors of sources left out of every fit, and rows left out."""
         selection, unseen = self.selection, self.unseen
         if selection.forced:
             yield wrapped(f"every row is read as run on {self.stack}")

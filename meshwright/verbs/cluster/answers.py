@@ -115,7 +115,7 @@ class Discovered(ClusterFile):
 
 
 _MOST_ODD = 12
-"""Most odd links that are printed; JSON has all."""
+"""Largest number of odd links that are printed; JSON has all."""
 
 
 @as_keywords(LinksOptions)

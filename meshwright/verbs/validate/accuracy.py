@@ -86,7 +86,8 @@ def prediction_row(prediction: Prediction) -> dict[str, Any]:
 
 
 def source_record(source: SourceScore) -> dict[str, Any]:
-    """JSON object of a source's scores: errors, verdicts on memory, regret and order; null if its rows do not say."""
+    """JSON object of a source's scores: errors of time and memory, out-of-memory verdicts, rank correlation, and
+    regret (slowdown of chosen layouts against the fastest); null if its rows do not say."""
     return {
         "source_id": source.source,
         "rows": source.rows,
@@ -119,18 +120,21 @@ def source_row(source: SourceScore) -> dict[str, Any]:
 
 
 def sweep_record(sweep: SweepScore) -> dict[str, Any]:
-    """JSON object of a sweep (runs of one job with several layouts): regret and rank correlation."""
+    """JSON object of a sweep (runs of one job with several layouts): regret (slowdown of the chosen layout against
+    the fastest) and rank correlation."""
     return {"sweep": list(sweep.key), "rows": sweep.rows, "regret": sweep.regret, "kendall_tau": sweep.tau}
 
 
 def choice_record(choice: ChoiceScore) -> dict[str, Any]:
-    """JSON object of a source's regrets by sweep, and the share of pairs of layouts within the 90 % interval."""
+    """JSON object of a source's regrets (slowdown of chosen layouts against the fastest) by sweep, and the share of
+    pairs of layouts within the 90 % interval."""
     regrets = {"regret_fastest": list(choice.point), "regret_recommended": list(choice.recommended)}
     return {"source_id": choice.source, **regrets, **fields_of(choice, "pairs", "covered")}
 
 
 def plot_subject(anchors: int) -> str:
-    """Subtitle of pictures of prediction errors."""
+    """Subtitle of pictures of prediction errors, with the number of anchors (rows that calibrate the others) of a
+    sweep."""
     return f"{SUBJECT}; {counted(anchors, 'anchor')} a sweep" if anchors else SUBJECT
 
 
@@ -350,7 +354,7 @@ class Validated(Answer):
     predictions: tuple[Prediction, ...]
     """Prediction of each row, in order, or the reason why there is none."""
     anchors: int = 0
-    """Rows of each sweep that calibrated the other rows."""
+    """Rows of each sweep that calibrated its other rows."""
     figures: tuple[Figures, ...] = ()
     """Published figures of papers beside predictions; empty unless the shipped tables are predicted with default
     profiles."""
@@ -364,7 +368,8 @@ class Validated(Answer):
 
     @cached_property
     def choices(self) -> tuple[ChoiceScore, ...]:
-        """Regret of choosing layouts by prediction within the sweeps of each source."""
+        """Regret (slowdown against the fastest layout) of choosing layouts by prediction, within each source's
+        sweeps."""
         return choice_scores(self.predictions)
 
     def sources_to_frame(self) -> pd.DataFrame:
@@ -441,7 +446,7 @@ Cells = list[list[str]]
 _LOCAL = "in the table that was given"
 _MAX_EACH = 3
 _MAX_ROWS = 20
-"""Most rows in tables of the largest errors."""
+"""Largest number of rows in tables of the largest errors."""
 _ENOUGH = 5
 """Fewest rows of a group whose median is printed."""
 _HEAVY = 0.1
