@@ -11,7 +11,7 @@ from cost_models.axes.offload.channels import HostWindows, host_windows
 from cost_models.estimate import Estimate, words_beyond_runs
 from cost_models.expected import SPLIT, ExpectedStep, NearRuns
 from cost_models.question import Question
-from cost_models.risk import EVEN, least_chance
+from cost_models.risk import EVEN, FITTING, least_chance
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from meshwright.render.words import (
     Fact,
@@ -113,7 +113,8 @@ def time_sentence(estimate: Estimate) -> str:
 
 def memory_sentence(estimate: Estimate) -> str:
     """Sentence on memory of the fullest pipeline rank: "memory 61.3 GiB of 74.0 GiB on pipeline rank 0 = weights 8.2
-    + ...; fits ..."."""
+    + ...; fits ...". A layout that does not fit has a probability only where it is worth a trial: one measured run in
+    fifty is an outlier, which says nothing of a peak twice the limit."""
     rank = estimate.fullest_rank
     memory = estimate.rank_memory[rank]
     unit = size_unit(memory.total)
@@ -123,9 +124,9 @@ def memory_sentence(estimate: Estimate) -> str:
     if not estimate.device_holds:
         text += f"; does not fit: {in_unit(memory.total - estimate.memory_limit, unit)} {unit[0]} too many"
     chance = estimate.fits_probability
-    if estimate.device_holds or chance < EVEN:
+    if estimate.device_holds or 1 - FITTING <= chance < EVEN:
         text += f"; fits with probability {chance_text(chance)}"
-    else:
+    elif chance >= EVEN:
         bound = 100 * least_chance(estimate.confidence)
         text += f"; fits with probability {100 * chance:.3g} %, less than the {bound:.3g} % that a layout must have"
     return wrapped(text + _tight(estimate) * estimate.device_is_tight)

@@ -36,12 +36,12 @@ GIB = 2.0**30
 
 
 def test_a_peak_near_the_limit_is_tight(make_estimate) -> None:
-    said = {20: ("fits", 99), 45: ("tight", 93), 55: ("does not fit", 18), 70: ("does not fit", 9)}
+    said = {20: ("fits", 99), 45: ("tight", 93), 55: ("does not fit", 18), 70: ("does not fit", None)}
     for activations, (verdict, chance) in said.items():
         estimate = make_estimate(activations=activations * GIB)
         words = " ".join(memory_sentence(estimate).split())
         assert estimate.verdict == verdict
-        assert f"; fits with probability {chance} %" in words
+        assert words.partition("; fits with probability ")[2][:4] == (f"{chance} %" if chance else "")
         assert ("tight: measured peaks have been off by up to 10 %" in words) == (verdict == "tight")
 
 
