@@ -174,9 +174,7 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def held(parameter: Tensor) -> Tensor:
-    """Local shard that a `DTensor` stores, to which memory may be given; any other tensor itself. `local` returns
-    another tensor; this one may be given memory.
-    """
+    """Local shard that a `DTensor` stores, to which memory may be given, unlike `local`'s; any other tensor itself."""
     return parameter._local_tensor if isinstance(parameter, DTensor) else parameter
 
 

@@ -154,8 +154,9 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return original(work, *arguments, **options)
 
         def wait_event(stream: torch.cuda.Stream, event: torch.cuda.Event) -> None:
-            """`fully_shard` gathers and reduces in streams of its own, and has the compute stream wait for them, as it
-            waits for copies; other streams wait behind compute."""
+            """Time the compute stream's waits for copies and for collectives of `fully_shard`, which run in streams of
+            their own. Waits of other streams are not timed.
+            """
             cause = OFFLOAD if isinstance(event, CopiedEvent) else "dp"
             with waits._timed(cause if stream == torch.cuda.default_stream(waits._device) else ""):
                 original_event(stream, event)

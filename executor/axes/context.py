@@ -66,7 +66,7 @@ class Tile:
     def gradients(
         self, visible: Visibility, query: Tensor, pair: Tensors, result: AttentionResult
     ) -> Gradients | None:
-        """Gradients of queries, keys and values; None where the queries see none of the keys."""
+        """Gradients of the tile's queries, keys and values; None if no query sees any key."""
         if visible.blind(self.queries, self.keys):
             return None
         inputs = self._inputs(visible, query, pair)
@@ -87,7 +87,9 @@ _ALL = slice(None)
 
 
 def zigzag_places(rank: int, ranks: int, count: int) -> Places:
-    """Positions in the sequence of a rank's `count` tokens: of 2·ranks pieces, the `rank`-th from either end."""
+    """Positions in the sequence of `rank`'s `count` tokens: the `rank`-th of 2·ranks pieces, and the `rank`-th from the
+    end.
+    """
     size, last = count // 2, 2 * ranks - 1
     head, tail = (range(piece * size, (piece + 1) * size) for piece in (rank, last - rank))
     return head, tail
@@ -429,8 +431,8 @@ class _Ring(_ZigZag):
     def gradients(
         self, visible: Visibility, query: Tensor, pair: Tensors, result: AttentionResult
     ) -> Gradients:
-        """Gradients of this rank's queries, keys and values; those of keys and values travel round the ring behind
-        them.
+        """Gradients of this rank's queries, keys and values; sums for keys and values travel round the ring to their
+        ranks.
         """
         dquery = torch.zeros_like(query, dtype=torch.float32)
         own_sums: Message | None = None

@@ -119,8 +119,8 @@ class FlatParameters:
 
     @property
     def share_holders(self) -> dist.ProcessGroup | None:
-        """Process group of the ranks that update the same share as this one; None if no group or more than one has
-        them.
+        """Process group of the ranks that update the same share as this one; None if no other does, or if they are two
+        groups.
         """
         if self.shards == 1 and dist.get_world_size(self.group) > 1:
             return self.group if self.copies is None else None  # no group is of both
@@ -191,7 +191,9 @@ class FlatParameters:
         self.share_gradient.mul_(factor)
 
     def owned(self) -> Iterator[tuple[nn.Parameter, int, int, int]]:
-        """Yield (parameter, begin, end, start): its elements begin to end lie in this rank's share, from `start` on."""
+        """Yield each parameter in this rank's share: its elements `begin` to `end` − 1 are in the share from `start`
+        on.
+        """
         for parameter in self.parameters:
             start, share = self._starts[id(parameter)], self._own_range
             begin, end = max(start, share.start), min(start + local(parameter).numel(), share.stop)

@@ -1,4 +1,4 @@
-"""Expert parallelism: which experts a rank holds, and how copies of tokens get to the ranks that hold theirs and back.
+"""Expert parallelism: which experts a rank holds, and how copies of tokens get to the ranks of their experts and back.
 
 Shape legend: E experts, L of them on this rank, e expert-parallel ranks, t ranks that share an expert, D model,
 R copies (of this rank's tokens, or of those that its experts work on).
@@ -183,5 +183,5 @@ class Exchange:
 
 
 def _all_to_all(rows: Tensor, received: list[int], sent: list[int], group: dist.ProcessGroup) -> Tensor:
-    """Rows in runs for each rank of the group → rows in runs from each; backward the same in reverse."""
+    """Send runs of rows to each rank of a group and receive runs from each; gradients travel the other way."""
     return all_to_all_single_autograd(rows.contiguous(), received, sent, group)

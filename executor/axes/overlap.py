@@ -250,7 +250,7 @@ class OverlapAxis(Axis):
 
 
 def _buckets(part: Transformer) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield (block, embedding or head, parameter that it needs) for each parameter of a model slice."""
+    """Yield, for each parameter of a model slice, the name of its block (or embedding or head), and the parameter."""
     for name, parameter in part.named_parameters(remove_duplicate=False):
         first, layer, *_ = name.split(".")
         end = "embedding" if first == "embedding" else "head"

@@ -250,8 +250,8 @@ class PipelineAxis(Axis):
 
     @with_values
     def _meet(self, stages: Sequence[int]) -> dist.ProcessGroup | None:
-        """Process group of the ranks that hold these pipeline stages, for each place on a stage; None if it is one
-        rank.
+        """Process group of this rank and its counterparts on the pipeline ranks that hold these stages; None if it is
+        alone.
         """
         layout = self.rank.layout
         of_rank = schedule_named(layout.schedule).stages_of_rank(layout.pp, layout.vpp)

@@ -60,7 +60,7 @@ class Ahead(Generic[Batch]):
         self._last: Batch | None = None
 
     def take(self, number: int) -> Batch:
-        """The batch of this number, ready for the current stream; waits until it is drawn, and begins the next. Draws
+        """The batch of this number, ready for the current stream; waits until it is drawn, and begins to draw
         the next.
         """
         coming = self._next if self._next is not None and self._next[0] == number else self._begin(number)

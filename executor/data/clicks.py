@@ -242,9 +242,7 @@ class RecordedClicks:
         return Bags(torch.from_numpy(ids[present]), torch.from_numpy(present.astype(np.int32)))
 
     def _require_rows(self, ids: Ints, strays: Bools, samples: Ints) -> None:
-        """Raise InputError for stray ids, (b, tables), of tables whose spec says that these are mistakes. Raises
-        InputError where tables whose spec calls them mistakes have no row for some.
-        """
+        """Raise InputError for stray ids, (b, tables), of tables whose spec says that these are mistakes."""
         problems = []
         for table, spec in enumerate(self.tables):
             places = np.flatnonzero(strays[:, table])
@@ -300,9 +298,7 @@ def _require_one_id(path: Path, model: RecommenderSpec) -> None:
 
 
 def _mapped(path: Path) -> npt.NDArray[Any]:
-    """Memory-mapped samples of a binary file, (samples, 40) int32; raises InputError for a broken file. Raises
-    InputError.
-    """
+    """Memory-mapped samples of a binary file, (samples, 40) int32; raises InputError for a broken file."""
     size = path.stat().st_size
     if size % (4 * _FIELDS) or not size:
         raise InputError(f"{path}: {size} bytes are not samples of {4 * _FIELDS} bytes each")

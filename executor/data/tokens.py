@@ -68,9 +68,7 @@ def numpy_dtype(dtype: str) -> np.dtype[np.generic]:
 
 
 def read_header(folder: Path) -> TokenHeader:
-    """Read a token folder's header; raises InputError if it has none, or its files differ from it. Raises InputError
-    where this is no token folder, or its files differ from the header.
-    """
+    """Read a token folder's header; raises InputError if it has none, or its files differ from it."""
     if not folder.is_dir():
         raise InputError(f"no token folder `{folder}`", hint=_HINT)
     path = folder / HEADER
@@ -159,7 +157,7 @@ _MADE_ANEW = "it is not what meshwright tokens --bpe writes: make the folder aga
 
 def learn_pairs(texts: Iterator[str], vocabulary: int) -> Any:
     """Learn a byte-pair tokenizer from texts with the `tokenizers` package; raises InputError for an impossible
-    vocabulary. Raises InputError for an impossible vocabulary.
+    vocabulary.
     """
     if vocabulary <= BYTES:
         reason = f"{BYTES} are bytes, and one ends a text"
@@ -365,9 +363,7 @@ def _by_pairs(tokenizer: Any) -> _Encoder:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a file, about a mebibyte at a time; raises InputError if it is not UTF-8. Raises InputError
-    where it is not UTF-8.
-    """
+    """Yield the lines of a file, about a mebibyte at a time; raises InputError if it is not UTF-8."""
     try:
         with path.open(encoding="utf-8", newline="") as stream:
             while lines := stream.readlines(_CHUNK):

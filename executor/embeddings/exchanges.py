@@ -349,7 +349,9 @@ def sent_bytes(
     dense_parameters: int,
     ids: Sequence[Tensor],
 ) -> dict[str, int]:
-    """Bytes that this rank should send in each stage of a step, given the ids of its own samples by table."""
+    """Bytes that this rank should send in each stage of a recommender's step, given the ids of its own samples by
+    table.
+    """
     ranks, total = places.ranks, Counter(dict.fromkeys(STAGES, 0))
     for piece in slices:
         values = ids[piece.table]

@@ -269,9 +269,7 @@ class Holding:
         return rows
 
     def update(self, gradients: RowGradients, squares: Tensor | None, rate: float, step: int) -> None:
-        """Update the rows that a batch used, on the device or in host memory; `squares` are means over whole rows.
-        `squares`: means over whole rows.
-        """
+        """Update the rows that a batch used, on the device or in host memory; `squares` are means over whole rows."""
         rows, values = gradients.rows, gradients.values
         if self.keys is not None:
             rows, order = self._rows_of(rows).sort()

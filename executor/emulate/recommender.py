@@ -115,7 +115,7 @@ def emulate(plan: RecommenderPlan, rank: int, *, steps: int = 3) -> ShardEmulati
 def _followed(
     plan: RecommenderPlan, device: torch.device, steps: int
 ) -> tuple[dict[str, int], dict[str, tuple[float, ...]]]:
-    """Bytes of each part at the peak of a step, and seconds of each computing stage in each measured step."""
+    """Bytes of each part at the peak of a step, and seconds of each stage that computes in each measured step."""
     places = Places(plan.num_ranks, plan.cluster.gpus_per_node)
     engine = RecommenderEngine(plan.model, plan.sharding, plan.training, places, device, peers=AbsentPeers)
     engine.set_rate(RunConfig().learning_rate)
@@ -164,7 +164,7 @@ def _parts(priced: RecommenderEstimate, rank: int) -> dict[str, float]:
 
 
 def _compute(plan: RecommenderPlan, priced: RecommenderEstimate, rank: int) -> dict[str, float]:
-    """Predicted seconds that a rank computes in each stage."""
+    """Predicted seconds that a rank computes in each stage of a recommender's step."""
     seconds = {stage: float(priced.loads[rank, at] + priced.fixed[at]) for at, stage in enumerate(STAGES)}
     if not plan.question.facts.hides_reduction:
         seconds[STAGES.update] -= reduction_seconds(plan.question, links_of(plan.question))
@@ -174,7 +174,9 @@ def _compute(plan: RecommenderPlan, priced: RecommenderEstimate, rank: int) -> d
 def _step_seconds(
     plan: RecommenderPlan, priced: RecommenderEstimate, rank: int, seconds: dict[str, tuple[float, ...]]
 ) -> float:
-    """Step seconds with each stage as long as on its busiest rank, and this rank's compute as measured."""
+    """Seconds of a recommender's step whose stages last as long as their busiest ranks, this rank's compute as
+    measured.
+    """
     loads, predicted = priced.loads.copy(), _compute(plan, priced, rank)
     for stage in COMPUTED:
         loads[rank, STAGES.index(stage)] += statistics.median(seconds[stage]) - predicted[stage]

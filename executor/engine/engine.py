@@ -121,7 +121,7 @@ def _wait(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
 
 
 class _Arrived(torch.autograd.Function):
-    """Wait for a tensor in flight; its gradient passes unchanged."""
+    """Autograd function that waits for a tensor in flight; its gradient passes unchanged."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

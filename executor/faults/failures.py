@@ -257,8 +257,8 @@ def is_peer_lost(failure: Failure) -> bool:
 
 
 def what_happened(folder: Path, ranks: int, live_ranks: Container[int] = ()) -> str:
-    """Sentence on why the run failed; `live_ranks`, whose launchers answer, do not count as lost. Ranks of launchers
-    that `answered` are not lost, whatever they wrote.
+    """Sentence on why the run failed; `live_ranks`, whose launchers answer, do not count as lost, whatever
+    they wrote.
     """
     return _cause(folder, read_failures(folder), ranks, live_ranks)[0]
 

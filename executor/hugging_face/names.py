@@ -79,9 +79,7 @@ class Family:
 
 
 def family_of(model_type: str) -> Family:
-    """Names in weight files of a Hugging Face `model_type`; raises InputError if they are unknown. Raises InputError:
-    there are none.
-    """
+    """Names in weight files of a Hugging Face `model_type`; raises InputError if they are unknown."""
     families = data_of("weights.yaml")["families"]
     if model_type not in families:
         raise InputError(
@@ -156,7 +154,9 @@ class Names:
         return original(name, tied=True) in self._ours
 
     def is_weight(self, name: str) -> bool:
-        """Whether a stored tensor that no parameter reads is an unknown weight, not an old buffer or a tied copy."""
+        """Whether a stored tensor must be a weight of the model, and not an old buffer or a copy of a tied
+        embedding.
+        """
         copies = [f"{self.family.head}.{copy}" for copy in ("weight", *_COPIES)]
         tied = self.spec.tied_embeddings and name in copies
         table = data_of("weights.yaml")

@@ -219,9 +219,7 @@ def _cut_off(file: Path) -> str:
 
 
 def _model_type(path: Path, model: TransformerSpec) -> str:
-    """Family of the folder's config; raises InputError if it has none, or describes another model than the plan. Raises
-    InputError: there is none, or it says another model than the plan.
-    """
+    """Family of the folder's config; raises InputError if it has none, or describes another model than the plan."""
     if (path / ADAPTER_CONFIG).is_file():
         raise InputError(
             f"{path} holds adapters of peft, not the model that they are beside",

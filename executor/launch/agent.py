@@ -1,4 +1,5 @@
-"""torchrun that ends, with its ranks, when its launcher is gone: `python -m executor.launch.agent ARGUMENTS`.
+"""Runs torchrun so that it ends, with its ranks, when its launcher is gone: `python -m executor.launch.agent
+ARGUMENTS`.
 
 Where several nodes meet at an address, its store listens at that one; torchrun's own would listen at all of them.
 """
@@ -18,8 +19,8 @@ from executor.launch.environment import PARENT, end_with_parent
 
 
 def store_at(host: str, port: int, *, is_master: bool, **how: Any) -> TCPStore:
-    """Torch's key-value store, listening at one IP address only; at all addresses if `host` is a name. A name may lead
-    elsewhere on other nodes: then at all addresses.
+    """Torch's key-value store, listening at one IP address only. If `host` is a name, which may lead elsewhere on other
+    nodes, it listens at all addresses.
 
     Raises:
         RuntimeError: another process listens there; torchrun then joins that one's store.

@@ -270,9 +270,7 @@ class Follower:
     """When torchrun's rendezvous file was first missed; None if it was not."""
 
     def until_the_end(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait until torchrun ends or a failure is final; a first Ctrl-C asks the ranks to stop, a second ends them. A
-        first Ctrl-C asks the ranks to stop, a second ends them.
-        """
+        """Wait until torchrun ends or a failure is final; a first Ctrl-C asks the ranks to stop, a second ends them."""
         poll = _POLL_SECONDS if self.nodes.count == 1 else _SHARED_POLL_SECONDS
         while True:
             try:

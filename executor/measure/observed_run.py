@@ -57,7 +57,7 @@ class Machine:
 
 
 def machine_of(report: RunReport) -> Machine:
-    """Machine and software on which a report, which must hold its plan, was measured. Needs its plan."""
+    """Machine and software on which a report, which must hold its plan, was measured."""
     assert report.plan is not None
     environment = report.environment
     return Machine(

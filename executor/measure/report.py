@@ -223,9 +223,7 @@ class Environment(Spec):
 
 
 class AnyReport(Spec):
-    """Report of a run beside its plan's predictions, one JSON document; model families add fields, such as `plan`.
-    Families add fields, such as `plan`.
-    """
+    """Report of a run beside its plan's predictions, one JSON document; model families add fields, such as `plan`."""
 
     operations: OperationsReport | None = None
     """Account of saves and failures; None if nothing was saved."""
@@ -352,9 +350,7 @@ class AllocatorPeak(Spec):
 
 
 class RankReport(Spec):
-    """Measured time and memory of one rank; a list has one value for each measured step. A list holds one value for
-    each measured step.
-    """
+    """Measured time and memory of one rank; a list has one value for each measured step."""
 
     rank: int
     pipeline_rank: int
@@ -508,7 +504,9 @@ class RunReport(AnyReport):
 
     @property
     def _uneven(self) -> bool:
-        """Whether ranks of a stage have different work: experts, or replicas of pools with shares of their own."""
+        """Whether ranks of a pipeline stage have different work: experts, or replicas of pools with shares of their
+        own.
+        """
         return bool(self.routers or self.layout.replicas)
 
     @property

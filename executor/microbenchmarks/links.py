@@ -125,8 +125,9 @@ Engines = dict[str, dict[int, Engine]]
 
 
 def tiny_engines(device: torch.device, precision: Precision) -> Engines:
-    """Tiny models of plain blocks and, with several processes, of sharded ones. With an even number of processes also
-    tensor-parallel ones and, on a CPU, whose thread clock does not count waiting, a pipeline of two stages.
+    """Engines of tiny models with plain blocks and, with several processes, with sharded ones. With an even number of
+    processes also with tensor-parallel ones and, on a CPU, whose thread clock does not count waiting, with a pipeline
+    of two stages.
     """
     world = dist.get_world_size()
     layouts = {"block": f"dp{world}"}
@@ -203,7 +204,7 @@ def offload(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
 
 def _updates(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
     """Time updates of blocks in turn, with 1, 2, 4, … threads up to a rank's number, then of tiny blocks after other
-    work. Then blocks of next to nothing, each after other work.
+    work.
     """
     limit = threads_for_updates(watch.device, dist.get_world_size())
     update = in_turn([block.step for block in blocks_of(scale.block_parameters)])

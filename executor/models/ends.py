@@ -52,8 +52,8 @@ def held_by_several(spec: TransformerSpec, layers: tuple[int, ...]) -> dict[str,
 
 
 class ChunkOfLogits(nn.Module):
-    """Logits of a chunk of tokens, their loss and its gradient; without compilation two fp32 copies exist for a moment.
-    Eagerly there are two copies of the logits in fp32 for a moment, compiled none.
+    """Logits of a chunk of tokens, their loss and its gradient. Without compilation there are two fp32 copies of the
+    logits for a moment.
     """
 
     def forward(self, x_CD: Tensor, weight_VD: Tensor, targets_C: Tensor) -> tuple[Tensor, Tensor]:
@@ -179,9 +179,7 @@ class Embedding(nn.Module):
         self.dropout = dropout
 
     def forward(self, tokens_BS: Tensor, images: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """Vectors (B, S, D) of tokens (B, S); `images` has vectors for places of images, and a mask with 1 at text.
-        `images`: vectors in place of images' tokens; mask, 1 where text is.
-        """
+        """Vectors (B, S, D) of tokens (B, S); `images` has vectors for places of images, and a mask with 1 at text."""
         x_BSD: Tensor = self.tokens(tokens_BS)
         if self.scale != 1.0:
             x_BSD = x_BSD * self.scale

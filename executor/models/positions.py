@@ -195,9 +195,7 @@ class Sequence(Protocol):
 
 
 class WholeSequence:
-    """A sequence of which this rank has every token; blocks that share this object share its mask. Blocks that share
-    one of these share its mask.
-    """
+    """A sequence of which this rank has every token; blocks that share this object share its mask."""
 
     def __init__(self) -> None:
         self._mask: tuple[object, Tensor] | None = None

@@ -71,9 +71,7 @@ def drawn(model: RecommenderSpec, batch: int, count: int, *, seed: int) -> Itera
 
 
 def recorded(path: Path, model: RecommenderSpec) -> list[Request]:
-    """Requests of a file; raises InputError with the lines of all that are wrong. Raises InputError: with their lines,
-    all that are wrong at once.
-    """
+    """Requests of a file; raises InputError with the lines of all that are wrong."""
     specs = [model.classes[index] for index in model.class_of_table]
     tables = dict(zip(model.table_names, specs, strict=True))
     requests: list[Request] = []
@@ -218,9 +216,7 @@ class ServedTables:
                 initial.fill(rows, part, first)
 
     def _load(self, folder: Path) -> None:
-        """Fill all tables from the newest checkpoint in a folder; raises InputError if none has these tables. Raises
-        InputError: there is none, or not of these tables.
-        """
+        """Fill all tables from the newest checkpoint in a folder; raises InputError if it has not these tables."""
         if not (steps := Folder(folder).complete()):
             hint = "`meshwright run PLAN --checkpoint DIR` writes some"
             raise InputError(f"--weights {folder}: there is no checkpoint of a run", hint=hint)
@@ -254,8 +250,8 @@ def _vectors(spec: TableSpec, cache: HottestRows | CachedSets, bags: Bags) -> Te
 
 
 def _mapped(folder: Path | None, elements: int, dtype: torch.dtype) -> Tensor:
-    """Memory-mapped elements, (elements,), of a nameless file in a folder of the drive; raises HostError without room.
-    Raises HostError where there is no such room.
+    """Memory-mapped elements, (elements,), of a nameless file in a folder of the drive; raises HostError
+    without room.
     """
     if not elements:
         return torch.empty(0, dtype=dtype)

@@ -331,9 +331,7 @@ _SCORED = 8
 
 
 def clicks_of(plan: RecommenderPlan, config: RunConfig) -> MadeUpClicks | RecordedClicks:
-    """Clicks on which a run trains; raises InputError where a file does not fit the model. Raises InputError where a
-    file does not fit the model.
-    """
+    """Clicks on which a run trains; raises InputError where a file does not fit the model."""
     if config.data in (TEXT, RANDOM):
         return MadeUpClicks(plan.model, plan.training.global_batch, seed=config.seed)
     return RecordedClicks(Path(config.data), plan.model, plan.training.global_batch)
@@ -462,8 +460,8 @@ def _report(plan: RecommenderPlan, run: _Run, curve: Curve, watcher: Watcher) ->
 
 
 def _stage_seconds(run: _Run, last: int) -> tuple[dict[str, float], dict[str, int]]:
-    """Median seconds of each stage of a step, which all ranks begin together, and bytes that the formula gives
-    for it.
+    """Median seconds of each stage of a recommender's step, begun by all ranks together, and bytes that the formula
+    gives.
     """
     engine, formula = run.engine, Counter[str]()
     if not run.config.waiting_steps:
@@ -482,7 +480,7 @@ def _stage_seconds(run: _Run, last: int) -> tuple[dict[str, float], dict[str, in
 
 
 def _formula(engine: RecommenderEngine, batch: Clicks) -> dict[str, int]:
-    """Bytes that this rank should send in each stage of a step with these samples."""
+    """Bytes that this rank should send in each stage of a recommender's step with these samples."""
     embeddings = engine.embeddings
     return sent_bytes(
         embeddings.slices,
@@ -499,7 +497,7 @@ PARTS = ("tables", "optimizer", "dense", OTHER_PART)
 
 
 def peak_memory(engine: RecommenderEngine, clicks: Clicks) -> dict[str, int]:
-    """Bytes of each part of device memory at the peak of one training step."""
+    """Bytes of each part of device memory at the peak of one training step of a recommender."""
     tracker = StorageTracker()
     for name in (*PARTS, HOST):
         tracker.name(name, ())
@@ -520,7 +518,7 @@ def peak_memory(engine: RecommenderEngine, clicks: Clicks) -> dict[str, int]:
 
 
 def held_on_host(engine: RecommenderEngine) -> int:
-    """Bytes of rows and optimizer states in host memory."""
+    """Bytes of a recommender's rows and optimizer states in host memory."""
     return sum(one.host.nbytes for one in engine.embeddings.holdings.values() if one.host is not None)
 
 

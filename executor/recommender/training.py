@@ -23,9 +23,7 @@ class RecommenderTraining(Training[RecommenderPlan]):
     trainer = "executor.recommender.train:train"
 
     def require_trainable(self, plan: RecommenderPlan, config: RunConfig, on_note: OnNote) -> RunConfig:
-        """Raise InputError where precision, batch, sharding or clicks rule out training; returns the flags
-        unchanged.
-        """
+        """Raise InputError where precision, batch, flags, sharding or clicks rule out training; returns the flags."""
         from executor.embeddings.collection import all_slices
         from executor.embeddings.exchanges import Places
         from executor.recommender.train import clicks_of

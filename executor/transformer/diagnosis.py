@@ -199,8 +199,8 @@ class AttentionKernels(OperatorWatch):
 
 
 def in_words(seen: Collection[str], *, flexible: bool) -> str:
-    """Note on the attention kernels seen; `flexible` says that measured steps use FlexAttention, which is never seen.
-    `flexible`: measured steps use FlexAttention, which is never seen here.
+    """Note on the attention kernels seen; `flexible` says that measured steps use FlexAttention, which is
+    never seen.
     """
     kinds = [name for name in KERNELS.values() if name in seen]
     kernels = " and ".join(kinds) or "none that torch has fused"

@@ -1,5 +1,4 @@
-"""Blocks with weights, optimizer states or activations in host memory, as the layout says, and the window of blocks on
-the GPU.
+"""Offload of blocks: weights, optimizer states or activations in host memory, and the window of blocks on the GPU.
 
 ZeRO-0 and 1, on flat buffers:
     states     gradients add up and are averaged on the device and go down once a step; the CPU updates, weights come up
@@ -214,9 +213,7 @@ class StatesOnHost(FlatParameters):
 
 
 def fp32_weights(link: HostLink, drive: Drive | None, elements: int, *, pinned: bool) -> Tensor:
-    """Allocate fp32 weights in host memory; if there is a drive, which will hold them, memory that is never touched. If
-    the drive will hold them, no page is touched.
-    """
+    """Allocate fp32 weights in host memory; if the drive will hold them, the memory is never touched."""
     if drive is not None:
         return torch.empty(elements, dtype=torch.float32, device=link.memory)
     return link.buffer(elements, torch.float32, pinned=pinned)
@@ -609,13 +606,13 @@ class Window:
                 flat.when_passed = partial(self._after_backward, block)
 
     def begin(self) -> None:
-        """Start over with the list of moves: a step begins."""
+        """Begin a step: start again at the first move."""
         self._at = 0
         self._backward = dict.fromkeys(self._flats, 0)
         self._open: Turn | None = None
 
     def end(self) -> None:
-        """Make the last moves: all passes of the step are over."""
+        """End a step: make the last moves, when all passes are over."""
         self._close()
         assert self._at == len(self._turns)
 
@@ -745,7 +742,7 @@ class _SavedTensors:
         return lambda: stored.on_device().view(dtype).as_strided(size, stride, offset)
 
     def bring_with_the_one_before(self) -> None:
-        """Copy the block's activations to the device for its backward pass, and begin with the previous block's."""
+        """Copy this block's activations to the device for its backward pass, and begin to copy the previous block's."""
         for saved in (self, self._earlier_block):
             for stored in () if saved is None else saved._all:
                 if (storage := stored()) is not None:
@@ -931,7 +928,7 @@ class OffloadAxis(Axis):
         channels = channel_seconds(plan.question, columns)
 
         def steps(*names: str, prefix: str = "") -> dict[str, Any]:
-            """Fields of a report: the counts of each step."""
+            """Counts of these names in each listed step, as fields of a report."""
             return {name: tuple(getattr(step, prefix + name) for step in listed) for name in names}
 
         host = HostReport(

@@ -1,4 +1,4 @@
-"""Copies between a GPU, host memory and a drive, beside the computation.
+"""Copies between a GPU, host memory and a drive, concurrent with computation.
 
 **Host memory.** On a GPU host memory is pinned and each direction has a stream; on a CPU, whose memory is both, copies
 are plain. Copies of what lies in pageable memory pass through two staging buffers, so that one is filled while the
