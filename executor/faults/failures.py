@@ -256,7 +256,7 @@ def is_peer_lost(failure: Failure) -> bool:
     return failure.get("ended", False) or _PEER_LOST.search(failure["reason"]) is not None
 
 
-def what_happened(folder: Path, ranks: int, live_ranks: Container[int] = ()) -> str:
+def failure_cause(folder: Path, ranks: int, live_ranks: Container[int] = ()) -> str:
     """Sentence on why the run failed; `live_ranks`, whose launchers answer, do not count as lost, whatever
     they wrote.
     """
@@ -391,9 +391,9 @@ def _last_seen(signs: dict[int, Sign], ranks: list[int]) -> str:
     return f" in step {sign['step']} ({sign['phase']})" if sign else ""
 
 
-def _was(those: Sequence[object]) -> str:
+def _was(items: Sequence[object]) -> str:
     """ "was" for one item, "were" for several."""
-    return "was" if len(those) == 1 else "were"
+    return "was" if len(items) == 1 else "were"
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -44,12 +44,12 @@ from executor.faults.failures import (
     SIGNS,
     delete_files,
     error_of_fields,
+    failure_cause,
     failure_error,
     last_lines,
     read_failures,
     read_sign,
     read_signs,
-    what_happened,
 )
 from executor.launch.environment import LOOPBACK
 from executor.launch.workers import end_agent, on_one_node, rendezvous_file, start_agent
@@ -313,7 +313,7 @@ class Follower:
         waits = self.nodes.count > 1 and _restarts(self.config) and since > _WAITING_SECONDS
         if waits and not self.wait_noted:
             self.wait_noted = True
-            cause = what_happened(self.launch.folder, self.launch.size, self.launch.ranks())
+            cause = failure_cause(self.launch.folder, self.launch.size, self.launch.ranks())
             self.on_note(
                 f"{cause}; waiting up to {self.config.timeout:.0f} s for all nodes: the same command on another one"
                 " takes the place of one that is lost"

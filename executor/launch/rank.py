@@ -244,7 +244,7 @@ def _meet(
         if not is_continued and not own_launcher:
             clear_run_folder(out_dir)
         if is_continued:
-            watcher.note(f"start {starts}: {failures.what_happened(out_dir, dist.get_world_size())}")
+            watcher.note(f"start {starts}: {failures.failure_cause(out_dir, dist.get_world_size())}")
             failures.delete_files(out_dir, failures.FAILURES, ANSWERS)
         rendezvous.write_owners(out_dir, owners)
     dist.barrier()

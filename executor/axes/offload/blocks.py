@@ -702,7 +702,7 @@ class ActivationPool:
         with saved_tensors_hooks(saved.pack, lambda restore: restore()):
             output = forward(*arguments, **options)
         if output.requires_grad:
-            output.register_hook(lambda _: saved.bring_with_the_one_before())  # type: ignore[no-untyped-call]
+            output.register_hook(lambda _: saved.bring_with_previous())  # type: ignore[no-untyped-call]
         return output
 
 
@@ -741,7 +741,7 @@ class _SavedTensors:
         stored = self._stored_once(tensor, storage)
         return lambda: stored.on_device().view(dtype).as_strided(size, stride, offset)
 
-    def bring_with_the_one_before(self) -> None:
+    def bring_with_previous(self) -> None:
         """Copy this block's activations to the device for its backward pass, and begin to copy the previous block's."""
         for saved in (self, self._earlier_block):
             for stored in () if saved is None else saved._all:

@@ -22,9 +22,9 @@ from executor.faults.failures import (
     Heartbeat,
     error_fields,
     error_of_full_disk,
+    failure_cause,
     failure_error,
     read_failures,
-    what_happened,
     write_failure,
 )
 from executor.launch.launch import Launch, Nodes, run_plan
@@ -130,7 +130,7 @@ def test_the_rank_without_a_word_was_gone_first(tmp_path) -> None:
     """Of three the others lost touch with it, or were told to end."""
     write_failure(tmp_path, 0, "RuntimeError: Connection closed by peer", final=False)
     write_failure(tmp_path, 2, "was told to end (SIGTERM)", final=False, ended=True)
-    assert what_happened(tmp_path, 3) == "rank 1 was ended from outside"
+    assert failure_cause(tmp_path, 3) == "rank 1 was ended from outside"
     assert (
         failure_error(tmp_path, tmp_path, 3).hint
         == "with --checkpoint FOLDER a run goes on when ranks are lost"
@@ -141,21 +141,21 @@ def test_ranks_that_are_told_to_end_are_named(tmp_path) -> None:
     """Where nobody went without a word, and nothing was wrong with any."""
     write_failure(tmp_path, 0, "RuntimeError: Connection closed by peer", final=False)
     write_failure(tmp_path, 1, "was told to end (SIGTERM)", final=False, ended=True)
-    assert what_happened(tmp_path, 2) == "rank 1 was told to end from outside (SIGTERM)"
+    assert failure_cause(tmp_path, 2) == "rank 1 was told to end from outside (SIGTERM)"
     assert [one.where for one in failure_error(tmp_path, tmp_path, 2).problems] == ["last checkpoint"]
     write_failure(
         tmp_path, 0, "was told to end (SIGTERM)", final=False, ended=True
     )  # by torchrun, therefore later
-    assert what_happened(tmp_path, 2) == "rank 1 was told to end from outside (SIGTERM)"
+    assert failure_cause(tmp_path, 2) == "rank 1 was told to end from outside (SIGTERM)"
     write_failure(tmp_path, 0, "ValueError: here", final=False)
-    assert what_happened(tmp_path, 2) == "rank 0 failed: ValueError: here"
+    assert failure_cause(tmp_path, 2) == "rank 0 failed: ValueError: here"
 
 
 def test_a_rank_that_stands_still_does_not_hang_where_another_says_nothing(tmp_path) -> None:
     """One whose watch did not look, and that was told to end when the others gave up, said nothing of where it is."""
     write_failure(tmp_path, 0, "stood still", final=False, step=7, phase="update", frames=[])
     write_failure(tmp_path, 1, "was told to end (SIGTERM)", final=False, ended=True)
-    assert what_happened(tmp_path, 2) == "rank 1 hangs"
+    assert failure_cause(tmp_path, 2) == "rank 1 hangs"
 
 
 def test_a_node_that_is_shut_down_is_lost(tmp_path) -> None:
@@ -211,14 +211,14 @@ def test_ranks_that_are_gone_are_named_by_node(tmp_path, monkeypatch) -> None:
         write_failure(tmp_path, rank, GONE, final=False)
     for rank in range(4, 8):
         write_failure(tmp_path, rank, GONE, final=False)
-    assert what_happened(tmp_path, 12) == "node 2 (host2) was lost, and with it ranks 8-11 in step 9 (update)"
+    assert failure_cause(tmp_path, 12) == "node 2 (host2) was lost, and with it ranks 8-11 in step 9 (update)"
     for rank in range(4, 8):
         (tmp_path / f"failure-{rank}.json").unlink()
     both = "node 1 (host1), node 2 (host2) were lost, and with them ranks 4-11 in step 9 (update)"
-    assert what_happened(tmp_path, 12) == both
-    assert what_happened(tmp_path, 12, live_ranks={4, 5, 6, 7}).startswith("node 2 (host2) was lost")
+    assert failure_cause(tmp_path, 12) == both
+    assert failure_cause(tmp_path, 12, live_ranks={4, 5, 6, 7}).startswith("node 2 (host2) was lost")
     write_failure(tmp_path, 4, GONE, final=False)
-    assert what_happened(tmp_path, 12) == "ranks 5-11 were ended from outside in step 9 (update)"
+    assert failure_cause(tmp_path, 12) == "ranks 5-11 were ended from outside in step 9 (update)"
 
 
 def test_a_node_that_says_nothing_more_is_named(tmp_path, monkeypatch) -> None:

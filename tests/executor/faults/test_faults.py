@@ -19,9 +19,9 @@ from executor.checkpoints.manifest import Folder
 from executor.faults.failures import (
     Heartbeat,
     error_fields,
+    failure_cause,
     failure_error,
     read_signs,
-    what_happened,
     write_failure,
 )
 from executor.launch.launch import run_plan
@@ -155,11 +155,11 @@ def test_a_rank_that_stands_still_is_named(tmp_path, monkeypatch) -> None:
 def test_of_ranks_that_all_speak_the_one_least_far_hangs(tmp_path) -> None:
     for rank, phase in enumerate(("forward and backward", "data", "forward and backward")):
         write_failure(tmp_path, rank, "stood still", final=False, step=7, phase=phase, frames=["a.py:1 in f"])
-    assert what_happened(tmp_path, 3) == "rank 1 hangs in step 7 (data)"
+    assert failure_cause(tmp_path, 3) == "rank 1 hangs in step 7 (data)"
     error = failure_error(tmp_path, tmp_path, 3)
     assert str(error).startswith("rank 1 hangs in step 7 (data)\n  rank 0: stood still: a.py:1 in f")
     write_failure(tmp_path, 1, "stood still", final=False, step=7, phase="forward and backward", frames=[])
-    assert what_happened(tmp_path, 3) == "all ranks stand still in step 7 (forward and backward)"
+    assert failure_cause(tmp_path, 3) == "all ranks stand still in step 7 (forward and backward)"
 
 
 def test_lost_ranks_are_those_that_leave_no_word(tmp_path) -> None:
@@ -168,7 +168,7 @@ def test_lost_ranks_are_those_that_leave_no_word(tmp_path) -> None:
         Heartbeat(tmp_path, rank).beat(9, "update")
     for rank in (0, 1):
         write_failure(tmp_path, rank, "RuntimeError: Connection closed by peer", final=False)
-    assert what_happened(tmp_path, 4) == "ranks 2, 3 were ended from outside in step 9 (update)"
+    assert failure_cause(tmp_path, 4) == "ranks 2, 3 were ended from outside in step 9 (update)"
 
 
 def test_an_error_reaches_the_person_as_it_was_raised(tmp_path) -> None:
