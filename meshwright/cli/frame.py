@@ -24,7 +24,7 @@ from meshwright.verbs.contract import Command
 
 
 class InPanels(TyperCommand):
-    """Typer command whose help lists flags under the headings of their panels."""
+    """Typer command whose help lists flags in groups, each under its heading."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the help of arguments and flags, a section for each heading."""

@@ -152,7 +152,7 @@ class Worker:
     """Process that computes the explorer's answers, and the pipe to it."""
 
     def __init__(self, start: Start) -> None:
-        """Start the process that answers changes of the question `start`."""
+        """Start the process that answers questions of a page which began with `start`."""
         method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
         self._context, self._start = multiprocessing.get_context(method), start
         if method == "forkserver":

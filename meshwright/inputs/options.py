@@ -178,7 +178,8 @@ class Limits(Options, kw_only=True):
 
 
 class Failures(Options, kw_only=True):
-    """Options that name a cluster's operations, whose failures lengthen the predicted training time."""
+    """Options that name a cluster's operations (failure rates, restarts, storage), which lengthen the predicted
+    training time."""
 
     operations: OperationsInput = goal_flag("NAME", completion="operations", listed_after="deadline")
     """Failure rates and storage: catalogue name or file.

@@ -214,7 +214,8 @@ def window(frame: Frame, device_limit: float, host_limit: float | None, subject:
 
 
 def _residency_curve(axes: Axes, x: Frame, y: Frame, line: Frame, name: str) -> None:
-    """Draw one residency's line; points are filled if both memories suffice, hollow if not."""
+    """Draw the line of one way to use host memory (such as streamed blocks); points are filled if both memories
+    suffice, hollow if not."""
     colour, width, _ = _RESIDENCIES[name]
     zorder = 3.0 - 0.2 * width  # the wider, the lower
     axes.plot(x, y, color=colour, linewidth=width, zorder=zorder)

@@ -17,7 +17,7 @@ from meshwright.plots import style
 from meshwright.plots.parts import draw_memory_bars, part_legend, stack_bars, visible_parts
 from meshwright.plots.scaling import BATCH_WORDS, draw_speed, lines_by_kind, scaling_finding
 from meshwright.plots.style import Frame, unproven
-from meshwright.records.shardings import while_
+from meshwright.records.shardings import moment_words
 from meshwright.render.words import in_unit, part_label, percent, size_unit, time_unit
 from planner.serving import ServingPlan, filling_order, one_share_hits, rows_on_host
 
@@ -136,7 +136,7 @@ def _tiers_finding(panels: dict[str, Frame]) -> str:
         at, limit = int(parts.sum(axis=1).argmax()), float(bars["limit_bytes"].iloc[0])
         full = f"{percent(float(parts.iloc[at].sum()) / limit)} full" if limit == limit else "the fullest"
         share = f"{part_label(parts.iloc[at].idxmax())} {format_bytes(float(parts.iloc[at].max()))}"
-        when = while_(str(bars["moment"].iloc[at]))
+        when = moment_words(str(bars["moment"].iloc[at]))
         sentences.append(f"{place} {bars['place'].iloc[at]} is {full}{when}, most of it {share}")
     return "; ".join(sentences)
 
@@ -199,7 +199,7 @@ def places(frame: Frame, subject: str) -> Figure:
 
 
 def _places_finding(sized: Frame) -> str:
-    """Title on placement: the two ways to hold tables with most bytes, and the rest."""
+    """Title on placement: the two ways of sharding with most bytes, and the other tables."""
     groups = sized.groupby("held_as", sort=False)["bytes"].agg(["sum", "size"])
     groups = groups.sort_values("sum", ascending=False)
     words = [

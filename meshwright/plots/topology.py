@@ -47,11 +47,12 @@ class _Tree:
     """Side of a GPU's square."""
 
     def size(self, at: int) -> int:
-        """GPUs of one domain of level `at`; 1 for the GPU itself (-1)."""
+        """Number of GPUs that a switch of level `at` joins; 1 for a GPU itself (level -1)."""
         return 1 if at < 0 else min(self.levels[at].gpus or self.cluster.num_gpus, self.cluster.num_gpus)
 
     def members_drawn(self) -> list[int]:
-        """Members drawn in each level's domains: all if there is room, else the first few."""
+        """Number of members (GPUs, or switches of the level below) drawn under a switch of each level: all if there
+        is room, else the first few."""
         count = len(self.levels)
         sizes = [1] * count
         for at in dict.fromkeys([0, count - 1, *range(1, count - 1)]):  # GPUs first, then the widest level
@@ -63,7 +64,7 @@ class _Tree:
         return sizes
 
     def place(self) -> None:
-        """Compute all places: GPUs from the left, with wider gaps between domains of higher levels, scaled to the
+        """Compute all places: GPUs from the left, with wider gaps between switches of higher levels, scaled to the
         tree's width.
 
         Levels of the first medium lie below the GPUs where another follows inside the node.
@@ -81,7 +82,7 @@ class _Tree:
         self.omissions = [(at, shift + x * scale, count) for at, x, count in self.omissions]
 
     def _place_domain(self, sizes: list[int], at: int, first: int) -> None:
-        """Place one domain of level `at` with its members; `first` is the index of its first GPU."""
+        """Place a switch of level `at` with everything below it; `first` is the index of its first GPU."""
         if at < 0:
             self.gpu_x[first] = self.right
             self.right += 0.3

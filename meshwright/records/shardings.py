@@ -91,7 +91,7 @@ _WORDS = {
 }
 
 
-def while_(moment: str) -> str:
+def moment_words(moment: str) -> str:
     """Words for the moment of a recommender's step when memory peaks, such as " while gradients travel"; empty if the
     moment has none."""
     return f" {_WORDS[moment]}" if moment in _WORDS else ""

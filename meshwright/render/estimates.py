@@ -36,14 +36,14 @@ def utilisation_words(estimate: Estimate) -> str:
     return f"MFU {percent(estimate.mfu)} ({percent(estimate.causal_mfu)} causal), HFU {percent(estimate.hfu)}"
 
 
-def causal_apart(estimate: Estimate) -> bool:
+def has_low_causal_mfu(estimate: Estimate) -> bool:
     """Whether causal MFU is lower than MFU by so much that text names both."""
     return estimate.mfu - estimate.causal_mfu > _CAUSAL_APART
 
 
 def mfu_words(estimate: Estimate) -> str:
     """Words such as "MFU 53.8 %"; with causal MFU if much lower: "MFU 67.5 % (42.7 % causal)"."""
-    causal = f" ({percent(estimate.causal_mfu)} causal)" if causal_apart(estimate) else ""
+    causal = f" ({percent(estimate.causal_mfu)} causal)" if has_low_causal_mfu(estimate) else ""
     return f"MFU {percent(estimate.mfu)}{causal}"
 
 

@@ -35,17 +35,17 @@ def value_text(value: float, unit: Unit) -> str:
     return f"{value / 1e3:.1f} k" if value < 1e6 else format_count(value)
 
 
-def measured_words(measure: Measure, value: float) -> str:
+def objective_words(measure: Measure, value: float) -> str:
     """Objective's name and value: "cost $1.27 M"; for the number of GPUs "8 GPUs"."""
     text = value_text(value, measure.unit)
     return counted(round(value), "GPU") if measure.unit == "GPUs" else f"{measure.label} {text}"
 
 
 def optimum_proof_words(optimum: Optimum) -> str:
-    """Words on the proof that a plan is best by its objective, or on how close to proved it is."""
+    """Words on the proof that a plan is best by its objective, or on the gap that remains."""
     measure, certificate = optimum.objective.measure, optimum.result.certificate
     work = f"{counted(certificate.layouts, 'layout')} in {format_seconds(certificate.seconds)}"
-    best = measured_words(measure, optimum.value)
+    best = objective_words(measure, optimum.value)
     over = f" over {sizes_text(optimum.sizes)}" if optimum.sizes else ""
     if optimum.objective.name == "gpus":
         fewer = [f"{grouped(gpus)}: {why}" for gpus, why in optimum.left_out]
@@ -108,7 +108,7 @@ def _span(ranks: Sequence[int]) -> str:
 
 
 def _runs(values: list[Any]) -> str:
-    """List of values with repeats counted: [30, 28, 28] → "30, 28 x 2"; a value that all share is written once."""
+    """Values as text with repeats counted: [30, 28, 28] → "30, 28 x 2"; a value that all share is written once."""
     runs = [(value, len(list(run))) for value, run in groupby(values)]
     counts = [f" x {count}" if count > 1 and len(runs) > 1 else "" for _, count in runs]
     return ", ".join(f"{value}{count}" for (value, _), count in zip(runs, counts, strict=True))
@@ -181,7 +181,7 @@ def answers_sentence(question: Question) -> str:
     return wrapped(f"the loss counts answers alone, {share} of tokens; logits are computed of {of}")
 
 
-def changes_worth(question: Question, estimate: Estimate) -> dict[str, float]:
+def seconds_without_changes(question: Question, estimate: Estimate) -> dict[str, float]:
     """Seconds of the same layout's step with one change of the model or optimizer undone, by change."""
     seconds = {}
     for word in changes_of(question.model, question.training):
@@ -194,7 +194,7 @@ def changes_worth(question: Question, estimate: Estimate) -> dict[str, float]:
 def worth_sentence(question: Question, estimate: Estimate) -> str:
     """Sentence on how long the step would take with each change undone: "0.990x without `lamb`"; empty without
     changes."""
-    worth = changes_worth(question, estimate)
+    worth = seconds_without_changes(question, estimate)
     if not worth:
         return ""
     ratios = [f"{seconds / estimate.step_seconds:.3f}x without `{word}`" for word, seconds in worth.items()]

@@ -6,7 +6,7 @@ from cost_models.estimate import Estimate, Trust
 from cost_models.question import Question
 from cost_models.risk import EVEN
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
-from meshwright.render.estimates import causal_apart, host_sentences
+from meshwright.render.estimates import has_low_causal_mfu, host_sentences
 from meshwright.render.goals import (
     answers_sentence,
     changes_sentence,
@@ -78,7 +78,7 @@ def optimum_table(optimum: Optimum) -> Table:
         "layout": [one.layout.brief for one in estimates],
         "step": [format_seconds(one.step_seconds) for one in estimates],
         "MFU": [percent(one.mfu) for one in estimates],
-        **(causal if any(map(causal_apart, estimates)) else {}),
+        **(causal if any(map(has_low_causal_mfu, estimates)) else {}),
         **measures,
         "peak mem": [format_bytes(one.peak_bytes) for one in estimates],
         "bound by": [part_label(one.bound_by) for one in estimates],

@@ -31,7 +31,7 @@ class Column:
 
     @property
     def need(self) -> int:
-        """Characters of the longest cell or header."""
+        """Length in characters of the longest cell or header."""
         return max(len(cell) for cell in (self.header, *self.cells))
 
     @property

@@ -163,7 +163,7 @@ def wrapped(text: str, *, indent: str = "  ") -> str:
 
 
 def sentence_lines(text: str, *, less: int = 0, indent: str = "") -> list[str]:
-    """Lines of a sentence that fit the terminal and 120 characters, less `less` characters."""
+    """Break a sentence into lines `less` characters shorter than the terminal's width, or than 120 if it is wider."""
     return lines_of(text, min(line_width(), _LONGEST_LINE) - less, indent=indent)
 
 

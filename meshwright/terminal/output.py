@@ -270,7 +270,7 @@ class Output:
         raise SystemExit(StoppedError.exit_code)
 
     def end_with_no(self) -> NoReturn:
-        """Exit with code 1 after an answer that is no.
+        """Exit with code 1 after a negative answer, such as a layout that does not fit.
 
         Raises:
             SystemExit: 1.

@@ -41,7 +41,7 @@ class Reporter:
             self._timer.start()
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         """Last text of the progress line."""
         return self._text
 
@@ -111,7 +111,7 @@ def progress(output: Output) -> Iterator[Reporter]:
     try:
         yield reporter
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(reporter.said) from None
+        raise KeyboardInterrupt(reporter.text) from None
     finally:
         reporter.close()
 

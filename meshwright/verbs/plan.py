@@ -101,7 +101,8 @@ def _answer_largest(options: PlanFlags, output: Output) -> None:
 
 
 def _refuse_others(options: PlanFlags, question: type[Options], switch: str) -> None:
-    """Raise InputError if flags are given that another question (`--largest`, `--serve`) does not take."""
+    """Raise InputError if flags are given that `plan` with the switch `switch` (`--largest` or `--serve`) does not
+    take."""
     names = [*given_flags(options), *(name for name in ("top", "replay", "solver") if getattr(options, name))]
     known, reason = {one.name for one in fields(question)}, f"means nothing beside {switch}"
     problems = [Problem(option_word(name), reason) for name in names if name not in known]

@@ -52,7 +52,7 @@ from planner.verify.recommenders import verify_sharding
 
 
 class ShardingExplained(Answer):
-    """Answer of `explain` for a recommender: the stages of a step and the embedding tables that bind them."""
+    """Answer of `explain` for a recommender: the stages of a step, and the embedding tables that limit each stage."""
 
     plan: RecommenderPlan
     estimate: RecommenderEstimate
@@ -108,7 +108,7 @@ class ShardingExplained(Answer):
 
 
 def explain(plan: RecommenderPlan) -> ShardingExplained:
-    """Explain which embedding tables bind each stage of a recommender's step, such as the index exchange."""
+    """Explain which embedding tables limit each stage of a recommender's step, such as the index exchange."""
     limits = plan.restrictions.read(plan.model)
     prices = with_memory_limit(covered_options(plan.question, limits, plan.sharding), limits)
     priced, stages = estimate(plan.question, plan.sharding), binding_stages(prices, plan.sharding)
@@ -158,7 +158,7 @@ _VISIBLE_SHARE = 5e-4
 
 
 class ShardingNotChosen(Answer):
-    """Answer to why some embedding tables are not sharded in another way."""
+    """Answer of `explain --why-not` for a recommender: why some embedding tables are not sharded in another way."""
 
     plan: RecommenderPlan
     layout: str

@@ -14,7 +14,7 @@ from executor.measure.report import AnyReport
 from executor.recommender.training import RecommenderReport
 from executor.requirements import require_torch
 from meshwright.records.runs import ComparedQuantity
-from meshwright.records.shardings import while_
+from meshwright.records.shardings import moment_words
 from meshwright.render.measured import error_text, step_line
 from meshwright.render.tables import Table, table, table_of
 from meshwright.render.words import percent, wrapped
@@ -94,8 +94,8 @@ class RecommenderRan(AnyRan[RecommenderReport]):
         return [dict(zip(("quantity", "predicted", "measured"), row, strict=True)) for row in rows]
 
     def body(self) -> Iterator[str | Table]:
-        """Text: the run, its loss, the table of predicted beside measured quantities, and hits of the cache of
-        rows."""
+        """Text: the run, its loss, the table of predicted beside measured quantities, and hits of the device's cache
+        of embedding rows."""
         report = self.report
         environment = report.environment
         yield wrapped(
@@ -219,7 +219,7 @@ class ShardEmulated(AnyEmulated["ShardEmulation"]):
                 f" {report.device}, which keeps other tensors: `as run` is the model's price of these, and the error"
                 " is against it."
             )
-        if when := while_(report.fullest_moment):
+        if when := moment_words(report.fullest_moment):
             yield wrapped(f"Predicted to be fullest{when}.")
         if not report.on_planned_device:
             yield "Compute is left out: the plan is for another kind of device."

@@ -78,7 +78,7 @@ class ServedRecommender(SavedAnswer):
         return one_share_hits(self.plan.question.tables, self.plan.cache_bytes)
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """Row for each class of embedding tables: rows, cached rows and bytes, accesses and hits."""
+        """Row for each class of equal embedding tables: rows, cached rows and bytes, accesses and hits."""
         tables, classes = self.plan.question.tables, self.plan.question.model.classes
         hits = tables.table_hits(self.plan.rows)
         return [
@@ -153,7 +153,7 @@ class ServedRecommender(SavedAnswer):
         )
 
     def _tables(self) -> Table:
-        """Table with a row for each class of embedding tables: cached rows, bytes, accesses and hits."""
+        """Table with a row for each class of equal embedding tables: cached rows, bytes, accesses and hits."""
         rows = sorted(self.rows, key=lambda entry: -entry["accesses"])[:MOST_TABLES]
         columns = {
             "table": [_label(row) for row in rows],
@@ -381,7 +381,7 @@ class CacheServed(ServedRecommender):
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """Row for each class of embedding tables: lookups, planned and measured hits."""
+        """Row for each class of equal embedding tables: lookups, planned and measured hits."""
         model = self.plan.question.model
         classes = np.zeros((len(self.run.answered), len(model.classes), 4), np.int64)
         for place, run in enumerate(self.run.answered):
@@ -454,7 +454,7 @@ class CacheServed(ServedRecommender):
         )
 
     def _tables(self) -> Table:
-        """Table with a row for each class of embedding tables: cached rows, ids, planned and measured hits."""
+        """Table with a row for each class of equal embedding tables: cached rows, ids, planned and measured hits."""
         rows = sorted(self.rows, key=lambda row: -row["lookups"])
         columns = {
             "table": [_label(row) for row in rows],

@@ -13,7 +13,7 @@ from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.sharding import Sharding
 from cost_models.units import counted, format_bytes, format_count, grouped
 from meshwright.records import fields_of
-from meshwright.records.shardings import while_
+from meshwright.records.shardings import moment_words
 from meshwright.render.tables import Table, table, table_of
 from meshwright.render.words import Fact, change, in_unit, part_label, percent, size_unit, time_unit, wrapped
 from planner.recommender.advice import BindingStage
@@ -232,7 +232,7 @@ def gpus_table(priced: RecommenderEstimate) -> Table:
 def _memory_words(priced: RecommenderEstimate) -> str:
     """Words on bytes of the fullest GPU and host, and whether the sharding fits."""
     size = f"{format_bytes(float(priced.device_bytes.max()))} of {format_bytes(priced.device_memory)}"
-    words = f"{size} on GPU {priced.fullest}{while_(priced.fullest_moment[priced.fullest])}"
+    words = f"{size} on GPU {priced.fullest}{moment_words(priced.fullest_moment[priced.fullest])}"
     if priced.host_bytes.max() > 0:
         limit = f" of {format_bytes(priced.host_memory)}" if priced.host_memory else ""
         host = format_bytes(float(priced.host_bytes.max()))

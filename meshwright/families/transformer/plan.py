@@ -36,10 +36,10 @@ from meshwright.render.estimates import (
 from meshwright.render.explanation import saves_and_pays
 from meshwright.render.goals import (
     changes_sentence,
-    changes_worth,
     left_out_text,
-    measured_words,
+    objective_words,
     optimum_proof_words,
+    seconds_without_changes,
     value_text,
     worth_sentence,
 )
@@ -285,7 +285,7 @@ def _second(optimum: Optimum) -> str:
     if not optimum.plain:
         measure = optimum.objective.measure
         visible = measure.unit in ("GPUs", "bytes", "share", "seconds")  # as one of the figures before
-        return words if visible else f"{words}; {measured_words(measure, optimum.value_of(rival))}"
+        return words if visible else f"{words}; {objective_words(measure, optimum.value_of(rival))}"
     parts = difference(first.time, rival.time)
     return f"{words}; the plan {saves_and_pays(parts, first.step_seconds)}"
 
@@ -424,7 +424,7 @@ class Planned(Requested, PlanAnswer):
             },
             "expected": expected_record(question, self.picked.layout, expected),
             "training": training and training.record(),
-            **present(step_seconds_without=changes_worth(question, self.picked)),
+            **present(step_seconds_without=seconds_without_changes(question, self.picked)),
         }
         if advice is not None:
             export = dict(zip(("to", "why_not"), self.exporter, strict=True))

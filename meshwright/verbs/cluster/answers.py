@@ -148,8 +148,8 @@ class LinkedCluster(ClusterFile):
     draft: Linked
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """Row for each network level: `level`, `kind`, `gpus` (sizes of its domains), `bandwidth` of a GPU (bytes/s),
-        `oversubscription`, `latency` (s)."""
+        """Row for each network level: `level`, `kind`, `gpus` (numbers that its switches join), `bandwidth` of a GPU
+        (bytes/s), `oversubscription`, `latency` (s)."""
         levels = self.draft.fabric.levels
         innermost = next((level.bandwidth for level in levels if level.network), 0.0)
         return [
