@@ -203,7 +203,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.saw(func, func(*args, **(kwargs or {})))
 
     def saw(self, operator: Any, result: Any) -> Any:
-        """Handle an operator and its result, which is returned or replaced."""
+        """Called with an operator and its result; returns the result, or another in its place."""
         raise NotImplementedError
 
 

@@ -144,7 +144,7 @@ class Trained(Protocol):
         """Device on which the model trains."""
 
     def begin(self) -> None:
-        """Initialise the model, if no checkpoint is resumed."""
+        """Initialise the model; called if no checkpoint was resumed."""
 
     def one_step(self, step: int, curve: Curve, heart: Heartbeat) -> None:
         """Train one step and add its loss, norm and time to the curve; steps count from 1."""

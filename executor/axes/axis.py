@@ -162,7 +162,7 @@ class Axis:
         """Change, in place, the model slice of a virtual stage, before its blocks are compiled."""
 
     def compile_options(self) -> dict[str, Any]:
-        """Options that this axis adds to those of torch's compiler."""
+        """Options for torch's compiler that this axis needs."""
         return {}
 
     def on_host(self, part: Transformer) -> Collection[str]:

@@ -424,7 +424,7 @@ class _Ring(_ZigZag):
                 message = coming.wait()
 
     def tiles(self, visible: Visibility, count: int, pair: Tensors) -> Iterator[tuple[Tile, Tensors]]:
-        """Yield one tile for each step of the ring, with the keys and values that are here in it."""
+        """Yield one tile for each step of the ring, with the keys and values that this rank has in that step."""
         for step, message in self.rounds(pair):
             yield self.tile(step, count, visible), message.tensors
 
@@ -468,7 +468,9 @@ class _Gathered(_ZigZag):
     def gradients(
         self, visible: Visibility, query: Tensor, pair: Tensors, result: AttentionResult
     ) -> Gradients:
-        """Gradients of this rank's queries, keys and values; those of keys and values are reduce-scattered."""
+        """Gradients of this rank's queries, keys and values; sums for keys and values are reduce-scattered to their
+        ranks.
+        """
         dquery = torch.empty_like(query)
         parts = []
         for tile, keys_values in self.tiles(visible, query.shape[2], pair):

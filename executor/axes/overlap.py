@@ -185,7 +185,7 @@ class OverlapAxis(Axis):
         return options_inside_products(mesh["tp"].get_group(), device) if inside else {}
 
     def parts_made(self) -> None:
-        """For `overlap=dp`, make process groups beside those of the passes, and note parameters that stages share."""
+        """For `overlap=dp`, make process groups that passes do not use, and note parameters that stages share."""
         if self._of_data:
             experts = self.rank.experts
             self._group = group_beside(self.rank.mesh, "shard")

@@ -217,7 +217,7 @@ def _key(index: MetadataIndex) -> str:
 
 
 def _slices(item: ReadItem) -> tuple[slice, ...]:
-    """Index of the part of a saved piece that one read needs."""
+    """Slices of a saved piece that one read item asks for."""
     ranges = zip(item.storage_offsets, item.lengths, strict=True)
     return tuple(slice(offset, offset + length) for offset, length in ranges)
 
@@ -402,7 +402,7 @@ class LoadPieces(DefaultLoadPlanner):
                     part.copy_(message)
 
     def _reads(self, item: ReadItem, entry: RankTensor) -> bool:
-        """Whether this rank reads an item; all ranks that hold the same pieces agree which of them reads it."""
+        """Whether this rank reads an item; ranks that hold the same pieces compute the same reader for it."""
         if not self.once or entry.holders is None:
             return True
         dealt = self._dealt.setdefault(entry.holders, [0] * dist.get_world_size(entry.holders))

@@ -143,7 +143,7 @@ _CHUNK = 1 << 24
 
 @dataclass(slots=True)
 class Strays:
-    """Ids of one table that it has no row for, counted, with the first of them."""
+    """Ids of one table for which the table has no row: their number, and the first of them."""
 
     count: int = 0
     first_id: int = 0

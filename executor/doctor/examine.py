@@ -253,7 +253,7 @@ def _by_check(seen: Examination) -> dict[str, list[Reading]]:
 
 
 def _kind(reading: Reading, hosts: Sequence[HostFacts]) -> tuple[str, ...]:
-    """Names of a reading's devices; only readings with equal names are compared."""
+    """Kind of a reading, the names of its devices; only readings of one kind are compared."""
     return tuple(sorted(hosts[rank].device for rank in reading.ranks))
 
 
@@ -313,7 +313,7 @@ def _rate(check: str, work: float, seconds: float) -> float:
 
 
 def _facts(hosts: Sequence[HostFacts]) -> dict[str, list[float]]:
-    """Facts of hosts, of which more is better: name → value of each rank."""
+    """Facts of hosts for which more is better, by name, with the value of each rank."""
     facts: dict[str, list[float]] = {"free memory": [float(one.free_bytes) for one in hosts]}
     clocks = [one.clock for one in hosts if one.clock is not None]
     if len(clocks) == len(hosts):

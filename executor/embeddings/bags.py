@@ -114,7 +114,7 @@ class RowGradients:
 
 
 def row_gradients(bags: Bags, gradients: Tensor) -> RowGradients:
-    """Gradient of each row, given those of the bags' sums, (bags, D), added in the order of bags and values.
+    """Gradient of each row, given the gradients of the bags' sums, (bags, D), added in the order of bags and values.
 
     Sorting makes it a lookup, too: of the bags that each row is in. So the sum has one order on every device.
     """

@@ -123,8 +123,8 @@ Counts = Sequence[int]
 
 
 class Peers:
-    """Collectives among the ranks of a group, one of which is this rank; all sent bytes are counted. A group of one
-    sends nothing.
+    """Collectives among this rank and the other ranks of a group, which count the bytes that this rank sends. A group
+    of one sends nothing.
     """
 
     def __init__(self, counter: SentBytes, group: dist.ProcessGroup | None = None) -> None:

@@ -30,7 +30,7 @@ from planner.recommender.plan import RecommenderPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltRank:
-    """What a rank of a transformer's plan holds before its first step."""
+    """Contents of a built rank of a transformer's plan, before its first step."""
 
     rank: int
     pipeline_rank: int
@@ -57,7 +57,7 @@ def build_without_devices(plan: Plan) -> tuple[BuiltRank, ...]:
 
 
 def _built(plan: Plan, stage: int, rank: int) -> BuiltRank:
-    """Build one rank of a pipeline stage, and return what it holds."""
+    """Build one rank of a pipeline stage, and return its contents."""
     try:
         with fake_process_group(rank, plan.layout.num_gpus):
             engine = Engine(plan, torch.device("meta"), EngineOptions())
@@ -78,7 +78,7 @@ MOST_RANKS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltShards:
-    """What a rank of a recommender's plan holds before its first step."""
+    """Contents of a built rank of a recommender's plan, before its first step."""
 
     rank: int
     slices: int
@@ -117,7 +117,7 @@ def built_ranks(plan: RecommenderPlan) -> Sequence[int]:
 
 
 def _built_shards(plan: RecommenderPlan, rank: int) -> BuiltShards:
-    """Build one rank of a recommender's plan, and return what it holds."""
+    """Build one rank of a recommender's plan, and return its contents."""
     places = Places(plan.num_ranks, plan.cluster.gpus_per_node)
     try:
         with fake_process_group(rank, plan.num_ranks):

@@ -1,4 +1,4 @@
-"""Stand-ins for what an emulated rank lacks: values of tensors, and messages of other ranks.
+"""Stand-ins for the values of tensors and the messages of other ranks that an emulated rank lacks.
 
 **Process group.** It sends nothing: gathers repeat what this rank has and sums keep its part, so any number of ranks
 fits.
@@ -181,7 +181,7 @@ def _outside(member: Any) -> Any:
 
 
 def spread_evenly(parts: Iterable[nn.Module]) -> None:
-    """Give every expert the same number of token copies in all MoE layers of these model slices, in place.
+    """Give every expert nearly the same number of token copies in all MoE layers of these model slices, in place.
 
     Counts of copies are numbers, which fake tensors do not have.
     """
@@ -195,13 +195,13 @@ def spread_evenly(parts: Iterable[nn.Module]) -> None:
 
 
 class _EvenExchange(Exchange):
-    """Exchange of token copies whose sizes need no messages, as all experts get the same number of copies."""
+    """Exchange of token copies whose sizes need no messages, as all experts get nearly the same number of copies."""
 
     def __init__(self, exchange: Exchange) -> None:
         super().__init__(exchange.across, exchange.inside)
 
     def _exchange_sizes(self, rows_RD: Tensor, counts_E: Tensor) -> ExchangeSizes:
-        """Sizes of an exchange in which every rank sends every expert the same number of copies."""
+        """Sizes of an exchange in which every rank sends every expert nearly the same number of copies."""
         counts = _evenly(rows_RD.shape[0], counts_E.shape[0])
         with _disable_current_modes():
             counts_eL = torch.tensor(counts).view(self.ranks, -1)
@@ -250,7 +250,7 @@ class _KnownRouter(Router):
     known_bags: dict[Slice, Bags]
 
     def exchange(self, parts: Parts) -> dict[Slice, Bags]:
-        """Exchange ids as usual, and return the drawn ids of all ranks in place of received ones."""
+        """Exchange ids as usual, but return the drawn ids of all ranks."""
         super().exchange(parts)
         known = self.known_bags.items()
         return {piece: Bags(bags.values.clone(), bags.lengths.clone()) for piece, bags in known}

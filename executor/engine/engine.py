@@ -216,8 +216,7 @@ class Engine(Rank):
         self.forget()
 
     def step(self, *batch: Tensor) -> tuple[float, float]:
-        """Train one step on this rank's share of the global batch; returns the mean loss here and the global gradient
-        norm.
+        """Train one step on this rank's share of the batch; returns this rank's mean loss and the global gradient norm.
 
         The batch is what the first stage is given, then targets. The loss is 0 on ranks that hold no output layer.
         """
@@ -289,7 +288,9 @@ class Engine(Rank):
         return {name: found for axis in self.axes for name, found in axis.report(host_peak).items()}
 
     def _forward_backward(self, inputs: list[Tensor], targets_BS: Tensor) -> float:
-        """Run all microbatches of a step, by the pipeline's schedule if there is one; returns the mean loss here."""
+        """Run all microbatches of a step, by the pipeline's schedule if there is one; returns the mean loss on this
+        rank.
+        """
         text_inputs = {"tokens_BS": inputs.pop()} if self.plan.model.tower is not None else {}
         if self.pipeline is not None:
             return self.pipeline.step(inputs, targets_BS, text_inputs)
@@ -322,7 +323,7 @@ class Engine(Rank):
         return value / self.share.mean_microbatches
 
     def _part(self, stage: int) -> Transformer:
-        """Build the model slice of a virtual stage, and allocate those of its parameters that this rank holds."""
+        """Build the model slice of a virtual stage, and allocate the parameters of it that this rank holds."""
         part, on_host = self._without_memory(stage)
         if self.device.type != "meta":
             make_room(part, self.device, on_host, flat=self.layout.zero <= 1)

@@ -111,7 +111,7 @@ class Owned:
     """Ranks that update the same elements as this one; None if no other does."""
 
     def pieces(self, like_it: Tensor) -> Iterator[tuple[Box, Tensor]]:
-        """Yield each box with its elements in `like_it`, a tensor that is laid out like `tensor`."""
+        """Yield each box with its elements in `like_it`, a tensor of the same layout as `tensor`."""
         flat, first = like_it.view(-1), self.start
         for box in self.boxes:
             yield box, flat[first : first + box.elements].view(box.sizes)

@@ -102,7 +102,7 @@ def _fields(name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Hugging Face tensor, and rows of it, that hold one of our matrices."""
+    """One of our matrices in a Hugging Face tensor: the tensor's name, and which of its rows hold the matrix."""
 
     name: str
     rows: Rows

@@ -86,7 +86,7 @@ def start_agent(
 
 
 def end_agent(process: subprocess.Popen[bytes], *, kill: bool = False) -> None:
-    """End torchrun, which ends its ranks; if it is killed they end themselves (`executor.launch.environment`)."""
+    """End torchrun, which ends its ranks; if torchrun has to be killed, the ranks end themselves."""
     if process.poll() is None and not kill:
         os.killpg(process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):

@@ -286,7 +286,7 @@ def listed_steps(seconds: Sequence[float], limit: int = MOST_STEPS) -> list[int]
 
 
 def seconds_of_steps(seconds: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
-    """Seconds of each measured step, which ends when its slowest rank does, given those of every rank."""
+    """Seconds of each measured step on its slowest rank, given the seconds of every rank."""
     return tuple(map(max, zip(*seconds, strict=True)))
 
 

@@ -125,9 +125,9 @@ Engines = dict[str, dict[int, Engine]]
 
 
 def tiny_engines(device: torch.device, precision: Precision) -> Engines:
-    """Engines of tiny models with plain blocks and, with several processes, with sharded ones. With an even number of
-    processes also with tensor-parallel ones and, on a CPU, whose thread clock does not count waiting, with a pipeline
-    of two stages.
+    """Engines of tiny models: of plain blocks, and with several processes of sharded blocks. With an even number of
+    processes also of tensor-parallel blocks and, on a CPU, whose thread clock does not count waiting, a pipeline of two
+    stages.
     """
     world = dist.get_world_size()
     layouts = {"block": f"dp{world}"}

@@ -34,7 +34,7 @@ TIED = {"head.weight": "embedding.tokens.weight"}
 
 
 def original(name: str, *, tied: bool) -> str:
-    """Name of the parameter of which `name` is another stage's copy; `name` itself if it is no copy."""
+    """Name of the original of a parameter that is another stage's copy; `name` itself if it is no copy."""
     stem, copied, _ = name.partition(COPY)
     return f"{stem}.weight" if copied else TIED.get(name, name) if tied else name
 

@@ -237,7 +237,7 @@ class Parking:
         self.park()
 
     def bring(self) -> None:
-        """Copy this block's states to the device, and begin to copy those of the next block."""
+        """Copy this block's states to the device, and begin to copy the next block's states."""
         for arrival in self._begin():
             arrival.before_computing()
         for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
