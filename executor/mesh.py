@@ -198,6 +198,9 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator and call `saw` with its result; operators on wrapped tensors are left to their own
+        dispatch.
+        """
         if has_other_tensors(types):
             return NotImplemented
         return self.saw(func, func(*args, **(kwargs or {})))

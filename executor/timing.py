@@ -112,6 +112,7 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         context_group: dist.ProcessGroup | None = None,
         experts: DeviceMesh | None = None,
     ) -> None:
+        """Record waits over the axes of `mesh`, of the context group, and of the experts' mesh."""
         super().__init__()  # type: ignore[no-untyped-call]
         axes = {"tp": "tp", "pp": "pp", "copy": "dp", "shard": "dp", "ep": "ep", "etp": "ep"}
         self._axes: dict[str, str] = {}
@@ -149,6 +150,7 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         waits = self
 
         def wait(work: dist.Work, *arguments: Any, **options: Any) -> bool:
+            """Wait for a collective, and record the wait."""
             _, axis = waits._works.pop(id(work), (None, ""))
             with waits._timed(axis):
                 return original(work, *arguments, **options)
@@ -171,6 +173,7 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
             torch.cuda.Stream.wait_event = original_event  # type: ignore[method-assign]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator; if it is a collective or a wait for one, record the time."""
         if any(issubclass(kind, (DTensor, AsyncCollectiveTensor)) for kind in types):
             return NotImplemented  # the operators they call on the tensors inside come back here
         if func.namespace not in ("c10d", "_c10d_functional"):

@@ -29,6 +29,7 @@ def read_sharding_plan(path: str | Path, *, device: str = "cuda", module: str | 
     )
 
     def parameter(fields: dict[str, Any]) -> Any:
+        """TorchRec's sharding of one table."""
         spec, cache = fields["sharding_spec"], fields.get("cache_params")
         names = ("sharding_type", "compute_kernel", "ranks")
         return ParameterSharding(
@@ -38,6 +39,7 @@ def read_sharding_plan(path: str | Path, *, device: str = "cuda", module: str | 
         )
 
     def shard(fields: dict[str, Any]) -> ShardMetadata:
+        """Torch's metadata of one shard."""
         rank = fields["placement"].partition("/")[0]
         placement = fields["placement"] if device == "cuda" else f"{rank}/{device}"
         return ShardMetadata(

@@ -101,6 +101,7 @@ class FlatParameters:
         weak_accumulate = WeakMethod(self._accumulate)
 
         def accumulate_here(parameter: nn.Parameter) -> None:
+            """Hook that adds a parameter's new gradient to the buffer, while the buffer lives."""
             if (take := weak_accumulate()) is not None:
                 take(parameter)
 

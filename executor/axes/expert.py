@@ -143,6 +143,7 @@ class Exchange:
     """All-to-all of expert parallelism: sends token copies to the ranks of their experts and results back."""
 
     def __init__(self, across: dist.ProcessGroup, inside: dist.ProcessGroup) -> None:
+        """`across`: the e ranks with other experts; `inside`: the t ranks that share this rank's experts."""
         self.across, self.inside = across, inside
         self.ranks, self.parts = dist.get_world_size(across), dist.get_world_size(inside)
         self.place = dist.get_rank(inside)

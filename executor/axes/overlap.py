@@ -222,6 +222,7 @@ class OverlapAxis(Axis):
                     needed.setdefault(bucket, {})[id(flat)] = flat
 
             def wait_for(bucket: str, needed: dict[str, dict[int, BlockBehindCompute]] = needed) -> None:
+                """Wait for the weights of a block, embedding or head."""
                 for flat in needed.get(bucket, {}).values():
                     flat.arrive()
 

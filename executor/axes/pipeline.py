@@ -132,7 +132,7 @@ def make_pipeline(rank: Rank, loss: Loss, take: Callable[[], None], *, loss_insi
 
 
 def _posting_ahead(stages: Sequence[_Stage], table: ActionTable, **how: Any) -> _PipelineScheduleRuntime:
-    """A schedule with one stage for each rank, whose sends and receives are posted before the action that comes next.
+    """A pipeline schedule with one stage for each rank, which posts sends and receives before its next action.
 
     torch runs these by loops that wait for what they send and for what they are sent at once. All others it runs off
     tables, where only what an action needs is waited for; so does this.

@@ -58,6 +58,7 @@ class OnItsTokens(ParallelStyle):
         multiply = module.forward
 
         def on_rows(x: Tensor) -> Tensor:
+            """Apply the matrix to this rank's tokens as rows."""
             x = local(x)
             product: Tensor = multiply(_placed(x.flatten(0, -2), device_mesh, Shard(0))).to_local()
             return torch.unflatten(product, 0, x.shape[:-1])
@@ -117,6 +118,7 @@ def for_all_heads(boundary: Placement) -> ParallelStyle:
     """Parallel style of a module's input that every head reads: whole on each rank, its gradient summed over ranks."""
 
     def gather(tokens: Tensor, mesh: DeviceMesh) -> Tensor:
+        """Gather tokens on every tensor rank; gradients are summed over these."""
         replica = _placed(tokens, mesh, boundary).redistribute(placements=[Replicate()])
         return replica.to_local(grad_placements=[Partial()])
 

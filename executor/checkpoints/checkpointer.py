@@ -66,6 +66,9 @@ class Checkpointer:
     """Saves and loads the checkpoints of one run; every rank makes one, after its engine and before the first step."""
 
     def __init__(self, state: Saved, saving: Saving, data: str) -> None:
+        """`state` is what is saved, `saving` where and how often; `data` identifies the data on which the run
+        trains.
+        """
         self.state, self.saving, self.data = state, saving, data
         self.folder = Folder(saving.folder)
         with making_group():
@@ -138,6 +141,7 @@ class Checkpointer:
         self._save_begun = save_begun
 
         def tell(write: Future[Any]) -> None:
+            """Call `written` if the checkpoint is on the disk."""
             try:
                 if writer.size_bytes is not None and write.exception() is None:
                     written(step, time.monotonic() - began, writer.size_bytes)

@@ -93,6 +93,7 @@ class PieceWriter(_OneCheckpoint, StorageWriter):
     """Writes one checkpoint: a file of each rank, then the manifest, then the rename that marks it complete."""
 
     def __init__(self, folder: Folder, progress: Progress | RecommenderProgress, keep: int) -> None:
+        """Write a checkpoint with this progress into `folder`, where the newest `keep` checkpoints stay."""
         self.folder, self.progress, self.keep = folder, progress, keep
         self.size_bytes: int | None = None
         """Total bytes of all files, on the coordinator once they are written."""
@@ -174,6 +175,7 @@ class PieceReader(_OneCheckpoint, StorageReader):
         """The manifest as torch's metadata of a checkpoint."""
 
         def stored(tensor: SavedTensor) -> TensorStorageMetadata:
+            """Torch's metadata of one saved tensor."""
             chunks = [_chunk(Box(piece.offsets, piece.sizes)) for piece in tensor.pieces]
             properties = TensorProperties(dtype=getattr(torch, tensor.dtype))
             return TensorStorageMetadata(properties, torch.Size(tensor.shape), chunks)

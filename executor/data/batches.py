@@ -52,6 +52,7 @@ class Ahead(Generic[Batch]):
     """
 
     def __init__(self, draw: Callable[[int], Batch], device: torch.device, last: int) -> None:
+        """`draw` makes the batch of a number; numbers beyond `last` are not drawn ahead."""
         self._draw, self._device, self._end = draw, device, last
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="data")
         cuda = device.type == "cuda"

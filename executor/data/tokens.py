@@ -342,6 +342,7 @@ def _encoder(files: Sequence[Path], pairs: int | None, like: Path | None) -> _En
         return _by_pairs(read_pairs(like / TOKENIZER))
 
     def encode(path: Path) -> Iterator[bytes]:
+        """Yield the bytes of a file, and a zero at its end."""
         with path.open("rb") as stream:
             while chunk := stream.read(_CHUNK):
                 yield chunk
@@ -354,6 +355,7 @@ def _by_pairs(tokenizer: Any) -> _Encoder:
     """Encoder by a byte-pair tokenizer."""
 
     def encode(path: Path) -> Iterator[Sequence[int]]:
+        """Yield the tokens of a file's lines, and the token that ends a text."""
         for lines in _lines(path):
             yield tokenizer.encode(lines).ids
         yield [tokenizer.token_to_id(END)]

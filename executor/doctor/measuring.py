@@ -189,10 +189,12 @@ def _rank_checks(device: torch.device, sizes: Sizes, wrap: Wrap) -> RankChecks:
     tiny = torch.zeros(16, device=device)
 
     def launch() -> None:
+        """Launch many tiny kernels."""
         for _ in range(sizes.launches):
             tiny.add_(1.0)
 
     def copy() -> None:
+        """Copy the next pair of buffers."""
         target, source = next(places)
         target.copy_(source)
 

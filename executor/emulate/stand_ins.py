@@ -174,6 +174,7 @@ def _outside(member: Any) -> Any:
 
     @wraps(member)
     def call(*arguments: Any, **options: Any) -> Any:
+        """Call the function outside all dispatch modes."""
         with _disable_current_modes():
             return member(*arguments, **options)
 
@@ -271,6 +272,7 @@ class OtherRanks:
     """Draws the ids that absent ranks of a recommender would send to the rank that runs."""
 
     def __init__(self, embeddings: Embeddings, clicks: MadeUpClicks) -> None:
+        """Replace the exchanges of ids in `embeddings` by exchanges that know the ids of all ranks' `clicks`."""
         self.embeddings, self.clicks = embeddings, clicks
         peers = embeddings.peers
         slices = [part for part in embeddings.slices if part.rank is not None]

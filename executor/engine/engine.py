@@ -164,6 +164,7 @@ class Engine(Rank):
         *,
         filled: bool = True,
     ) -> None:
+        """`axes` are the classes of axes to use where the layout has them; `filled`: whether to set initial weights."""
         super().__init__(plan, device, options)
         self.loss_chunk = loss_chunk(plan.question, self.layout)
         # of dropout: equal on ranks with the same activations, tensor ranks without sequence parallelism

@@ -70,6 +70,7 @@ class _LocalFloat8Linear(Float8Linear):  # type: ignore[misc]  # torchao has no 
         weight = self.weight
 
         def multiply(shard: Tensor, ways: Ways) -> Tensor:
+            """Multiply this rank's shards in fp8."""
             product: Tensor = matmul_with_hp_or_float8_args.apply(
                 shard,
                 weight.to_local(grad_placements=[ways.weight_gradient]).t(),

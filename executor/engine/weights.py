@@ -53,6 +53,7 @@ def make_room(part: Transformer, device: torch.device, on_host: Collection[str],
     away = {id(one) for name in on_host for one in part.blocks[name].parameters()}
 
     def with_memory(tensor: Tensor) -> Tensor:
+        """The tensor with memory, in pinned host memory if its block is on the host of a GPU."""
         if not tensor.is_meta:  # tied to one that was brought before
             return tensor
         shard = held(tensor)

@@ -84,6 +84,7 @@ class Heartbeat:
         training = threading.get_ident()
 
         def look() -> None:
+            """Wait until there was no progress for too long, and report the training thread's last frames."""
             while time.monotonic() - self._at < longest_seconds:
                 time.sleep(min(1.0, longest_seconds / 20))
             frame = sys._current_frames().get(training)
@@ -321,6 +322,7 @@ def failure_error(
     headline, failed = _cause(folder, failures, ranks, live_ranks, called=bool(live_ranks))
 
     def resumable(headline: str) -> RunError:
+        """Error with this headline, the newest checkpoint, and a hint how to resume."""
         return RunError(headline, problems=[last_checkpoint(saved)], hint=ON if saved else ON_WITHOUT)
 
     if hung := [failure for failure in failures if "step" in failure]:

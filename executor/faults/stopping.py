@@ -32,16 +32,19 @@ class StopRequest:
     """Request to stop this rank after its step, made by Ctrl-C inside the context or by a launcher's file."""
 
     def __init__(self, folder: Path | None) -> None:
+        """`folder` is the run's, in which launchers write requests; rank 0 alone reads it."""
         self._folder = None if dist.get_rank() else folder
         self._interrupted = False
         self._outer_handler: signal.Handlers | Callable[[int, FrameType | None], object] | int | None = None
 
     def __enter__(self) -> Self:
+        """Handle Ctrl-C from here on, in the main thread only."""
         if threading.current_thread() is threading.main_thread():
             self._outer_handler = signal.signal(signal.SIGINT, self._note)
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Restore the handler of Ctrl-C."""
         if self._outer_handler is not None:
             signal.signal(signal.SIGINT, self._outer_handler)
 
@@ -98,6 +101,7 @@ def last_words(folder: Path, rank: int) -> Iterator[None]:
     os.set_blocking(mouth, False)
 
     def listen() -> None:
+        """Wait for signals through the pipe; at SIGTERM write a failure and end the process."""
         while heard := os.read(ear, 1):
             if heard[0] == signal.SIGTERM:
                 try:

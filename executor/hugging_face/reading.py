@@ -114,13 +114,16 @@ class Folder(Mapping[str, Any]):
             )
 
     def __getitem__(self, name: str) -> Any:
+        """Slice of a tensor's file, which reads only what is indexed."""
         file, stored_name = self._at[name]
         return self._stream(file).get_slice(stored_name)
 
     def __iter__(self) -> Iterator[str]:
+        """Names of all tensors, as the family has them."""
         return iter(self._at)
 
     def __len__(self) -> int:
+        """Number of tensors."""
         return len(self._at)
 
     def require_finite(self) -> None:

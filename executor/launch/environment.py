@@ -115,6 +115,7 @@ def end_with_parent() -> None:
     parent = int(os.environ.get(PARENT, os.getppid()))
 
     def look() -> None:
+        """Poll for the parent's end, then send this process SIGTERM."""
         while os.getppid() == parent:
             time.sleep(_POLL_SECONDS)
         os.kill(os.getpid(), signal.SIGTERM)

@@ -445,6 +445,7 @@ def _terminated_like_interrupted() -> Iterator[None]:
         return
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        """Raise KeyboardInterrupt, as at Ctrl-C."""
         raise KeyboardInterrupt
 
     outer_handler = signal.signal(signal.SIGTERM, interrupt)

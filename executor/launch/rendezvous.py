@@ -146,6 +146,7 @@ class FailedCheck(Exception):  # noqa: N818  # the run is started again
     """A node that came back after a failure gave wrong results."""
 
     def __init__(self, reason: str, *, final: bool = False, **fields: Any) -> None:
+        """`final`: whether a new start would fail again; `fields` are added to the rank's failure."""
         super().__init__(reason)
         self.final, self.fields = final, {"checked": True} | fields
 

@@ -106,9 +106,11 @@ class StorageTracker(OperatorWatch):
                 self._grow(part, entry.size)
 
     def __enter__(self) -> StorageTracker:
+        """Start to follow storages, also those that are resized."""
         self._resize = original = _Storage.resize_
 
         def resize(storage: _Storage, size: int) -> _Storage:
+            """Resize a storage and count its new size."""
             original(storage, size)
             self._see(storage)
             return storage
@@ -118,6 +120,7 @@ class StorageTracker(OperatorWatch):
         return self
 
     def __exit__(self, *exception: Any) -> None:
+        """Stop to follow storages."""
         super().__exit__(*exception)  # type: ignore[no-untyped-call]
         assert self._resize is not None
         _Storage.resize_ = self._resize  # type: ignore[method-assign, assignment]
@@ -222,6 +225,7 @@ def _naming(tracker: StorageTracker, models: Iterable[nn.Module], on_host: Colle
     watched: set[int] = set()
 
     def name_weights(module: nn.Module, _: Any) -> None:
+        """Name a module's weights, and watch their gradients."""
         for parameter in module.parameters():
             tracker.name("weights", [parameter])
             if id(parameter) not in watched and parameter.is_leaf and parameter.requires_grad:
@@ -230,10 +234,12 @@ def _naming(tracker: StorageTracker, models: Iterable[nn.Module], on_host: Colle
                 handles.append(hook)
 
     def name_gradient(parameter: Tensor) -> None:
+        """Name a parameter's gradient."""
         if parameter.grad is not None:
             tracker.name(HOST if id(parameter) in on_host else "gradients", [parameter.grad])
 
     def name_gradients(optimizer: Optimizer, *_: Any) -> None:
+        """Name all gradients of an optimizer's parameters."""
         tracker.name("gradients", _gradients(optimizer))
 
     modules = chain.from_iterable(model.modules() for model in models)

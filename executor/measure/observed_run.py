@@ -52,6 +52,7 @@ class Machine:
     stack: str
 
     def __str__(self) -> str:
+        """The machine and software in words."""
         device_name = self.device if self.device != "cpu" or not self.processor else f"cpu ({self.processor})"
         return f"{device_name}, {self.cores} cores, torch {self.torch}, {self.precision}, stack {self.stack}"
 

@@ -180,6 +180,7 @@ def _spans(
     origin, middle, end = borders
 
     def when(mark: Mark) -> float:
+        """Seconds from the common start to a mark."""
         return lap_between(origin, mark).wall
 
     return StepSpans(
@@ -271,10 +272,12 @@ def _events_of_rank(
     """Trace events of one rank: its predicted step, its measured step, and host copies, predicted and measured."""
 
     def event(lane: int, name: str, start: float, end: float, **fields: Any) -> Event:
+        """Complete event of a lane of this rank."""
         about = {"ph": "X", "name": name, "cat": LANES[lane], "pid": step.rank, "tid": lane}
         return {**about, "ts": start * _MICROSECONDS, "dur": (end - start) * _MICROSECONDS, **fields}
 
     def passed(lane: int, span: PredictedSpan | WorkSpan) -> Event:
+        """Event of a predicted or measured pass."""
         if span.kind not in _NAMES:
             return event(lane, span.kind, span.start, span.end)
         name = f"{_NAMES[span.kind]} {span.microbatch}"

@@ -286,6 +286,7 @@ def _cached_lookups(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator
     ones = torch.ones(ids, dtype=torch.int32, device=watch.device)
 
     def bags_of(*rows: Tensor) -> list[Bags]:
+        """Bags of one id each, for every batch of ids."""
         return [Bags(row_ids.to(watch.device), ones[: len(row_ids)]) for row_ids in rows]
 
     held_rows = torch.randperm(ids, generator=draw)

@@ -257,6 +257,7 @@ def _overlap(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
     with ThreadPoolExecutor(1, "host-update", lambda: torch.set_num_threads(threads)) as pool:
 
         def all_updates() -> None:
+            """Run the updates of all blocks in the thread, and wait for them."""
             for update_task in [pool.submit(update) for update in updates]:
                 update_task.result()
 
@@ -264,6 +265,7 @@ def _overlap(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
         passes = _passes_of(watch, scale, watch.elapsed(all_updates, _COPY_REPEATS).quiet / 2)
 
         def copies_and_updates() -> None:
+            """Run the passes of all blocks, each followed by its update in the thread, and wait for the updates."""
             begun = []
             passes(lambda block: begun.append(pool.submit(updates[block])))
             for update_task in begun:
@@ -290,6 +292,7 @@ def _passes_of(watch: Stopwatch, scale: Scale, seconds: float) -> Callable[[Call
     products = max(1, round(seconds / product_seconds / (BLOCKS * (1 + _BACKWARD))))
 
     def run(after_backward: Callable[[int], object]) -> None:
+        """Run all passes; `after_backward` is called with a block after its backward pass."""
         for _ in range(BLOCKS * products):
             multiply()
         for block in range(BLOCKS):

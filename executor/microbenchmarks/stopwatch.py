@@ -248,6 +248,7 @@ class Stopwatch:
         """The call followed by a wait for the device."""
 
         def settled() -> None:
+            """Make the call and wait for the device."""
             call()
             self.settle()
 
@@ -319,6 +320,7 @@ def in_turn(calls: Sequence[Call]) -> Call:
     turn = 0
 
     def call() -> None:
+        """Run the next of the calls and keep its result."""
         nonlocal turn
         results[turn] = calls[turn]()
         turn = (turn + 1) % len(calls)

@@ -101,6 +101,7 @@ class _BesideSplit(ParallelStyle):
     """Parallel style of an adapter: beside split outputs B is split by columns, beside split inputs A by rows."""
 
     def __init__(self, *, by_rows: bool) -> None:
+        """`by_rows`: whether the matrix beside the adapter is split by its inputs."""
         self.by_rows = by_rows
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:

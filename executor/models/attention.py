@@ -280,6 +280,7 @@ class _Core(nn.Module):
     """
 
     def __init__(self, spec: TransformerSpec, layer: int, *, crosses: bool = False) -> None:
+        """`layer` is the block's place in the model; `crosses`: whether keys and values come from an encoder."""
         super().__init__()
         self.spec, self.window = spec, spec.window_of(layer)
         self.both_ways = crosses or spec.encodes(layer)

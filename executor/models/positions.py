@@ -253,6 +253,7 @@ class FlexAttention:
     """
 
     def __init__(self, kernel: Kernel | None = None) -> None:
+        """`kernel` replaces the compiled kernel, as in tests."""
         self._kernel = kernel
         self._key: object = None
         self._how: dict[str, Any] = {}
@@ -286,6 +287,7 @@ def _how(visible: Visibility, query_BHSK: Tensor) -> dict[str, Any]:
     _, heads, tokens, _ = query_BHSK.shape
 
     def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """Whether a query sees a key, by causal mask and window."""
         return key <= query if visible.window is None else (key <= query) & ~visible.hides(query, key)
 
     mask = create_block_mask(sees, None, None, tokens, tokens, device=query_BHSK.device)
@@ -294,6 +296,7 @@ def _how(visible: Visibility, query_BHSK: Tensor) -> dict[str, Any]:
     slopes_H = visible.slopes_of(heads, query_BHSK.device)
 
     def biased(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """Score less ALiBi's slope times the distance."""
         return score - slopes_H[head] * (query - key)
 
     return {"block_mask": mask, "score_mod": biased}

@@ -109,7 +109,7 @@ class Placing(nn.Module):
 
 
 def _nothing(child: str) -> None:
-    """Do nothing: weights need not be waited for."""
+    """Do nothing: the default of `Transformer.on_part`, where weights are always on the device."""
 
 
 class Block(nn.Module):

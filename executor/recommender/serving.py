@@ -170,6 +170,7 @@ class ServedTables:
         drive: Path | None = None,
         weights: Path | None = None,
     ) -> None:
+        """Allocate tables and caches, and fill the tables with initial rows, or from the checkpoints in `weights`."""
         model, self.device = plan.question.model, device
         self.names, class_of = model.table_names, model.class_of_table
         self.specs = [model.classes[index] for index in class_of]

@@ -347,6 +347,7 @@ class _Run(Trained):
     ahead: Ahead[Clicks] = field(init=False)
 
     def __post_init__(self) -> None:
+        """Start to draw batches ahead."""
         self.ahead = Ahead(self.batch, self.device, self.config.warm_up + self.config.steps)
 
     @property
@@ -376,9 +377,11 @@ class _Run(Trained):
         batch: list[Clicks] = []
 
         def data() -> None:
+            """Wait for the step's batch."""
             batch.append(self.ahead.take(step))
 
         def train() -> float:
+            """Run the stages of the step; returns this rank's share of the loss."""
             heart.beat(step, "step")
             loss, self.norm = self.engine.step(*batch)
             return loss

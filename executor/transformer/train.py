@@ -153,6 +153,7 @@ class TrainedTransformer(Trained):
     """Peak of the GPU's allocator before the first measured step; None on a CPU."""
 
     def __post_init__(self) -> None:
+        """Set the frozen weights, which no checkpoint has."""
         if not self.engine.filled:  # no checkpoint has what is frozen
             self.engine.fill_frozen(self.values)
 
@@ -189,13 +190,16 @@ class TrainedTransformer(Trained):
         batch: list[Tensor] = []
 
         def data() -> None:
+            """Wait for the step's batch."""
             batch.extend(self.batches.take(step - 1))
 
         def forward_backward() -> float:
+            """Run the passes of the step; returns the mean loss on this rank."""
             heart.beat(step, "forward and backward")
             return engine.forward_backward(*batch)
 
         def update() -> float:
+            """Update the weights; returns the global gradient norm."""
             heart.beat(step, "update")
             return engine.update()
 
@@ -253,6 +257,7 @@ def train(
         report = partial(_report, engine, curve, peaks, routers_so_far(engine))
 
         def keep(so_far: Diagnosis) -> None:
+            """Keep a report with the diagnosis so far, on rank 0."""
             partial_report = report(so_far, watcher.notes)
             if dist.get_rank() == 0:
                 watcher.keep(partial_report)

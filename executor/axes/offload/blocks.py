@@ -317,6 +317,7 @@ class ShardedBlock:
         link: HostLink,
         drive: Drive | None,
     ) -> None:
+        """`lives` says which parts of the block are in host memory between passes; `make` makes its torch optimizer."""
         self.parameters, self.lives, self.link, self._drive = list(parameters), lives, link, drive
         self.updated = self.parameters
         """Parameters that the optimizer updates: the shards, or fp32 copies of them in host memory."""
@@ -343,6 +344,7 @@ class ShardedBlock:
                     arrivals.append(self.link.down(host.grad, local(parameter.grad)))
 
         def update() -> None:
+            """Wait for the gradients on the host, and update the shards there."""
             for arrival in arrivals:
                 arrival.on_host()
             self._updater.step()
@@ -594,6 +596,9 @@ class Window:
         flats: Mapping[int, Sequence[StatesOnHost]],
         passes: Passes,
     ) -> None:
+        """`turns` are a step's passes with their moves; `modules` and `flats` are the blocks and their buffers, by
+        number.
+        """
         self._turns, self._flats, self._passes = turns, flats, passes
         self._at = 0
         self._aside: int | None = None
@@ -728,6 +733,7 @@ class _SavedTensors:
             constants = {name: part for name, part in parts.items() if name not in packed}  # such as a mesh
 
             def wrap() -> Tensor:
+                """Rebuild a tensor subclass from its restored inner tensors."""
                 inner = constants | {name: restore() for name, restore in packed.items()}
                 tensor: Tensor = kind.__tensor_unflatten__(inner, context, size, stride)
                 return tensor
@@ -793,6 +799,7 @@ class _Stored:
         return self._values
 
     def __del__(self) -> None:
+        """Return the host buffer to the pool."""
         self._pool.give_back(self._buffer, self._up)
 
 

@@ -100,6 +100,7 @@ class HostLink:
     """Link between a device and host memory, with the buffers in host memory and the thread that computes there."""
 
     def __init__(self, device: torch.device, threads: int) -> None:
+        """`threads` is the number of CPU threads with which the host's thread computes."""
         self.device = device
         self.buffers: list[Tensor] = []
         """Every buffer in host memory."""
@@ -475,6 +476,7 @@ class HostOptimizer:
         writes: list[Future[None]] = []
 
         def read(at: int) -> None:
+            """Read the chunk with this index, once the last write of its buffers is done."""
             if at >= SLOTS:
                 writes[at - SLOTS].result()
             drive.read(chunks[at].places, chunks[at].first, slots[at])
