@@ -42,7 +42,7 @@ def typer_function(command: Command[Any], words: Sequence[str] | None = None) ->
     """Make the function whose signature typer reads: its parameters are the flags of the verb's options, then those
     of `Output`.
 
-    Flags that mean something only with another are listed in the help where the `words` given have that one.
+    Flags that apply only with another flag appear in the help only if the `words` given include that flag.
     """
     verb_flags = {name: one for name, one in flags_of(command.options).items() if name not in command.hides}
     record = load(command.nested) if command.nested else None

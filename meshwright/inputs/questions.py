@@ -346,7 +346,7 @@ def _of_lines(path: str, lines: list[str], sequence: int) -> tuple[list[int], fl
     """Parse lines of a file into tokens of each document, and the share of all tokens in the column `answer` (None
     without it).
 
-    The first column has tokens of documents, or headed `prompt` of what is before their answers.
+    The first column holds tokens of documents or, headed `prompt`, tokens before their answers.
     """
     numbered = [(number, line.split(",")) for number, line in enumerate(lines, 1) if line.strip(' ,;\t"')]
     rows = [(number, [word.strip(' \t"') for word in words]) for number, words in numbered]

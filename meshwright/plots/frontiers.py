@@ -33,7 +33,7 @@ def frontier(frame: Frame, limit_bytes: float, subject: str) -> Figure:
     """Scatter plot of layouts: peak memory (x) against throughput (y), with the Pareto line, the chosen plan and the
     memory limit.
 
-    Points that are proven to be the best there are have a large mark.
+    Points that are proven optima have a larger mark.
 
     Args:
         frame: a row per layout with `layout`, `peak_bytes`, `tokens_per_second`, `mfu`, `fits`, `pareto`, `proven`,

@@ -71,8 +71,8 @@ _MAX_COLOURS = 5
 """Largest number of runs that each get a colour of their own."""
 _RUN_COLOURS = (style.BLUE, style.ORANGE, style.GREEN, style.PURPLE, style.SKY)
 _MAX_ERROR = 100.0
-"""Percent of error beyond which a dot is drawn as an arrow at the chart's edge; computed figures use the true error.
-What is computed from errors knows no edge."""
+"""Percent of error beyond which a dot is drawn as an arrow at the chart's edge; computed figures use the true
+error."""
 
 
 @style.drawing()

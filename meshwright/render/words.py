@@ -120,7 +120,7 @@ def parts_sentence(breakdown: Breakdown, unit: tuple[str, float], *, hidden: Bre
     """Words on a breakdown's parts that are not negligible: "compute 112.6 + tp comm 14.4 (16.6 more overlapped) +
     bubble 0.5".
 
-    `hidden` is what runs behind other work.
+    `hidden` are seconds of parts that overlap with other work.
     """
     behind, words = hidden or Breakdown(), list[str]()
     for part, value in breakdown.items():
@@ -170,7 +170,7 @@ def sentence_lines(text: str, *, less: int = 0, indent: str = "") -> list[str]:
 def lines_of(text: str, width: int, *, indent: str = "", cut: bool = False) -> list[str]:
     """Break text into lines of `width` characters at spaces, or after commas of words longer than a line.
 
-    A number keeps its unit beside it. With `cut` a word without commas that fills more than a line is cut, too.
+    A number stays beside its unit. With `cut`, a word without commas that fills more than a line is cut as well.
     """
     first = " " * (len(text) - len(text.lstrip(" ")))
     lines, line = [], first

@@ -160,7 +160,7 @@ class Output:
         """Write `files` and, if asked, `rows` as CSV, then print the answer as text and tables or as one JSON
         document.
 
-        What cannot be written keeps nothing else from being written or printed.
+        If one file cannot be written, everything else is still written and printed.
 
         Raises:
             InputError: which files could not be written, and why; stdout is one of them.

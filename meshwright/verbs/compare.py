@@ -24,8 +24,8 @@ MAX_COMPARED = 6
 def compare(*choices: str | Path | AnyPlan, trainer: str | None = None) -> Answer:
     """Compare two to six plans, every quantity in one table, relative to the first plan.
 
-    After the first, a choice may be a layout, priced for the question of the first; what it leaves out is free.
-    Layouts obey the rules of the `trainer`.
+    After the first plan, a choice may also be a layout, priced for the first plan's question; axes that it leaves out
+    are chosen by a search. Layouts obey the rules of `trainer`.
 
     Raises:
         InputError: fewer than two or too many, a broken plan, or a layout that cannot run (for the trainer).
@@ -74,8 +74,8 @@ def reshard(options: ReshardOptions) -> Resharded:
     """Count the bytes that each rank sends and receives when weights move from one layout to another, and the least
     time.
 
-    `to` is a plan of the same model on as good a cluster, or a layout of the first plan's question. With `states`
-    master weights and moments move, too.
+    `to` is a plan of the same model on nodes of the same kind, or a layout for the first plan's question. With
+    `states`, master weights and moments move as well.
 
     Raises:
         InputError: not plans of one model on one kind of node, or a layout that cannot run.

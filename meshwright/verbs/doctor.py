@@ -42,7 +42,8 @@ class DoctorOptions(Options):
 def doctor(options: DoctorOptions) -> Examined:
     """Measure matrix products, memory, kernel launches and links of every device, and report slow ones.
 
-    Started by torchrun on every node it examines all of them, and every rank gets the answer; else this machine.
+    Started by torchrun on each node of a job, it examines all nodes, and every rank gets the answer; otherwise it
+    examines this machine.
 
     Raises:
         InputError: not a plan file, or no process.

@@ -36,13 +36,13 @@ class EstimateOptions(Amount, Request):
 def estimate(options: EstimateOptions) -> PlanAnswer:
     """Price one layout, given as text such as "tp8 pp3 dp16".
 
-    The question is said as to `plan`; a `trainer` is one whose rules the layout must obey (`--for`), and
-    `confidence` the least probability with which it must fit, `host_memory` what each host has instead.
+    The question is given as for `plan`. `trainer` names the trainer whose rules the layout must obey (`--for`),
+    `confidence` is the minimum probability of fitting in memory, and `host_memory` replaces the memory of each host.
 
-    `tokens`, or `samples` and `epochs`, give the hours of the whole training, `price` what they cost.
+    `tokens`, or `samples` and `epochs`, add the duration of the whole training job, `price` its cost.
 
-    What the layout of a transformer leaves out is free, and searched; the answer is an `Estimated`. Of a recommender
-    the layout is a sharding, and the answer a `ShardingEstimated`.
+    Axes that the layout of a transformer leaves out are chosen by a search; the answer is an `Estimated`. For a
+    recommender the layout is a sharding, and the answer a `ShardingEstimated`.
 
     Raises:
         InputError: what was asked is wrong, or the layout cannot run.

@@ -91,9 +91,8 @@ class AdviseOptions(Searching):
 def advise(options: AdviseOptions) -> PlanAnswer:
     """Advise how to change the layout run today, given as a plan or as a plan file of `estimate -o`.
 
-    A `layout` is what is run instead of the plan's own, written in its notation. The best is within the plan's own
-    restrictions; `time_limit` is in seconds. A transformer's answer is an `Advised`, a recommender's a
-    `ShardingAdvised`.
+    `layout` replaces the plan's layout as the one run today. The best plan obeys the plan's restrictions;
+    `time_limit` is in seconds. A transformer's answer is an `Advised`, a recommender's a `ShardingAdvised`.
 
     Raises:
         InputError: not a plan file, not a layout that can run, or a cluster of several pools.

@@ -110,13 +110,14 @@ class ImportOptions(Searching, Request, _Source):
 def import_plan(options: ImportOptions) -> PlanAnswer:
     """Price the layout and job of another trainer's command or file, which is read but never run.
 
-    Without a model, `source` is a command line that starts Megatron-LM or a script that holds it, or a recipe of
-    torchtitan (Python or TOML; `gpus` is to be said), never run: the answer is the estimate of what it says, with
-    every assumption; `also` are further arguments. With a transformer, it is DeepSpeed's JSON, and `gpus` and
-    `sequence` are to be said, or a recipe whose model is not known here. With a recommender, it is TorchRec's sharding
-    plan, priced beside the best one of the same question. `gpus`, where it is said, must be as many as the source is
-    for. A setting that could change layout or memory and is not priced stops it, unless `ignore` names it.
-    `trainer` says whose it is where neither name nor words tell.
+    Without a model, `source` is a command that starts Megatron-LM, a script with such a command, or a recipe of
+    torchtitan (Python or TOML; needs `gpus`). With a transformer, it is DeepSpeed's JSON (needs `gpus` and
+    `sequence`), or a recipe whose model is not in the catalogue. With a recommender, it is TorchRec's sharding plan,
+    which is priced beside the best sharding of the same question.
+
+    The answer lists every assumption. `also` are further arguments of the source. `gpus`, if given, must be the
+    number of GPUs that the source is for. A setting that could change layout or memory and has no price is an error
+    unless `ignore` names it. `trainer` names the trainer if neither the file's name nor its contents tell it.
 
     Raises:
         InputError: the source, or what is said beside it, is wrong.

@@ -38,8 +38,8 @@ def measure(options: MeasureOptions) -> Measured:
     """Compare a job of another trainer with its plan's predictions, from its `log` (rotated files in any order), its
     `trace` of some ranks, or both.
 
-    The report of the answer is the one that `run` writes. The trainer is known by its lines; what it prints of its
-    layout, batch and model must be the plan's.
+    The answer's report has the form that `run` writes. The trainer is recognised by its log lines; the layout, batch
+    and model that it prints must be the plan's.
 
     Raises:
         InputError: a file cannot be read, is of no known trainer, or of another job.

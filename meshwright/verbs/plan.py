@@ -63,9 +63,10 @@ def largest(options: LargestOptions) -> Largest:
     """Find the largest model of a family that fits: without offload, with each kind of offload of the stack, and with
     all; and prove that no larger size fits.
 
-    A family is `llama` or `gpt`, by depth (more blocks) or by width (wider, as deep as published sizes are); by depth
-    any model will do, and by sequence, where the model stays and its sequences grow by 256 tokens. The rest of the
-    question is said as to `plan`; without a training job it is 8 sequences of 2,048 tokens a step on every GPU.
+    A family is `llama` or `gpt`, and `by` is the quantity that grows: depth (number of blocks), width (with the depth
+    of published sizes), or sequence (by 256 tokens at a time). By depth or sequence any model may take the place of
+    the family. The rest of the question is given as for `plan`; without a training job a step has 8 sequences of
+    2,048 tokens on each GPU.
 
     Raises:
         InputError: what was asked is wrong; everything that is, at once.
@@ -156,9 +157,10 @@ def plan_cache(options: CacheOptions) -> ServedRecommender:
     """Plan the cache of embedding rows on each GPU that serves a recommender: of a given size (`8GiB`; default: all
     memory left), or the smallest with a given hit rate (`95%`).
 
-    `zipf` is the exponent of tables that say nothing of their accesses, `precision` the type of their vectors, `policy`
-    `hottest` or `lru`, `profile` what was measured (the nearest of the catalogue unless said), `drive_rate` what the
-    drives of a node read where host memory does not hold all tables (the cluster's own unless said).
+    `zipf` is the Zipf exponent of tables whose accesses the model does not describe, `precision` the type of cached
+    vectors, `policy` is `hottest` or `lru`, `profile` holds measured rates (default: the nearest of the catalogue),
+    and `drive_rate` is the read bandwidth of a node's drives, used if host memory does not hold all tables (default:
+    the cluster's).
 
     Raises:
         InputError: what was asked is wrong; everything that is, at once.
@@ -237,20 +239,23 @@ class PlanOptions(Proving, Goal, Limits, Request):
 def plan(options: PlanOptions) -> PlanAnswer:
     """Find the best layouts of a model on a cluster, with the proof; of several clusters rank their best plans.
 
-    Names and paths mean what they mean on the command line; `time_limit` is in seconds. The training job is a file,
-    a `TrainingSpec`, or said by `global_batch`, `sequence`, `precision`, `dropout` and `optimizer`, which replace its
-    fields.
-    Several `gpus`, as a list or written like `64..1024`, are a choice, and so are several precisions (`bf16,fp8`);
-    `objective`, `tokens`, `price`, `deadline` and `operations` (failures that count) say what the best is. A `trainer`
-    is one whose rules the plan obeys (`--for`), `allow` opens what a search leaves alone (`offload`), and `confidence`
-    is the least probability with which it must fit; `host_memory` replaces the cluster's. `pick` is which layout is
-    saved as the plan: `recommended` (the default) or `fastest` on paper, and `risk` what of a step is minimised
-    (`none`, `neutral`, `averse`: that on paper, its mean over the profile's scenarios, that of the slowest quarter of
-    them); `solver` is what proves it (`search`, or `ilp`: one integer program over up to 20,000 layouts). Several
-    clusters have a price each, in their order, and one plan on each number of GPUs.
+    Names and paths mean what they mean on the command line; `time_limit` is in seconds. The training job is a file or
+    a `TrainingSpec`; `global_batch`, `sequence`, `precision`, `dropout` and `optimizer` replace its fields, or
+    describe the job without one.
 
-    A transformer's answer is a `Planned` (of several clusters a `Ranked`), a recommender's a `ShardingPlanned`: `fix`,
-    `forbid` and `together` are words of shardings then, and options that mean nothing to it are refused.
+    Several `gpus` (a list, or text like `64..1024`) are sizes to choose from, several precisions (`bf16,fp8`)
+    likewise. `objective`, `tokens`, `price`, `deadline` and `operations` (whose failures count) define the best plan.
+    `trainer` names the trainer whose rules the plan obeys (`--for`), `allow` adds axes that a search leaves out (such
+    as `offload`), `confidence` is the minimum probability of fitting in memory, and `host_memory` replaces the
+    cluster's.
+
+    `pick` chooses the layout that is saved as the plan: `recommended` (default) or `fastest` on paper. `risk` chooses
+    the step time that is minimised: the predicted one (`none`), its mean over the profile's scenarios (`neutral`), or
+    the mean of their slowest quarter (`averse`). `solver` is `search`, or `ilp` for one integer program over up to
+    20,000 layouts. Several clusters have a price each, in their order, and get one plan for each number of GPUs.
+
+    A transformer's answer is a `Planned` (a `Ranked` for several clusters), a recommender's a `ShardingPlanned`. For
+    a recommender, `fix`, `forbid` and `together` restrict shardings; options that do not apply to it are errors.
 
     Raises:
         InputError: what was asked is wrong; everything that is, at once.

@@ -52,8 +52,8 @@ class ReportOptions(Ending):
 def report(options: ReportOptions) -> Reported:
     """Write a plan as one HTML page that needs no other file, no script and no network.
 
-    With `tokens`, its own or the plan's, it opens with the end of training; with `start` that is a date, and with a
-    `price` of a GPU-hour its cost stands beside it.
+    With `tokens` (or those of the plan), the page also says when training ends; with `start` that is a date, and with
+    the `price` of a GPU-hour it has a cost.
 
     Raises:
         InputError: a file or an option that is wrong; the run is of another plan.

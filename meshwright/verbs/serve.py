@@ -45,9 +45,10 @@ def serve(options: ServeOptions) -> CacheServed:
     """Answer lookups of embedding rows on one device of this machine, from the cache, host memory and drive that a
     serving plan fills.
 
-    `requests` is a file; else `synthetic` samples are drawn as the model's tables are used. `batch` are the samples
-    answered at once, `scale` a share of the plan's rows, `weights` a folder of checkpoints, `drive` a folder,
-    `profile` what was measured of this machine, which prices what is planned.
+    `requests` is a file of requests; without one, `synthetic` samples are drawn by the tables' access statistics.
+    `batch` are batch sizes in samples, `scale` is the share of the plan's rows to hold, `weights` a folder of
+    checkpoints, `drive` a folder for rows on the drive, and `profile` a hardware profile of this machine, which
+    prices the planned figures.
 
     Raises:
         InputError: a broken plan, or requests or weights that do not go with it; everything that is, at once.

@@ -382,7 +382,7 @@ class Planned(Requested, PlanAnswer):
         """Frame with a row per point of the proven frontier of two objectives, over these numbers of GPUs (default:
         the plan's).
 
-        `points` is how many at most where memory is one of them (None: all); `time_limit` is in seconds.
+        `points` is the largest number of points if one objective is memory (None: all); `time_limit` is in seconds.
         """
         from planner.answers.frontier import exact_frontier, pareto_frame
 
@@ -636,8 +636,8 @@ def frontier_words(ranking: Ranking) -> str:
 
 
 def _proof_words(ranking: Ranking) -> str:
-    """Words on how far the best cluster and size are proved optimal. Each cluster on each number of GPUs had a
-    search."""
+    """Words on how far the best cluster and size are proved optimal, after a search for each cluster and number of
+    GPUs."""
     best, measure = ranking.best, ranking.objective.measure
     layouts = sum(one.optimum.result.certificate.layouts for one in ranking.answers)
     work = f"{counted(len(ranking.answers), 'search')}, {counted(layouts, 'layout')}"

@@ -236,8 +236,7 @@ _HINT = (
 _LEAST_LOST = 0.001
 """Smallest share of time that a note mentions."""
 _FAR_FROM_THE_LOG = 0.05
-"""Relative difference of traced steps from the log's above which a note says so. A note says so if traced steps
-differ from the log's by more."""
+"""Relative difference of traced steps from the log's above which a note says so."""
 
 
 class Measured(Ran, SavedAnswer):

@@ -94,8 +94,8 @@ class TrainingRun:
 def training_run(
     question: Question, objective: Objective, picked: Estimate, expected: ExpectedStep | None
 ) -> TrainingRun | None:
-    """Training run of a layout; None if the question has no number of tokens. Ends follow from the expected step, and
-    from failures where the objective counts them; there are none if failures leave no time for such steps."""
+    """Training run of a layout; None if the question has no number of tokens. Its ends follow from the expected step,
+    and from failures if the objective counts them; they are empty if failures leave no time for training."""
     if question.training.tokens is None:
         return None
     ends: tuple[float, ...] = ()

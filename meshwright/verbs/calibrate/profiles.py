@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _SILENT = 0.05
-"""Share of a constant's uncertainty that runs must remove to count as determining the constant. If runs remove less,
-they say nothing of the constant."""
+"""Share of a constant's uncertainty that runs must remove to count as determining the constant."""
 
 
 def calibrate_from_run(
@@ -48,8 +47,8 @@ def calibrate_from_run(
 ) -> Calibrated:
     """Update a hardware profile by training runs measured on this machine: their reports, or answers of `run`.
 
-    It starts from `profile`, else from the one that the first run's plan was made with, and in either case from what
-    was measured before any run moved it. The profile is written to `out` if given.
+    It starts from `profile`, else from the profile of the first run's plan, and in both cases from the constants
+    measured before any run updated them. The profile is written to `out` if given.
 
     Raises:
         InputError: no run, a file that is no report or too old, runs of several machines, torch versions, precisions or
@@ -274,8 +273,8 @@ def calibrate_from_runs(
 ) -> Fitted:
     """Fit a hardware profile to timed runs in tables, for each GPU and stack that the tables name.
 
-    `stack` and `gpu` choose among the rows; `cross_validate` also says how far off profiles are on sources left out of
-    every fit. A single profile is written to the file `out`, several into the folder `out`.
+    `stack` and `gpu` select rows; `cross_validate` also reports errors on sources left out of every fit. A single
+    profile is written to the file `out`, several into the folder `out`.
 
     Raises:
         InputError: a table, a stack or a GPU cannot be read, no row was timed, or rows of several GPUs or stacks for
@@ -314,7 +313,7 @@ def fit_tables(
 ) -> Fitted:
     """Fit a hardware profile to the `rows` of `tables`, or one for each GPU and stack if `out` is a folder or None.
 
-    A folder ends in `/` or exists. `on_status` hears what is being done.
+    A folder ends in `/` or exists. `on_status` is called with a text on the work that begins.
 
     Raises:
         InputError: no row was timed, or rows of several GPUs or stacks for one file.

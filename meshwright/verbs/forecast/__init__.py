@@ -33,9 +33,9 @@ class ForecastOptions(Ending, Operations):
 def forecast(options: ForecastOptions) -> Forecasted:
     """Forecast when a plan's training job ends, with failures, restarts and checkpoints.
 
-    `operations` are failures, restarts and storage: a catalogue name (`llama3` unless said), a file, a spec, or the
-    report of a run that saved; `mtbf`, `restart`, `storage` and `spares` replace parts of them. With a `price` of a
-    GPU-hour it says what the job costs, with a `start` on which day it ends.
+    `operations` are failure rates, restart times and storage: a catalogue name (default `llama3`), a file, a spec, or
+    the report of a run with checkpoints; `mtbf`, `restart`, `storage` and `spares` replace parts of them. With the
+    `price` of a GPU-hour the answer holds the job's cost, with a `start` date the day on which it ends.
 
     Raises:
         InputError: something is missing or wrong; everything that is, at once.

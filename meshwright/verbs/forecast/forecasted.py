@@ -92,8 +92,8 @@ def steps_between_checkpoints(
 ) -> tuple[int, str]:
     """Best number of steps between checkpoints, and the name of the operations that it is best for.
 
-    They are those given, else those that the plan counts, else `llama3`. A plan that says nothing of tokens trains for
-    `steps`. `restarts`: how often the run starts lost ranks again; None: as often as it takes.
+    The operations are those given, else those that the plan counts, else `llama3`. A plan without a number of tokens
+    trains for `steps`. `restarts` is how often the run restarts lost ranks; None: without limit.
 
     Raises:
         InputError: a plan that is no transformer's, operations that cannot be read, or neither spares nor restarts.

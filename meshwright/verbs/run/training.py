@@ -30,18 +30,18 @@ def run(
 ) -> AnyRan[Any]:
     """Train with a plan or a plan file on this machine, each rank in its own process.
 
-    What can be asked for is what `meshwright run` has flags for, by the same names and with the same defaults, but for
-    `out`, without which nothing is kept; `executor.run_config.RunConfig` says of each what it is.
+    Further keywords are the flags of `meshwright run`, with the same names and defaults, except that without `out` no
+    report is saved; `executor.run_config.RunConfig` describes each.
 
     The learning rate rises to `learning_rate` over `rate_warm_up` steps and, with `rate_decay`, falls to a tenth by
-    that step. With `checkpoint`, a folder, the state is saved `every` so many steps and the newest `keep` stay;
-    `resume` goes on from there, on this plan or on another, and lost ranks are started again, at most `restarts` times.
-    With `every="auto"` that is as often as `forecast` finds best under `operations`: a catalogue name, a file, a spec;
-    None: those that the plan counts, else `llama3`. Several `nodes` meet at `rendezvous`, `host:port`, and each calls
-    it.
+    that step. With the folder `checkpoint`, the state is saved `every` so many steps, and the newest `keep`
+    checkpoints stay. `resume` continues from there, on this plan or another; lost ranks are restarted at most
+    `restarts` times. `every="auto"` saves as often as `forecast` finds best under `operations`: a catalogue name, a
+    file or a spec (default: those of the plan, else `llama3`). Each of several `nodes` calls `run`, and all meet at
+    `rendezvous` (`host:port`).
 
-    `on_step` is called with step, loss, gradient_norm, seconds and measured (False in the warm-up), `on_note` with what
-    a person should know: a resume, a restart. Errors call the plan by `name`, or by its file's.
+    `on_step` is called with step, loss, gradient_norm, seconds and measured (False in the warm-up), `on_note` with
+    notes for the user, such as a restart. Errors name the plan by `name`, or by its file's name.
 
     Raises:
         InputError: the plan cannot be trained, or not so, or the checkpoint is another run's.
