@@ -33,4 +33,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
+    """Public names, sorted."""
     return sorted(__all__)

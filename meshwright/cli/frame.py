@@ -145,7 +145,7 @@ VERBS = _OF_PLANS + _SHOWING + _RUNNING + _KNOWING
 
 @cache
 def command_of(verb: str) -> Command[Any]:
-    """Command of a verb; its module is imported at the first call."""
+    """Command of a verb, whose module is imported only at the first call."""
     module = import_module(f"meshwright.{_ELSEWHERE.get(verb, f'verbs.{verb}')}")
     command: Command[Any] = getattr(module, f"{verb}_command")
     return command
@@ -174,9 +174,9 @@ def _no_flags() -> None:
     """Empty stand-in for a verb that is only listed, not called."""
 
 
-def _print_version(wanted: bool) -> None:
+def _print_version(is_given: bool) -> None:
     """Print Meshwright's version and exit, if `--version` was given."""
-    if wanted:
+    if is_given:
         from importlib.metadata import version
 
         print(f"meshwright {version('meshwright')}")

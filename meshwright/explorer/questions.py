@@ -169,7 +169,7 @@ class ControlledQuestion:
     notes: tuple[str, ...] = ()
 
     @property
-    def shown(self) -> dict[str, str]:
+    def effective_values(self) -> dict[str, str]:
         """Values that the question uses for numeric controls, shown where a control is blank."""
         cluster, training = self.question.cluster, self.question.training
         network, host = cluster.links.inter_node, cluster.gpu.host_bandwidth

@@ -50,7 +50,7 @@ def page_of(start: Start, address: Mapping[str, str]) -> str:
             about=f"{start.question.model.name} on {start.question.cluster.name}",
             groups=GROUPS,
             said=address,
-            shown=read_controls(start, {}).shown | start.names,
+            shown=read_controls(start, {}).effective_values | start.names,
             longest=LONGEST,
             slots=SLOTS,
             choices=choices,
@@ -196,6 +196,8 @@ def serve(start: Start, listener: socket.socket, ready: Callable[[], None]) -> N
     import uvicorn
 
     class _Server(uvicorn.Server):
+        """Server that calls `ready` when it has started, and kills the worker process before it stops."""
+
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             """Start the server, then call `ready`."""
             await super().startup(sockets)

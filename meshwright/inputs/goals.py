@@ -78,8 +78,8 @@ def _amounts(amounts: Amount, problems: Problems, unread: str) -> tuple[float | 
 
 
 def trained_at(amounts: Amount, question: Question) -> tuple[Question, Objective, tuple[str, ...]]:
-    """Question with its number of tokens, objective with the price of GPU-hours, and words on what was assumed of
-    samples.
+    """Question with its number of tokens to train on, objective with the price of a GPU-hour, and words on how
+    samples were read.
 
     Raises:
         InputError: an amount cannot be read, or there is a price of nothing.

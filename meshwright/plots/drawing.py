@@ -59,6 +59,7 @@ class Drawing:
         save(self.figure, Path(path))
 
     def __repr__(self) -> str:
+        """Title of the figure."""
         return self.title
 
     def _repr_png_(self) -> bytes:
@@ -149,6 +150,7 @@ def picture(kind: str, subject: type) -> Callable[[Draw], Draw]:
     """Decorator: register a function that draws a kind of picture for a class of plans, or for files (`Path`)."""
 
     def register(draw: Draw) -> Draw:
+        """Register the function for the kind and subject, and return it."""
         PICTURES[subject][kind] = draw
         return draw
 

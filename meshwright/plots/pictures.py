@@ -95,6 +95,8 @@ def _plan_picture(kind: str, *, of_pools: bool = False) -> Callable[[_DrawPlan],
     pools."""
 
     def register(draw: _DrawPlan) -> _DrawPlan:
+        """Register the function for the kind of picture, and return it."""
+
         @picture(kind, Plan)
         def draw_request(request: PictureRequest) -> Drawing:
             """Draw the request's only plan, priced now unless the request has its price."""

@@ -65,7 +65,7 @@ def _crossing(question: Question | None, estimate: Estimate) -> dict[str, Any] |
 
 
 def estimate_row(estimate: Estimate) -> dict[str, Any]:
-    """Flat CSV row of a predicted layout; memory parts are those of the fullest pipeline rank."""
+    """Flat CSV row of a predicted layout; its memory parts are those of the fullest pipeline rank."""
     return {
         "layout": str(estimate.layout),
         **layout_cells(estimate.layout),

@@ -48,7 +48,8 @@ def mfu_words(estimate: Estimate) -> str:
 
 
 def answers_words(estimate: Estimate, gpus: int = 1) -> str:
-    """Rate of answer tokens per GPU, as in ", 22,054 of them of answers"; empty if the loss counts all tokens."""
+    """Words on the rate of answer tokens per GPU, as in ", 22,054 of them of answers"; empty if the loss counts all
+    tokens."""
     answer_rate = estimate.answers_per_second
     return f", {grouped(round(answer_rate / gpus))} of them of answers" if answer_rate else ""
 

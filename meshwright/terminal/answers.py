@@ -89,7 +89,7 @@ class SavedAnswer(Answer):
         return ""
 
 
-class Asked(Protocol):
+class VerbQuestion(Protocol):
     """Protocol of a question read from a request."""
 
     @property
@@ -101,7 +101,7 @@ class Asked(Protocol):
         """Sentences on what the question's answer leaves out."""
 
 
-class Requested:
+class HoldsRequest:
     """Answer that holds its request in the field `request`."""
 
     request: Any

@@ -35,7 +35,7 @@ from cost_models.files.whole import file_obstacle, write_whole
 from cost_models.flags import flag, output_flag, switch
 from meshwright.inputs.problems import Problems
 from meshwright.records import JSON_SCHEMA
-from meshwright.terminal.answers import Answer, Asked, SavedAnswer
+from meshwright.terminal.answers import Answer, SavedAnswer, VerbQuestion
 
 if TYPE_CHECKING:
     from meshwright.inputs.plans import HasPlan
@@ -229,7 +229,7 @@ class Output:
         problems.require()
         return asked
 
-    def print_notes(self, question: Asked) -> None:
+    def print_notes(self, question: VerbQuestion) -> None:
         """Print what was assumed to read a question, and what its answer leaves out."""
         self.assumed(question.assumptions)
         self.remark(question.notes)

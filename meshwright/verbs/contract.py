@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, T
 
 from cost_models.errors import InputError, Problem
 from cost_models.families import Family, family_of_plan_kind, load
-from meshwright.terminal.answers import Answer, Asked, SavedAnswer
+from meshwright.terminal.answers import Answer, SavedAnswer, VerbQuestion
 from meshwright.terminal.output import Output
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class PlanAnswer(SavedAnswer):
         return f"meshwright explain {path}"
 
 
-class PlanAsked(Asked, Protocol):
+class PlanningQuestion(VerbQuestion, Protocol):
     """Protocol of a question whose answer is a plan."""
 
     def answer(self, budget: Budget | None = None, top: int | None = None) -> PlanAnswer:
@@ -204,13 +204,13 @@ class Verbs(Protocol[P]):
     def pictures(self) -> Mapping[str, Draw]:
         """Kind of picture → function that draws it for plans of the family."""
 
-    def ask(self, options: PlanOptions) -> PlanAsked:
+    def ask(self, options: PlanOptions) -> PlanningQuestion:
         """Read the options of `plan`. Raises InputError listing all problems."""
 
-    def ask_again(self, plan: P) -> PlanAsked:
+    def ask_again(self, plan: P) -> PlanningQuestion:
         """Question that a plan file answers."""
 
-    def ask_estimate(self, options: EstimateOptions) -> PlanAsked:
+    def ask_estimate(self, options: EstimateOptions) -> PlanningQuestion:
         """Read the options of `estimate`. Raises InputError listing all problems."""
 
     def about(self, plan: P) -> str:

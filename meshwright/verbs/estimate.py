@@ -11,7 +11,7 @@ from meshwright.verbs.contract import command, require_options, verbs_of_model
 
 if TYPE_CHECKING:
     from meshwright.terminal.output import Output
-    from meshwright.verbs.contract import PlanAnswer, PlanAsked
+    from meshwright.verbs.contract import PlanAnswer, PlanningQuestion
 
 
 class EstimateOptions(Amount, Request):
@@ -22,7 +22,7 @@ class EstimateOptions(Amount, Request):
     layout: str = flag("", default=MISSING, panel="subject")
     """E.g. "tp8 pp3 dp16 mbs1 zero1"; what "tp8" leaves out is searched."""
 
-    def question(self) -> PlanAsked:
+    def question(self) -> PlanningQuestion:
         """Read the question. Raises InputError listing all problems."""
         from cost_models.files.loading import read_once
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cost_models.specs.recommender.model import RecommenderSpec
     from cost_models.specs.transformer import TransformerSpec
     from meshwright.terminal.output import Output
-    from meshwright.verbs.contract import PlanAnswer, PlanAsked
+    from meshwright.verbs.contract import PlanAnswer, PlanningQuestion
     from planner.formats.exporter import Exported
     from planner.plan import AnyPlan
 
@@ -90,7 +90,7 @@ class ImportOptions(Searching, Request, _Source):
     ignore: tuple[str, ...] = flag("KEY", kind=list[str], panel="subject", kw_only=True, default=())
     """Ignore a setting of the source."""
 
-    def question(self) -> PlanAsked:
+    def question(self) -> PlanningQuestion:
         """Read the trainer's command or file as a question. Raises InputError if it, or an option beside it, is
         wrong."""
         from planner.formats.registry import reader_of

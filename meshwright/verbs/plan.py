@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from meshwright.families.recommender.serving import ServedRecommender
     from meshwright.families.transformer.largest import Largest
     from meshwright.terminal.output import Output
-    from meshwright.verbs.contract import PlanAnswer, PlanAsked
+    from meshwright.verbs.contract import PlanAnswer, PlanningQuestion
 
 
 class LargestFlags(Options, kw_only=True):
@@ -225,7 +225,7 @@ class PlanOptions(Proving, Goal, Limits, Request):
         """Names of the options that were given."""
         return (*(("clusters",) if self.clusters else ()), *given_flags(self))
 
-    def question(self) -> PlanAsked:
+    def question(self) -> PlanningQuestion:
         """Read the question. Raises InputError listing all problems."""
         from cost_models.files.loading import read_once
 
@@ -289,7 +289,7 @@ def plan_command(options: PlanFlags, output: Output) -> None:
             hint = f"leave out {sentence_list(words)}"
             raise InputError("--replay takes its question from the plan", hint=hint)
 
-    def read_question() -> PlanAsked:
+    def read_question() -> PlanningQuestion:
         """Read the question from the options, or from the plan file of `--replay`."""
         if options.replay is None:
             return options.question()

@@ -176,4 +176,5 @@ class Plotted(Answer):
         return (wrapped(self.drawing.title), *(("", table) if table else ()))
 
     def __repr__(self) -> str:
+        """Title of the picture."""
         return self.drawing.title

@@ -62,7 +62,7 @@ from meshwright.render.words import (
     sentence_list,
     wrapped,
 )
-from meshwright.terminal.answers import Requested
+from meshwright.terminal.answers import HoldsRequest
 from meshwright.verbs.contract import PlanAnswer
 from planner.answers.optimum import POINTS, PROVEN, OfferAnswer, Optimum, Ranking
 from planner.answers.recommend import Alternative, Recommendation, refusing_trainer
@@ -298,7 +298,7 @@ _NOT_COMPARED = (
 )
 
 
-class Planned(Requested, PlanAnswer):
+class Planned(HoldsRequest, PlanAnswer):
     """Answer of `plan` for one cluster: ranked layouts, the proof, and the recommended layout."""
 
     request: PlanQuestion
@@ -660,7 +660,7 @@ def _proof_words(ranking: Ranking) -> str:
     return f"stopped at {value}, {proved}, after {took}: {work}{open_}"
 
 
-class Ranked(Requested, PlanAnswer):
+class Ranked(HoldsRequest, PlanAnswer):
     """Answer of `plan` for several clusters: the best plan of each on each number of GPUs, ranked, with the proof."""
 
     request: ClustersQuestion
