@@ -4,7 +4,8 @@ forward_backward   forward and backward of every microbatch, with the communicat
 update             gradients synchronised, their norm, the optimizer, weights gathered
 
 Phases are read off three clocks at their borders; on a GPU also off events in its stream, so nothing waits for it
-between them. Waits are recorded by watching every collective, which slows a step down (compare `storages`).
+between them. Waits are recorded by watching every collective, which slows a step down (compare
+`executor.measure.memory`).
 """
 
 from __future__ import annotations

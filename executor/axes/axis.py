@@ -183,8 +183,7 @@ class Axis:
     def buffer(
         self, bucket: Bucket, parameters: Sequence[nn.Parameter], copies: Copies, *, routed: bool, **how: Any
     ) -> FlatParameters | None:
-        """Flat buffers of a bucket under ZeRO-0 and 1; None has the engine make the usual ones. `routed`: the
-        parameters are of routed experts. `how` goes to `FlatParameters`.
+        """Flat buffers of a bucket under ZeRO-0 and 1; None has the engine make the usual ones.
 
         `routed`: the parameters are of routed experts. `how` goes to `FlatParameters`.
         """

@@ -97,11 +97,10 @@ def zigzag_places(rank: int, ranks: int, count: int) -> Places:
 
 def tile_of_ring(rank: int, source: int, ranks: int, count: int, both_ways: bool = False) -> Tile:
     """The tile of `rank`'s queries and the keys of rank `source` that the causal mask lets them see; all keys if
-    `both_ways`. Queries see the first piece of an earlier rank's keys and not the second; both pieces of a later rank's
-    keys are seen by the second piece of queries, and not by the first.
+    `both_ways`.
 
-    Of an earlier rank everyone sees the first piece and nobody the second; a later rank's are both before this one's
-    second piece, and after its first.
+    Queries see the first piece of an earlier rank's keys and not the second; both pieces of a later rank's keys are
+    seen by the second piece of queries, and not by the first.
     """
     half = count // 2
     own_places, source_places = zigzag_places(rank, ranks, count), zigzag_places(source, ranks, count)
@@ -124,10 +123,9 @@ def tiles_of_whole(places: Places, visible: Visibility, count: int) -> list[Tile
 
 
 class Merged:
-    """Attention outputs over parts of the keys, merged by log-sum-exp as they are added. Stored as (B, S, H, K), the
-    order in which the projection after attention reads them.
+    """Attention outputs over parts of the keys, merged by log-sum-exp as they are added.
 
-    They lie as (B, S, H, K), as the projection after attention reads them.
+    Stored as (B, S, H, K), the order in which the projection after attention reads them.
     """
 
     def __init__(self, query: Tensor, value: Tensor) -> None:
@@ -249,7 +247,7 @@ class _Exchange(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Exchange the gradients by the inverse of `trade`."""
+        """Exchange the gradients by the inverse of the forward exchange."""
         return None, None, *ctx.back(gradients, ctx.group)
 
 

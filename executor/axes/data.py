@@ -60,13 +60,11 @@ class Copies:
 
 
 class FlatParameters:
-    """Parameters and fp32 gradients in flat buffers, updated by one optimizer (ZeRO-0 and 1). The buffers replace the
-    storage of `parameters`, zeros at first; their `.grad` stays None. Where `sharded`, ranks of `copies.shard` update a
-    share each. Gradients are added up over all ranks that hold the same parameters and divided by `mean_over`, the
-    number of these ranks by default.
+    """Parameters and fp32 gradients in flat buffers, updated by one optimizer (ZeRO-0 and 1).
 
-    Ranks of `copies.shard` share them out where they are `sharded`. Gradients are added up over all ranks that hold the
-    same parameters and divided by `mean_over`, their number by default.
+    The buffers replace the storage of `parameters`, zeros at first; their `.grad` stays None. Where `sharded`, ranks of
+    `copies.shard` update a share each. Gradients are added up over all ranks that hold the same parameters and divided
+    by `mean_over`, the number of these ranks by default.
     """
 
     resident = True

@@ -63,11 +63,10 @@ class BlockBehindCompute(FlatParameters):
 
     @property
     def is_reduced(self) -> bool:
-        """Whether the reduction that was started is known to be done; always False on GPUs. There ranks would start the
-        next collective at different times, and NCCL wants one order over all groups; it follows when the pass is over.
+        """Whether the reduction that was started is known to be done; always False on GPUs.
 
-        On GPUs this is not used: ranks would start what follows at different times, and NCCL wants one order over all
-        groups; there it follows when the pass is over.
+        There ranks would start the next collective at different times, and NCCL wants one order over all groups; it
+        follows when the pass is over.
         """
         work = self._works.get("reduce")
         return not self.gradients.is_cuda and (work is None or work.is_completed())

@@ -90,9 +90,8 @@ class PipelineStep:
 
     def step(self, inputs: Sequence[Tensor], targets_BS: Tensor, text_inputs: Mapping[str, Tensor]) -> float:
         """Run forward and backward passes of every microbatch; returns their summed losses on the last stage, else 0.
-        `text_inputs` go, by name, to the stage that joins images and text.
 
-        What is given by its name is for the stage that joins images and text.
+        `text_inputs` go, by name, to the stage that joins images and text.
         """
         losses: list[Tensor] = []
         inside: dict[str, Any] = {**text_inputs} if self.joins else {}
@@ -106,11 +105,10 @@ class PipelineStep:
 
 
 def make_pipeline(rank: Rank, loss: Loss, take: Callable[[], None], *, loss_inside: bool) -> PipelineStep:
-    """The plan's pipeline schedule over this rank's virtual stages. With `loss_inside` the last stage gets the targets
-    as well, and `loss` gets its output. `take` collects gradients out of `.grad`.
+    """The plan's pipeline schedule over this rank's virtual stages.
 
-    With `loss_inside` the last stage is given the targets too, and its answer, made of them, is what `loss` is given.
-    `take` collects gradients out of `.grad`.
+    With `loss_inside` the last stage gets the targets as well, and `loss` gets its output. `take` collects gradients
+    out of `.grad`.
     """
     plan, layout, microbatches = rank.plan, rank.layout, rank.share.microbatches
     fake = dist.get_backend(rank.mesh["pp"].get_group()) == "fake"

@@ -45,9 +45,9 @@ from executor.models.transformer import Block, Projector, Transformer
 
 class OnItsTokens(ParallelStyle):
     """Parallel style of a replicated matrix that each tensor rank applies to its tokens; its gradient is summed over
-    ranks. The matrix is given rows: PyTorch 2.11 cannot flatten a tensor that is split along its second axis.
+    ranks.
 
-    It is given rows: PyTorch 2.11 cannot flatten a tensor that is split along its second axis.
+    The matrix is given rows: PyTorch 2.11 cannot flatten a tensor that is split along its second axis.
     """
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
@@ -165,12 +165,10 @@ class TensorAxis(Axis):
 def split_tensors(
     model: Transformer, mesh: DeviceMesh, *, sequence_parallel: bool, as_rows: bool = False
 ) -> None:
-    """Split every matrix of a model slice over the tensor ranks, in place. Between the parallel regions activations are
-    whole, or with sequence parallelism split along the sequence; blocks that take one sequence at a time can treat its
-    tokens as rows of a matrix (`as_rows`).
+    """Split every matrix of a model slice over the tensor ranks, in place.
 
-    Between the parallel regions activations are whole, or with sequence parallelism split along the sequence: of blocks
-    that take one sequence at a time also `as_rows` of a matrix (`executor.axes.tensor`).
+    Between the parallel regions activations are whole, or with sequence parallelism split along the sequence; blocks
+    that take one sequence at a time can treat its tokens as rows of a matrix (`as_rows`).
     """
     regions = Regions(Shard(1) if sequence_parallel else Replicate(), as_rows=as_rows)
     embedding, head = model.embedding, model.head

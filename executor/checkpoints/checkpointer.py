@@ -123,9 +123,7 @@ class Checkpointer:
         alive: Callable[[], None] = lambda: None,
         written: Callable[[int, float, int], None] = lambda step, seconds, size: None,
     ) -> None:
-        """Begin to save the state after `step` steps, once the save before has ended; raises that save's error. Rank 0
-        calls `written` from the thread that writes, once the checkpoint is on the disk: step, seconds since training
-        went on, bytes.
+        """Begin to save the state after `step` steps, once the save before has ended; raises that save's error.
 
         Rank 0 calls `written` from the thread that writes, once the checkpoint is on the disk: step, seconds since
         training went on, bytes.

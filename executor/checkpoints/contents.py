@@ -343,16 +343,12 @@ class SavePieces(DefaultSavePlanner):
 
 
 class LoadPieces(DefaultLoadPlanner):
-    """Load planner that reads the saved boxes that overlap with this rank's pieces. `substitutes` maps a name to the
-    one to read where the checkpoint lacks it. A tensor may have grown or shrunk along its first dim since it was saved
-    (a vocabulary padded for other tensor ranks): `padding_rows` has the rows that it has now and had not then. All else
-    must be there, as nothing else gives it values. With `once` each item that several ranks want is read by one of them
-    and sent by `send`; these ranks share the bytes equally.
+    """Load planner that reads the saved boxes that overlap with this rank's pieces.
 
     `substitutes` maps a name to the one to read where the checkpoint lacks it. A tensor may have grown or shrunk along
-    its first dim since it was saved (a vocabulary padded for other tensor ranks): `beyond` has the rows that it has now
-    and had not then. All else must be there, as nothing else gives it values. With `once` each item that several ranks
-    want is read by one of them, each of which has as many bytes to read, and sent by `send`.
+    its first dim since it was saved (a vocabulary padded for other tensor ranks): `padding_rows` has the rows that it
+    has now and had not then. All else must be there, as nothing else gives it values. With `once` each item that
+    several ranks want is read by one of them and sent by `send`; these ranks share the bytes equally.
     """
 
     def __init__(self, substitutes: dict[str, str], *, once: bool = False) -> None:
@@ -474,10 +470,10 @@ def lacking(
 
 
 def uncovered(shape: Sequence[int], boxes: Sequence[Box]) -> Box | None:
-    """The first box, in memory order, of a tensor of `shape` that none of `boxes` holds; None if they cover it. Cuts
-    the tensor along its first dim wherever a box begins or ends, and looks at each slice with the boxes that reach it.
+    """The first box, in memory order, of a tensor of `shape` that none of `boxes` holds; None if they cover it.
 
-    Cuts the tensor along its first dim wherever one begins or ends, and looks at each slice with those that reach it.
+    Cuts the tensor along its first dim wherever a box begins or ends, and looks at each slice with the boxes that reach
+    it.
     """
     if not shape:
         return None if boxes else Box((), ())

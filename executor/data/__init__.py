@@ -1,1 +1,3 @@
-"""Token folders: made from text once, memory-mapped by every rank, read in an order that follows from seed and step."""
+"""Training data: token folders, made from text once and read in an order that follows from seed and step, and
+clicks.
+"""

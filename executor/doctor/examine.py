@@ -54,12 +54,10 @@ class Reading(Spec):
 
     @property
     def noise(self) -> float:
-        """Noise of this reading: relative distance of the lower quartile of its passes from the shortest. It estimates
-        how far the shortest is from its value on an idle machine: other load makes passes longer by any amount, which
-        would inflate a standard deviation, but a minimum with close neighbours is the device's own speed.
+        """Noise of this reading: relative distance of the lower quartile of its passes from the shortest.
 
-        The lower quartile tells: others on a machine make passes longer by any amount, and would make a deviation of
-        all passes as large, but a least that the next ones are near to is what the device does.
+        It estimates how far the shortest is from its value on an idle machine: other load makes passes longer by any
+        amount, which would inflate a standard deviation, but a minimum with close neighbours is the device's own speed.
         """
         if len(self.seconds) < 2:
             return 0.0

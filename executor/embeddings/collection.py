@@ -154,10 +154,9 @@ class Exchange:
 
     def room(self) -> dict[Slice, Tensor]:
         """Memory into which this rank's slices write their sums for samples of all ranks: (nodes, places, b · bags · D)
-        by slice. Samples of ranks that have the same place in their nodes are summed by the rank at that place in this
-        node.
+        by slice.
 
-        Samples of the ranks at one place of their nodes are added up by the one at that place of this node.
+        Samples of ranks that have the same place in their nodes are summed by the rank at that place in this node.
         """
         self._message = self.empty.new_empty(self.node.size, self.across.size, sum(self.my_sizes))
         parts = cut(_in_order(self._message), self.my_sizes, dim=2)

@@ -178,10 +178,10 @@ class Peers:
         return self.all_to_all([values] * self.size, counts)
 
     def sum_in_order(self, values: Tensor) -> Tensor:
-        """Sum of values (n,) over ranks in their order: the same bits on every rank, and at every attempt. It is a
-        reduce-scatter and an all-gather as in a ring, where each rank sums a share in an order that no library chooses.
+        """Sum of values (n,) over ranks in their order: the same bits on every rank, and at every attempt.
 
-        An all-reduce as a ring has it, ranks summing a share each, whose order no library chooses.
+        It is a reduce-scatter and an all-gather as in a ring, where each rank sums a share in an order that no library
+        chooses.
         """
         sums = Summing(self, values)
         sums.gather()
@@ -318,10 +318,9 @@ def exchanged_rows(
     peers: Peers, sends: Mapping[Pair, Tensor], incoming: Mapping[Pair, int], none: Tensor
 ) -> dict[Pair, Tensor]:
     """Rows that this rank's slices receive, by pair of slices, given the rows that it sends, (n, ...) by pair.
+
     `incoming` has the number of rows of each received pair. All ranks have their pairs in one order of senders, then
     receivers; `none` is an empty tensor with the shape and type of a row.
-
-    All ranks have their pairs in one order of senders, then receivers; `none` of such rows says their shape and type.
     """
     ranks, width = range(peers.size), prod(none.shape[1:])
     of_ranks = [[rows for (_, to), rows in sends.items() if to.rank == rank] for rank in ranks]

@@ -101,10 +101,9 @@ class EmulationReport(AnyEmulation):
 
     @property
     def step_seconds(self) -> float | None:
-        """Step seconds of the plan if this rank computes, also updates on the host, as fast as measured. Communication
-        and waiting are as predicted. None without a device, or on a CPU in the place of a GPU.
+        """Step seconds of the plan if this rank computes, also updates on the host, as fast as measured.
 
-        None without a device, or on a CPU in the place of a GPU.
+        Communication and waiting are as predicted. None without a device, or on a CPU in the place of a GPU.
         """
         if not self.seconds or not self.on_planned_device:
             return None

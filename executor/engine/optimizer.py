@@ -398,9 +398,8 @@ class WholeNorms:
         device: torch.device | str,
     ) -> None:
         """`group` has all elements of each parameter, some as often as others; None: this rank has all of them.
-        `join_tied` sums over the copies of a matrix that several stages hold; sums are made on `device`.
 
-        `join_tied` adds up what the two copies of a tied matrix have; sums are made on `device`.
+        `join_tied` sums over the copies of a matrix that several stages hold; sums are made on `device`.
         """
         self._place = {id(parameter): place for place, parameter in enumerate(parameters)}
         self._group, self._join_tied, self._device = group, join_tied, device

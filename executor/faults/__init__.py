@@ -1,1 +1,1 @@
-"""Signs, failures, hangs and stops of ranks, and their errors."""
+"""Faults of ranks: signs of life, failures, hangs, requests to stop, wrong results, and their errors."""

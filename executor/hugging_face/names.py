@@ -210,10 +210,9 @@ class Names:
         return [Source(name=full, rows=rows, transposed=transposed, added=float(less), reach=reach)]
 
     def _their_name(self, name: str) -> tuple[str, str, list[str]]:
-        """Hugging Face module of our parameter, `weight` or `bias`, and all parameters of ours in the same tensor. For
-        other kinds of parameters it is the tensor's full name (of stacked experts the module) and an empty kind.
+        """Hugging Face module of our parameter, `weight` or `bias`, and all parameters of ours in the same tensor.
 
-        Parameters with other names are by themselves: theirs is the whole name, of stacked experts the module.
+        For other kinds of parameters it is the tensor's full name (of stacked experts the module) and an empty kind.
         """
         module, _, kind = name.rpartition(".")
         if kind not in ("weight", "bias"):

@@ -8,9 +8,9 @@ CUDA's allocator grows its segments instead of adding others, so that less is lo
 
 By default glibc hands large freed blocks back to the kernel, so activations are faulted in page by page again on every
 step: on a virtual machine a fresh 4 MiB tensor takes twenty times as long to fill as a kept one. Keeping freed memory
-and asking for huge pages makes CPU runs faster and repeatable. Only blocks of `_APART` bytes and more, as weights
-gathered for a while, go back: among small ones they leave gaps, for which a rank of GPT-2 under ZeRO-3 held 2.6 GB
-where 1.2 were of tensors. Ignored where the C library is not glibc, and harmless with CUDA.
+and asking for huge pages makes CPU runs faster and repeatable. Only blocks of `_MMAP_THRESHOLD` bytes and more, as
+weights gathered for a while, go back: among small ones they leave gaps, for which a rank of GPT-2 under ZeRO-3 held 2.6
+GB where 1.2 were of tensors. Ignored where the C library is not glibc, and harmless with CUDA.
 
 Ranks of one machine meet on its loopback address, which no other machine reaches: stores of keys, gloo and NCCL do not
 authenticate, and listen on all addresses, or on the one of the host's name, unless told otherwise.

@@ -107,10 +107,10 @@ def run_workers(
     on_progress: Progress = lambda family: None,
 ) -> list[str]:
     """Run processes of `python -m MODULE FOLDER --device DEVICE OPTIONS` to their end; returns their results as text,
-    by rank. `task` names what they do in errors; `on_progress` gets the name of each family of measurements that the
-    first process begins.
+    by rank.
 
-    `task` names what they do in errors; `on_progress` hears of each family of measurements that the first begins.
+    `task` names what they do in errors; `on_progress` gets the name of each family of measurements that the first
+    process begins.
 
     Raises:
         HostError: there are fewer CUDA devices than processes.

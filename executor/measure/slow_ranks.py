@@ -3,9 +3,9 @@ step.
 
 A step takes all ranks equally long, so what tells is the time in which a rank works itself: CPU time of its training
 thread, by part of the step. Every step is compared with the median of the rank's peers in that step, so that what slows
-all alike drops out. The step since when is where the sum of all that exceeds half of `LEAST` from there on is largest
-(a CUSUM chart read backwards: Page 1954). A rank is slow if the median excess since then is `LEAST` or more, and
-`SURE` times its own error (1.4826 MAD / √steps, the robust z-score).
+all alike drops out. The step since when is where the sum of all that exceeds half of `SLOW_SHARE` from there on is
+largest (a CUSUM chart read backwards: Page 1954). A rank is slow if the median excess since then is `SLOW_SHARE` or
+more, and `SURE` times its own error (1.4826 MAD / √steps, the robust z-score).
 
 A watch looks for them step by step while a run trains, and the report once more in the end.
 """

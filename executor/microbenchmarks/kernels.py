@@ -275,8 +275,7 @@ def _updates(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator[Measur
 
 
 def _cached_lookups(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator[Measurement]:
-    """Time cached lookups of three kinds of batches: few ids miss, half of few ids miss, all ids miss. Batches of
-    missing ids go round more rows than the cache has, so that a row is gone when it is named again.
+    """Time cached lookups of three kinds of batches: few ids miss, half of few ids miss, all ids miss.
 
     Batches of missing ids go round more rows than the cache has, so that a row is gone when it is named again.
     """

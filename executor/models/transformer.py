@@ -271,14 +271,11 @@ class Transformer(nn.Module):
     def forward(
         self, *inputs: Tensor, tokens_BS: Tensor | None = None, targets_BS: Tensor | None = None
     ) -> Tensor | tuple[Tensor, ...]:
-        """Hidden states (B, S, D) for the next stage, or on the last stage logits (B, S, V) or the mean loss. The first
-        stage takes tokens (B, S) of each sequence, later ones hidden states (B, S, D). Before a vision tower images,
-        then their tokens (`executor.models.transformer`); the text's tokens come by name. The last stage makes of
-        targets their mean loss, `loss_chunk` tokens at a time; others have no use for them.
+        """Hidden states (B, S, D) for the next stage, or on the last stage logits (B, S, V) or the mean loss.
 
-        Before a vision tower images, then their tokens (`executor.models.transformer`); the text's tokens come by name.
-
-        The last stage makes of targets their mean loss, `loss_chunk` tokens at a time; others have no use for them.
+        The first stage takes tokens (B, S) of each sequence, later ones hidden states (B, S, D). Before a vision tower
+        images, then their tokens (`executor.models.transformer`); the text's tokens come by name. The last stage makes
+        of targets their mean loss, `loss_chunk` tokens at a time; others have no use for them.
         """
         if self.has_tower:
             inputs = (self._through_tower(inputs[0], tokens_BS),)

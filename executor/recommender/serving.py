@@ -319,11 +319,10 @@ def serve(
     drive: Path | None = None,
     weights: Path | None = None,
 ) -> Served:
-    """Fill the tables and caches of a serving plan, answer batches of each size, and measure them. Batches are
-    `samples` drawn samples, or the requests of a file, whose vectors are kept. Caches of what was used last are filled
-    with as many samples before.
+    """Fill the tables and caches of a serving plan, answer batches of each size, and measure them.
 
-    Caches of what was used last are filled with as many samples before.
+    Batches are `samples` drawn samples, or the requests of a file, whose vectors are kept. Caches of what was used last
+    are filled with as many samples before.
 
     Raises:
         InputError: requests or weights that do not go with the plan.

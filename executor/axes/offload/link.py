@@ -155,7 +155,7 @@ class HostLink:
     def up(self, to_device: Tensor, from_host: Tensor, earlier_copy: Arrival | None = None) -> Arrival:
         """Start a copy from host memory to the device, after all computations so far and after `earlier_copy`.
 
-        What lies there may be on its way: `after` that.
+        Nothing may write to `from_host` before the copy has arrived. `earlier_copy` is one that still writes there.
         """
         if earlier_copy is not None and self._up is not None:
             with torch.cuda.stream(self._up):
