@@ -263,7 +263,7 @@ def _amount(name: str, values: Mapping[str, str]) -> float | None:
 
 
 def _limits(options: ExploreOptions, values: Mapping[str, str]) -> ExploreOptions:
-    """Options with the restrictions that the controls set in place of the starting ones."""
+    """Options with the restrictions of the controls that are set, and the starting restrictions otherwise."""
     allow = options.allow
     if turned := values.get(OFFLOAD):
         allow = tuple(word for text in allow for word in text.split(",") if word != OFFLOAD)

@@ -102,7 +102,7 @@ class VerbQuestion(Protocol):
 
 
 class HoldsRequest:
-    """Answer that holds its request in the field `request`."""
+    """Base class of answers that hold their request in the field `request`."""
 
     request: Any
 

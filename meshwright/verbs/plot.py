@@ -86,7 +86,7 @@ def plot(
 
 @picture("forecast", Path)
 def _forecast(request: PictureRequest) -> Drawing:
-    """Draw when a plan's training job ends against the checkpoint interval."""
+    """Draw days until a plan's training job ends against the checkpoint interval, and goodput against GPUs."""
     from meshwright.plots.pictures import plan_in
 
     plan, options = plan_in(request, request.file("forecast", "plan")), request.options

@@ -279,7 +279,8 @@ class Resharded(Answer):
 
 
 def reshard(first: Plan, second: str | Path | AnyPlan, *, states: bool) -> Resharded:
-    """Count the bytes that move when a model changes from one plan's layout to another plan's or layout.
+    """Count the bytes that move when a model changes from a plan's layout to the layout of another plan, or to a
+    layout given as text.
 
     Raises:
         InputError: they are not of one model and kind of node, or a layout cannot run.

@@ -194,8 +194,8 @@ def drift(plan: Plan, name: object) -> str:
 
 
 class Advised(PlanAnswer):
-    """Answer of `advise` for a transformer: the layout run today, changes with the largest gain for their trouble,
-    and the best plan."""
+    """Answer of `advise` for a transformer: the layout run today, the changes that gain most for their effort, and
+    the best plan."""
 
     advice: Advice
     restrictions: Restrictions
@@ -319,8 +319,8 @@ def is_reached(advice: Advice) -> bool:
 
 
 def conclusion(advice: Advice) -> str:
-    """Sentences that every change can run, on the best plan with its proof, and on gains beyond the layout (such as
-    precision)."""
+    """Sentences on the changes (all can run), on the best plan with its proof, and on gains beyond the layout (such
+    as precision)."""
     lines = []
     if advice.changes:
         lines.append(wrapped("Every change is legal and fits in memory, alone and on top of those above it."))

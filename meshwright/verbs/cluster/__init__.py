@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ClusterOptions(Options, kw_only=True):
-    """Options stated about a cluster: number of nodes, name, and links."""
+    """Options with facts stated about a cluster: number of nodes, name, and links."""
 
     nodes: int | None = flag("N", minimum=1)
     """Nodes; default: the SLURM job's, or 1.
@@ -32,7 +32,7 @@ class ClusterOptions(Options, kw_only=True):
 
 
 class DiscoverOptions(ClusterOptions, kw_only=True):
-    """Options of `discover`: the machine, and what is stated about its cluster."""
+    """Options of `discover`: the machine to examine, and facts stated about its cluster."""
 
     machine: Machine | None = None
     """Machine to examine; None: this machine."""
@@ -59,15 +59,15 @@ class GraphOptions(ClusterOptions, kw_only=True):
 
 
 class LinksOptions(GraphOptions):
-    """Options of `cluster_from_links`: the file of links, and what is stated about its cluster."""
+    """Options of `cluster_from_links`: the file of links, and facts stated about its cluster."""
 
     file: str | Path
     """A table (CSV) or JSON of links, or what `nvidia-smi topo -m` or `ibnetdiscover` printed."""
 
 
 class ClusterFlags(GraphOptions, kw_only=True):
-    """Options of `meshwright cluster`: the source (template, this machine, file of links), and what is stated about
-    the cluster."""
+    """Options of `meshwright cluster`: the source (template, this machine, file of links), and facts stated about the
+    cluster."""
 
     template: bool = switch(panel="subject")
     """Write a commented file to fill in."""

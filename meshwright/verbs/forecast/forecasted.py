@@ -113,7 +113,8 @@ def steps_between_checkpoints(
 
 
 def _read(options: Operations) -> Operations:
-    """Options with operations measured by a run, if they name a run report."""
+    """Replace the name of a run report in the options by the operations (failures, restarts, storage) that the run
+    measured."""
     name = options.operations
     if not isinstance(name, str) or not name.endswith(".json"):
         return options
