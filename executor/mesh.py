@@ -127,8 +127,7 @@ def make_context_group(layout: Layout) -> dist.ProcessGroup | None:
 
 @with_values
 def make_group_over(layout: Layout, axes: Sequence[str]) -> dist.ProcessGroup | None:
-    """Ranks whose places among the parameters differ from this rank's only along these `MESH_AXES`; None if it is
-    alone.
+    """Ranks whose places among the parameters differ from this rank's along `axes` only; None if alone.
 
     Every rank of the job must call it. Waiting for them counts as data-parallel (`executor.timing`).
     """
@@ -198,9 +197,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operator and call `saw` with its result; operators on wrapped tensors are left to their own
-        dispatch.
-        """
+        """Run an operator on plain tensors and call `saw`; wrapped tensors have their own dispatch."""
         if has_other_tensors(types):
             return NotImplemented
         return self.saw(func, func(*args, **(kwargs or {})))
@@ -236,9 +233,7 @@ def product_of_shards(
     bias: Tensor | None,
     multiply: Callable[[Tensor, Ways], Tensor],
 ) -> Tensor:
-    """Product of an input (…, in) with a transposed weight (out, in) placed as `placement`; `multiply` multiplies
-    shards.
-    """
+    """Product (…, in) → (…, out) with a transposed weight placed as `placement`; `multiply` takes shards."""
     assert isinstance(input, DTensor)
     ways = _ways(input, placement)
     part = multiply(input.to_local(grad_placements=[ways.input_gradient]), ways)

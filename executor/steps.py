@@ -82,9 +82,7 @@ class Watcher:
 
 
 def kept_report(watcher: Watcher) -> AnyReport | None:
-    """Report, on every rank, kept by an earlier start that lost ranks after the measured steps; None if there
-    is none.
-    """
+    """Report that an earlier start kept before its ranks were lost, on every rank; None if there is none."""
     report = watcher.earlier_report() if dist.get_rank() == 0 else None
     if report is not None:
         notes = dict.fromkeys((*watcher.notes, *report.notes))

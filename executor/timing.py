@@ -191,9 +191,7 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _axis(self, arguments: tuple[Any, ...]) -> str:
-        """Axis of an operator, by the process group among its arguments or the collective that it waits for; empty if
-        none.
-        """
+        """Axis of an operator, by its process group or by the collective that it waits for; empty if none."""
         for argument in arguments:
             if isinstance(argument, str) and argument in self._axes:
                 return self._axes[argument]

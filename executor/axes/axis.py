@@ -85,9 +85,7 @@ Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 class Rank:
-    """State of this process as one rank of a plan: its meshes, its share of the batch, its axes, its slices of the
-    model.
-    """
+    """State of this process as one rank of a plan: meshes, share of the batch, axes, slices of the model."""
 
     def __init__(self, plan: Plan, device: torch.device, options: EngineOptions) -> None:
         self.plan, self.device, self.options = plan, device, options
@@ -109,9 +107,7 @@ class Rank:
 
     @property
     def copies(self) -> dict[str, dict[int, nn.Parameter]]:
-        """This rank's copies of each parameter that several pipeline stages hold: parameter name → virtual stage →
-        copy.
-        """
+        """This rank's copies of parameters that several pipeline stages hold: name → virtual stage → copy."""
         staged_parts = list(zip(self.stages, self.parts, strict=False))
         return {
             name: {stage: part.shared(name) for stage, part in staged_parts if stage in stages}

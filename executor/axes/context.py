@@ -87,17 +87,14 @@ _ALL = slice(None)
 
 
 def zigzag_places(rank: int, ranks: int, count: int) -> Places:
-    """Positions in the sequence of `rank`'s `count` tokens: the `rank`-th of 2·ranks pieces, and the `rank`-th from the
-    end.
-    """
+    """Positions of `rank`'s `count` tokens: of 2·ranks pieces of the sequence the `rank`-th from either end."""
     size, last = count // 2, 2 * ranks - 1
     head, tail = (range(piece * size, (piece + 1) * size) for piece in (rank, last - rank))
     return head, tail
 
 
 def tile_of_ring(rank: int, source: int, ranks: int, count: int, both_ways: bool = False) -> Tile:
-    """The tile of `rank`'s queries and the keys of rank `source` that the causal mask lets them see; all keys if
-    `both_ways`.
+    """The tile of `rank`'s queries and those keys of rank `source` that they see, all if `both_ways`.
 
     Queries see the first piece of an earlier rank's keys and not the second; both pieces of a later rank's keys are
     seen by the second piece of queries, and not by the first.
@@ -221,9 +218,7 @@ def to_heads(tensors: abc.Sequence[Tensor], group: dist.ProcessGroup) -> tuple[T
 
 
 def to_tokens(tensors: abc.Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Tensor, ...]:
-    """Exchange heads for tokens: (B, H/c, c·S, K) → (B, H, S, K), all heads of this rank's tokens, in (B, S, H, K)
-    order.
-    """
+    """Exchange heads for tokens: (B, H/c, c·S, K) → (B, H, S, K), all heads of this rank's tokens."""
     ranks = dist.get_world_size(group)
     rows = [torch.unflatten(one, 2, (ranks, -1)).movedim(2, 0) for one in tensors]  # (c, B, H/c, S, K)
     by_token = (one.permute(1, 3, 0, 2, 4).flatten(2, 3) for one in _all_to_all(rows, group))
@@ -429,9 +424,7 @@ class _Ring(_ZigZag):
     def gradients(
         self, visible: Visibility, query: Tensor, pair: Tensors, result: AttentionResult
     ) -> Gradients:
-        """Gradients of this rank's queries, keys and values; sums for keys and values travel round the ring to their
-        ranks.
-        """
+        """Gradients of this rank's queries, keys and values, summed as keys and values travel round the ring."""
         dquery = torch.zeros_like(query, dtype=torch.float32)
         own_sums: Message | None = None
         # gradients, which follow the keys and values of others on their way home
@@ -466,9 +459,7 @@ class _Gathered(_ZigZag):
     def gradients(
         self, visible: Visibility, query: Tensor, pair: Tensors, result: AttentionResult
     ) -> Gradients:
-        """Gradients of this rank's queries, keys and values; sums for keys and values are reduce-scattered to their
-        ranks.
-        """
+        """Gradients of this rank's queries, keys and values, by a reduce-scatter for keys and values."""
         dquery = torch.empty_like(query)
         parts = []
         for tile, keys_values in self.tiles(visible, query.shape[2], pair):
@@ -499,9 +490,7 @@ def _full_sequences(pair: Tensors, group: dist.ProcessGroup) -> Tensors:
 
 
 def _deal(room: Tensor, parts: list[tuple[Tile, Tensor]]) -> None:
-    """Sum the gradients of all tiles by column and write them to `room`, (c, B, G, S, K), by rank; undoes
-    `_full_sequences`.
-    """
+    """Sum the gradients of all tiles by column into `room`, (c, B, G, S, K); undoes `_full_sequences`."""
     ranks, batch, heads, tokens, width = room.shape
     sequence = room.new_zeros(batch, heads, ranks * tokens, width)
     for tile, part in parts:

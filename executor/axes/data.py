@@ -45,9 +45,7 @@ _ALIGNMENT = 16
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Process groups of ranks that hold the same parameters: `shard` for ZeRO's shards, `groups` across copies of a
-    shard.
-    """
+    """Process groups of ranks with the same parameters: `shard` for ZeRO's shards, `groups` for copies of a shard."""
 
     shard: dist.ProcessGroup
     groups: dist.ProcessGroup | None
@@ -118,9 +116,7 @@ class FlatParameters:
 
     @property
     def share_holders(self) -> dist.ProcessGroup | None:
-        """Process group of the ranks that update the same share as this one; None if no other does, or if they are two
-        groups.
-        """
+        """Group of the ranks that update the same share; None if it is this rank alone, or two groups."""
         if self.shards == 1 and dist.get_world_size(self.group) > 1:
             return self.group if self.copies is None else None  # no group is of both
         return self.copies
@@ -190,9 +186,7 @@ class FlatParameters:
         self.share_gradient.mul_(factor)
 
     def owned(self) -> Iterator[tuple[nn.Parameter, int, int, int]]:
-        """Yield each parameter in this rank's share: its elements `begin` to `end` − 1 are in the share from `start`
-        on.
-        """
+        """Yield each parameter in the share: its elements `begin` to `end` − 1 are there from `start` on."""
         for parameter in self.parameters:
             start, share = self._starts[id(parameter)], self._own_range
             begin, end = max(start, share.start), min(start + local(parameter).numel(), share.stop)

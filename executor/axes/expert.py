@@ -53,8 +53,7 @@ class ExpertAxis(Axis):
             routed.context_group = rank.context_group
 
     def shard(self, part: Transformer, on_host: Collection[str]) -> None:
-        """Under ZeRO-2 and 3, shard routed experts over the ranks that hold the same experts, before the rest is
-        sharded.
+        """Under ZeRO-2 and 3, shard routed experts over the ranks that hold them, before all other parameters.
 
         A rank's gradients come from the tokens of all ranks that exchange copies with it, so the mean is over the ranks
         that hold the same of the rest of the model, as it is for that.

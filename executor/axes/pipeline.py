@@ -51,8 +51,8 @@ class _Stage(PipelineStage):
         self._passes = rank.passes
 
     def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
-        """First messages to neighbour stages on other ranks only: in a V two stages may be on one rank, and gloo cannot
-        send to itself.
+        """First messages to neighbour stages on other ranks. In a V two stages may be on one rank, and gloo cannot send
+        to itself.
         """
         return [one for one in super()._get_init_p2p_neighbors_ops() if one.group_peer != self.group_rank]
 
@@ -77,9 +77,7 @@ class _Stage(PipelineStage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStep:
-    """One training step of a pipeline schedule on this rank, which may hold the first stage, the last, both or
-    neither.
-    """
+    """One training step of a pipeline schedule on this rank, whichever stages the rank holds."""
 
     schedule: PipelineScheduleMulti | PipelineScheduleSingle
     first: bool
@@ -170,7 +168,7 @@ def emulated_stage(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[S
             """Send nothing: there is no receiver."""
 
         def _shape_inference(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
-            """Infer shapes of inputs and outputs at once, as torch before 2.13 does; stages of this rank pass outputs
+            """Infer shapes of inputs and outputs at once, as torch before 2.13 does. Stages of this rank pass outputs
             on in `args`.
             """
             inputs = args or handed_on(plan, self.stage_index, dtype)
@@ -221,9 +219,7 @@ def handed_on(plan: Plan, into: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
 
 
 class PipelineAxis(Axis):
-    """Pipeline parallelism: sums gradients of parameters that several stages hold, as the first and last a tied
-    matrix.
-    """
+    """Pipeline parallelism: sums gradients of parameters that several stages hold, such as a tied matrix."""
 
     @classmethod
     def is_used(cls, layout: Layout) -> bool:
@@ -248,9 +244,7 @@ class PipelineAxis(Axis):
 
     @with_values
     def _meet(self, stages: Sequence[int]) -> dist.ProcessGroup | None:
-        """Process group of this rank and its counterparts on the pipeline ranks that hold these stages; None if it is
-        alone.
-        """
+        """Group of this rank and its counterparts on the pipeline ranks with these stages; None if it is alone."""
         layout = self.rank.layout
         of_rank = schedule_named(layout.schedule).stages_of_rank(layout.pp, layout.vpp)
         holding = [rank for rank in range(layout.pp) if {*map(int, of_rank[rank])} & {*stages}]

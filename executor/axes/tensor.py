@@ -44,8 +44,7 @@ from executor.models.transformer import Block, Projector, Transformer
 
 
 class OnItsTokens(ParallelStyle):
-    """Parallel style of a replicated matrix that each tensor rank applies to its tokens; its gradient is summed over
-    ranks.
+    """Parallel style of a replicated matrix that each tensor rank applies to its tokens.
 
     The matrix is given rows: PyTorch 2.11 cannot flatten a tensor that is split along its second axis.
     """
@@ -326,9 +325,7 @@ class Regions:
         return plan
 
     def latent_plan(self, attention: LatentAttention) -> Styles:
-        """Parallel styles of latent attention: matrices of heads are split, each rank computes latents of its
-        tokens.
-        """
+        """Parallel styles of latent attention: heads are split, each rank computes latents of its tokens."""
         plan: Styles = {
             "attention.query": ColwiseParallel(input_layouts=self.boundary),
             "attention.key_value": ColwiseParallel(input_layouts=self.boundary),

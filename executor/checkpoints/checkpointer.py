@@ -66,9 +66,7 @@ class Checkpointer:
     """Saves and loads the checkpoints of one run; every rank makes one, after its engine and before the first step."""
 
     def __init__(self, state: Saved, saving: Saving, data: str) -> None:
-        """`state` is what is saved, `saving` where and how often; `data` identifies the data on which the run
-        trains.
-        """
+        """`state` is what is saved, `saving` where and how often; `data` identifies the data trained on."""
         self.state, self.saving, self.data = state, saving, data
         self.folder = Folder(saving.folder)
         with making_group():
@@ -149,7 +147,7 @@ class Checkpointer:
         future.add_done_callback(tell)
 
     def failed(self) -> bool:
-        """Whether the save that was begun last is known on this rank to have failed; ranks learn it at
+        """Whether the save that was begun last is known on this rank to have failed. Ranks learn it at
         different times.
         """
         if self._running is None:

@@ -387,8 +387,8 @@ class LoadPieces(DefaultLoadPlanner):
         return LoadPlan(items)
 
     def send(self, device: torch.device) -> None:
-        """Broadcast items that one rank has read to the ranks that hold the same, by way of a device; all call it
-        together.
+        """Broadcast items that one rank has read to the ranks that hold the same pieces. They go by way of a device;
+        all ranks call it together.
         """
         for item, group, reader in self._broadcasts:
             target = self.resolve_tensor(item)
@@ -517,9 +517,7 @@ def _of_file(file: SavedFile, path: Path, clock: ReadingClock | None) -> str:
 
 
 def _of_pieces(index: int, manifest: Manifest, folder: Path) -> str:
-    """Problem of the first piece that an intact file lacks or has in another size than the manifest says; empty if
-    none.
-    """
+    """Problem of the first piece that an intact file lacks, or has in another size; empty if none."""
     from safetensors import SafetensorError, safe_open
 
     file = manifest.files[index].name

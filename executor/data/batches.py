@@ -61,9 +61,7 @@ class Ahead(Generic[Batch]):
         self._last: Batch | None = None
 
     def take(self, number: int) -> Batch:
-        """The batch of this number, ready for the current stream; waits until it is drawn, and begins to draw
-        the next.
-        """
+        """The batch of this number, ready for the current stream; begins to draw the next."""
         coming = self._next if self._next is not None and self._next[0] == number else self._begin(number)
         batch = coming[1].result()
         if self._stream is not None:
@@ -101,9 +99,7 @@ class SharedBatches:
         """Images that each rank with the first pipeline stage draws itself; None without a vision tower."""
 
     def take(self, step: int) -> tuple[Tensor, ...]:
-        """Tensors of the replica's batch in step `step` (from 0): images if there is a vision tower, then those of
-        `_tokens`.
-        """
+        """Tensors of the replica's batch in a step (from 0): images if there is a vision tower, then tokens."""
         tokens = self._tokens(step)
         if self._images is None:
             return tokens
@@ -203,15 +199,13 @@ class Batches:
         return self.between(step, rank * share, (rank + 1) * share)
 
     def between(self, step: int, first: int, last: int) -> tuple[Tensor, ...]:
-        """Inputs and targets of sequences `first` to `last` − 1 of a step's global batch, after images if samples have
-        any.
-        """
+        """Inputs and targets of a step's sequences `first` to `last` − 1, after their images if there are any."""
         tokens = self.tokens(step, first, last)
         return tokens if self.tower is None else (self.images(step, first, last), *tokens)
 
     def images(self, step: int, first: int, last: int) -> Tensor:
-        """Images of sequences `first` to `last` − 1, (B, images of a sample, C, X, X), as noise; empty without a vision
-        tower.
+        """Noise as images of sequences `first` to `last` − 1. It is (B, images of a sample, C, X, X); empty without a
+        vision tower.
         """
         if self.tower is None:
             return torch.empty(last - first, 0)

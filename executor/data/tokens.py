@@ -156,9 +156,7 @@ _MADE_ANEW = "it is not what meshwright tokens --bpe writes: make the folder aga
 
 
 def learn_pairs(texts: Iterator[str], vocabulary: int) -> Any:
-    """Learn a byte-pair tokenizer from texts with the `tokenizers` package; raises InputError for an impossible
-    vocabulary.
-    """
+    """Learn a byte-pair tokenizer from texts; raises InputError for an impossible vocabulary."""
     if vocabulary <= BYTES:
         reason = f"{BYTES} are bytes, and one ends a text"
         raise InputError(f"{vocabulary} is no vocabulary of byte pairs: {reason}")

@@ -54,9 +54,7 @@ class Bags:
         return Bags(carried_to(device, self.values), carried_to(device, self.lengths))
 
     def split(self, ways: int) -> list[Bags]:
-        """Divide values over `ways` parts: value v goes to part v mod `ways` as v div `ways`; each part has
-        all bags.
-        """
+        """Divide values over `ways` parts: value v becomes v div `ways` in part v mod `ways`; each has all bags."""
         if ways == 1:
             return [self]
         part = self.values % ways
@@ -238,9 +236,7 @@ class CachedSets:
         self._now = 0
 
     def look_up(self, bags: Bags) -> Tensor:
-        """Sum of the rows of each bag, (bags, D); rows missing from the cache are fetched, and admitted for later
-        batches.
-        """
+        """Sum of the rows of each bag, (bags, D); missing rows are fetched, and admitted for later batches."""
         self._now += 1
         ids = bags.values
         rows, places, times = torch.unique(ids, return_inverse=True, return_counts=True)
@@ -260,9 +256,7 @@ class CachedSets:
         return pooled(vectors, Bags(places, bags.lengths))
 
     def _admit(self, rows: Tensor, sets: Tensor, priority: Tensor, vectors: Tensor) -> None:
-        """Put each row in place of the least used way of its set, if it is used more; most used rows of a set
-        go first.
-        """
+        """Put each row in place of the least used row of its set, if it is used more itself."""
         order = priority.argsort(descending=True, stable=True)
         order = order[sets[order].argsort(stable=True)]
         rows, sets, priority, vectors = rows[order], sets[order], priority[order], vectors[order]

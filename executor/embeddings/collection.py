@@ -153,8 +153,7 @@ class Exchange:
         self._message = empty
 
     def room(self) -> dict[Slice, Tensor]:
-        """Memory into which this rank's slices write their sums for samples of all ranks: (nodes, places, b · bags · D)
-        by slice.
+        """Memory for this rank's sums for samples of all ranks, by slice: (nodes, places, b · bags · D).
 
         Samples of ranks that have the same place in their nodes are summed by the rank at that place in this node.
         """
@@ -163,9 +162,7 @@ class Exchange:
         return dict(zip(self.own_slices, parts, strict=True))
 
     def forward(self) -> dict[Slice, Tensor]:
-        """Exchange the sums in `room` into vectors of this rank's samples, (b · bags, D), by each table's first slice
-        in a node.
-        """
+        """Exchange the sums in `room` into vectors of this rank's samples, (b · bags, D) by slice."""
         if not any(self.counts):
             return {}
         message, self._message = self._message, self.empty
@@ -376,9 +373,7 @@ class Embeddings:
                 room.copy_(sums.view(room.shape))
 
     def forward_exchange(self) -> list[Tensor]:
-        """Step stage: exchange sums into each table's vectors of this rank's samples, (b, D), or with `concat` (b, ids,
-        D).
-        """
+        """Step stage: exchange sums into this rank's vectors by table, (b, D), or with `concat` (b, ids, D)."""
         vectors, self._step.vectors = self._step.vectors, {}
         for exchange in self._exchanges:
             vectors |= exchange.forward()
@@ -444,9 +439,7 @@ class Embeddings:
         return total.view(self.samples, -1, spec.width) if spec.combiner == "concat" else total
 
     def _squares(self, summed: dict[Slice, list[RowGradients]]) -> dict[Slice, list[Tensor]]:
-        """Mean of the squares of each row's gradient, (U,) by piece of each slice; in fp64, so that columns may be
-        split.
-        """
+        """Mean of the squares of each row's gradient, (U,) by piece of each slice."""
         sums = {}
         for part, pieces in summed.items():
             sums[part] = torch.cat([piece.values.double().square().sum(1) for piece in pieces])

@@ -1,5 +1,4 @@
-"""Slices of embedding tables on ranks, and exchanges of ids, rows and vectors by collectives that count the bytes they
-send.
+"""Slices of embedding tables on ranks, and exchanges of ids, rows and vectors that count the bytes they send.
 
 The bytes that a rank sends to others in a step follow from tables and sharding; counters must agree to the byte. Of W
 ranks, b samples of each, slices of D columns with P bags a sample, e bytes an element:
@@ -132,17 +131,14 @@ class Peers:
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
 
     def all_to_all(self, sends: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
-        """Send tensor `sends[r]`, flat, to each rank r; returns the `counts[r]` elements that each rank r sends to this
-        one.
-        """
+        """Send tensor `sends[r]`, flat, to each rank r; returns the `counts[r]` elements that each rank r sends."""
         if self.size == 1:
             return [sends[0]]
         message = self.exchange(torch.cat(list(sends)), [send.numel() for send in sends], counts)
         return list(torch.split(message, list(counts)))
 
     def exchange(self, message: Tensor, sizes: Sequence[int], counts: Sequence[int]) -> Tensor:
-        """Send `sizes[r]` elements of a flat message to each rank r; returns `counts[r]` elements from each, in rank
-        order.
+        """Send `sizes[r]` elements of a flat message to each rank r; returns `counts[r]` elements from each.
 
         Nothing else is held beside these two.
         """
@@ -154,9 +150,7 @@ class Peers:
         return received
 
     def reduce_scatter(self, parts: Tensor) -> Tensor:
-        """Sum over ranks of their addends for this rank, (n,); `parts`, (ranks, n), has this rank's addends
-        for each.
-        """
+        """Sum over ranks of the part for this rank, (n,); `parts`, (ranks, n), are this rank's addends."""
         if self.size == 1 or not parts.numel():
             return parts[0]
         total = parts.new_empty(parts.shape[1])
@@ -285,9 +279,7 @@ class Router:
         self._splits = {(part.table, part.first): part.ways for part in slices}
 
     def exchange(self, parts: Parts) -> dict[Slice, Bags]:
-        """Ids of all ranks' samples for each slice on this rank, in rank order, given this rank's ids by part of a
-        table.
-        """
+        """Ids of all ranks' samples for each slice on this rank, given this rank's ids by part of a table."""
         if not self._splits:
             return {}
         split = {part: parts[part].split(ways) for part, ways in self._splits.items()}
@@ -348,9 +340,7 @@ def sent_bytes(
     dense_parameters: int,
     ids: Sequence[Tensor],
 ) -> dict[str, int]:
-    """Bytes that this rank should send in each stage of a recommender's step, given the ids of its own samples by
-    table.
-    """
+    """Bytes that this rank should send in each stage of a recommender's step, given its samples' ids by table."""
     ranks, total = places.ranks, Counter(dict.fromkeys(STAGES, 0))
     for piece in slices:
         values = ids[piece.table]

@@ -43,8 +43,9 @@ HOST = "host memory"
 
 
 class ShardEmulation(AnyEmulation):
-    """Report of one emulated rank of a recommender's plan; memory by part: tables, their optimizer states,
-    rest, host.
+    """Report of one emulated rank of a recommender's plan, measured beside predicted.
+
+    Parts of memory are tables, optimizer states of their rows, rest, and host memory.
     """
 
     sharding: str
@@ -174,9 +175,7 @@ def _compute(plan: RecommenderPlan, priced: RecommenderEstimate, rank: int) -> d
 def _step_seconds(
     plan: RecommenderPlan, priced: RecommenderEstimate, rank: int, seconds: dict[str, tuple[float, ...]]
 ) -> float:
-    """Seconds of a recommender's step whose stages last as long as their busiest ranks, this rank's compute as
-    measured.
-    """
+    """Predicted seconds of a recommender's step, with this rank's compute as measured."""
     loads, predicted = priced.loads.copy(), _compute(plan, priced, rank)
     for stage in COMPUTED:
         loads[rank, STAGES.index(stage)] += statistics.median(seconds[stage]) - predicted[stage]

@@ -122,9 +122,7 @@ def without_values() -> Iterator[None]:
 
 
 class _NoNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Dispatch mode that reads numbers of tensors as zero, and gives fp32 grouped products a shape (PyTorch: only
-    bf16).
-    """
+    """Dispatch mode in which numbers read from tensors are zero, and fp32 grouped products have a shape."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
@@ -135,9 +133,7 @@ class _NoNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _grouped(rows: Tensor, right: Tensor, ends_L: Tensor, *_: Any) -> Tensor:
-    """Empty result of a grouped product: (R, K) rows times (L, K, N) matrices, or (M, R) times (R, N) group
-    by group.
-    """
+    """Empty result of a grouped product: (R, K) rows times (L, K, N), or (M, R) times (R, N) by group."""
     if right.ndim == 3:
         return rows.new_empty(rows.shape[0], right.shape[-1])
     return rows.new_empty(ends_L.shape[0], rows.shape[0], right.shape[-1])

@@ -289,9 +289,7 @@ class Engine(Rank):
         return {name: found for axis in self.axes for name, found in axis.report(host_peak).items()}
 
     def _forward_backward(self, inputs: list[Tensor], targets_BS: Tensor) -> float:
-        """Run all microbatches of a step, by the pipeline's schedule if there is one; returns the mean loss on this
-        rank.
-        """
+        """Run all microbatches of a step, by a pipeline's schedule if there is one; returns this rank's loss."""
         text_inputs = {"tokens_BS": inputs.pop()} if self.plan.model.tower is not None else {}
         if self.pipeline is not None:
             return self.pipeline.step(inputs, targets_BS, text_inputs)

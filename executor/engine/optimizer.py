@@ -87,9 +87,7 @@ class Optimizer:
         return None if parameter.grad is None else local(parameter.grad)
 
     def take_gradients(self) -> None:
-        """Move gradients that came without a hook's call into the flat buffers; without buffers they stay in
-        `.grad`.
-        """
+        """Move gradients that came without a hook's call into the flat buffers, if there are any."""
         for flat in self.flats:
             flat.take_gradients()
 
@@ -137,9 +135,7 @@ class Optimizer:
         return norm
 
     def same_shard(self, parameter: Tensor) -> dist.ProcessGroup | None:
-        """Ranks that hold the same shard of a parameter as this one, if it is in no flat buffer; None if no
-        other does.
-        """
+        """Ranks with the same shard of a parameter outside flat buffers; None if only this rank has it."""
         experts = self.experts
         return (experts.copies if experts and experts.contains(parameter) else self._replicas).groups
 
@@ -243,9 +239,7 @@ class Optimizer:
         return float(total.sqrt())
 
     def _norms(self) -> list[tuple[nn.Parameter, Tensor, Tensor, int]]:
-        """Each parameter in order, with this rank's gradient, its norm, and 1 if it is sharded over replicas,
-        else 0.
-        """
+        """Each parameter in order: this rank's gradient, its norm, and 1 if it is sharded over replicas, else 0."""
         entries: list[tuple[nn.Parameter, Tensor, Tensor, int]] = []
         for flat in self.flats:
             split = int(flat.shards > 1)
@@ -336,9 +330,7 @@ class Lamb(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Update this rank's slices by the gradients and the trust ratios, which are computed here if not set
-        before.
-        """
+        """Update this rank's slices by gradients and trust ratios, computed here if not set before."""
         if self._ratios is None:
             assert self._norms is not None
             self._norms.find([self])
@@ -350,9 +342,7 @@ class Lamb(torch.optim.Optimizer):
         self._ratios = None
 
     def begin(self) -> list[tuple[nn.Parameter, Tensor]]:
-        """Update moments and overwrite gradients by r; returns each slice's parameter with squares of x and of
-        r here.
-        """
+        """Update moments and overwrite gradients by r; returns squares of x and of r for each slice's parameter."""
         for updated in self._updated:
             self._direct(updated)
         weights = [one.of(one.updated) for one in self._slices]

@@ -120,8 +120,8 @@ def write_into_sign(folder: Path, rank: int, fields: Sign) -> None:
 
 
 def read_signs(folder: Path) -> dict[int, Sign]:
-    """Last sign of each rank: `pid`, `step`, `phase`, `at` (seconds since 1970), `node`, `host`, and its launcher's
-    token.
+    """Last sign of each rank. It has `pid`, `step`, `phase`, `at` (seconds since 1970), `node` as torchrun counts,
+    `host`, and `launch`, its launcher's token.
     """
     signs = [_read(path) for path in folder.glob(SIGNS)]
     return {int(str(sign["rank"])): sign for sign in signs if sign}
@@ -258,9 +258,7 @@ def is_peer_lost(failure: Failure) -> bool:
 
 
 def failure_cause(folder: Path, ranks: int, live_ranks: Container[int] = ()) -> str:
-    """Sentence on why the run failed; `live_ranks`, whose launchers answer, do not count as lost, whatever
-    they wrote.
-    """
+    """Sentence on why the run failed; `live_ranks`, whose launchers answer, do not count as lost."""
     return _cause(folder, read_failures(folder), ranks, live_ranks)[0]
 
 

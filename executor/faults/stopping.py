@@ -1,5 +1,4 @@
-"""Requests to stop a run after its current step (Ctrl-C, a scheduler, a failed save), and messages of ranks that are
-ended.
+"""Requests to stop a run after its current step, and messages of ranks that are ended from outside.
 
 The launcher writes a file; a rank that is itself interrupted remembers it. All ranks agree after every step, so that
 they stop after the same one.
@@ -50,9 +49,7 @@ class StopRequest:
 
     @property
     def is_made(self) -> bool:
-        """Whether the stop was requested: by a signal to this process or, on rank 0, by a file of this run's
-        launchers.
-        """
+        """Whether the stop was requested: by a signal or, on rank 0, by a file of this run's launchers."""
         if self._folder is None or not (self._folder / STOP).exists():
             return self._interrupted
         ours = {sign.get("launch") for sign in read_signs(self._folder).values()} | {os.environ.get(LAUNCH)}

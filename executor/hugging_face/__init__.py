@@ -1,3 +1,1 @@
-"""Weights in Hugging Face folders: read by each rank for itself, written by all ranks together, named as the family
-does.
-"""
+"""Weights in Hugging Face folders: read by each rank for itself, written by all ranks together."""

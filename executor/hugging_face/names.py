@@ -154,9 +154,7 @@ class Names:
         return original(name, tied=True) in self._ours
 
     def is_weight(self, name: str) -> bool:
-        """Whether a stored tensor must be a weight of the model, and not an old buffer or a copy of a tied
-        embedding.
-        """
+        """Whether a stored tensor must be a weight of the model, not an old buffer or a copy of an embedding."""
         copies = [f"{self.family.head}.{copy}" for copy in ("weight", *_COPIES)]
         tied = self.spec.tied_embeddings and name in copies
         table = data_of("weights.yaml")
@@ -169,9 +167,7 @@ class Names:
         return name not in self.shapes and name.startswith(prefixes)
 
     def parts(self, name: str, box: Box) -> Iterator[Part]:
-        """Yield the parts of Hugging Face tensors that hold a box of our parameter; rows that pad a vocabulary have
-        none.
-        """
+        """Yield the parts of Hugging Face tensors that hold a box of our parameter; padding rows have none."""
         sources = self.sources(name if name in self._ours else original(name, tied=True))
         (first, *_), (count, *_) = box.offsets, box.sizes
         if len(box.sizes) < 3:
@@ -252,9 +248,7 @@ class Names:
         return source_rows, total
 
     def _neighbours(self, dealing: str, count: int) -> Rows:
-        """Row in the file for each of our rows, where rotary pairs are halves of a head here and neighbours in the
-        file.
-        """
+        """Row in the file for each row of ours, where rotary pairs are halves of a head here, neighbours there."""
         spec, latent = self.spec, self.spec.latent_attention
         width = spec.head_dim if "heads" in dealing else count
         turned = latent.position_dim if latent else (spec.rotary and spec.rotary.dim) or width

@@ -286,9 +286,7 @@ class _Writing:
     def _write_block(
         self, name: str, block: Tensor, rows: slice, columns: slice, slab: int | None = None
     ) -> None:
-        """Write a block of rows and columns of a stored matrix (number `slab` in its tensor), row by row unless rows
-        are full.
-        """
+        """Write a block of a stored matrix (number `slab` in its tensor), row by row unless rows are full."""
         file, start = self.starts[name]
         if file not in self._open:
             self._open[file] = os.open(self.partial / file, os.O_WRONLY)

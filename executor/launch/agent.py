@@ -1,5 +1,4 @@
-"""Runs torchrun so that it ends, with its ranks, when its launcher is gone: `python -m executor.launch.agent
-ARGUMENTS`.
+"""Runs torchrun so that it ends with its launcher: `python -m executor.launch.agent ARGUMENTS`.
 
 Where several nodes meet at an address, its store listens at that one; torchrun's own would listen at all of them.
 """

@@ -1,5 +1,4 @@
-"""Environment of worker processes: import paths, one thread each, an allocator that keeps its pages, loopback; and
-their end.
+"""Environment of worker processes: imports, one thread each, an allocator that keeps pages, loopback; their end.
 
 Workers are started with `python -m`, which would import from the current directory first: a `yaml.py` that lies there
 would run in every rank. They import from where this process's packages lie, and never from the current directory.

@@ -51,9 +51,7 @@ class FileWatcher(Watcher):
     def __init__(
         self, folder: Path, *, is_continued: bool, start: int = 1, interval: int | None = None
     ) -> None:
-        """`start` counts the starts of the ranks, including this one; `interval` is the number of steps between saves,
-        if any.
-        """
+        """`start`: number of starts of the ranks, including this one; `interval`: steps between saves, if any."""
         super().__init__()
         self._start, self._save_interval = start, interval
         self._last_sign = last_sign(folder) if is_continued else None

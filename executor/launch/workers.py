@@ -106,8 +106,7 @@ def run_workers(
     longest_seconds: float,
     on_progress: Progress = lambda family: None,
 ) -> list[str]:
-    """Run processes of `python -m MODULE FOLDER --device DEVICE OPTIONS` to their end; returns their results as text,
-    by rank.
+    """Run processes of `python -m MODULE FOLDER --device DEVICE OPTIONS`; returns their results by rank.
 
     `task` names what they do in errors; `on_progress` gets the name of each family of measurements that the first
     process begins.

@@ -345,9 +345,7 @@ def _drive_failed(error: DriveError, engine: Engine) -> HostError:
 
 
 def _exhaustion(error: BaseException | None) -> BaseException | None:
-    """The error that says memory ran out: `error` or a cause of it, as pipeline stages wrap errors; None if
-    none does.
-    """
+    """The error that says memory ran out: `error` or one of its causes; None if none does."""
     while error is not None:
         if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or _CPU_ALLOCATOR_FAILED in str(error):
             return error

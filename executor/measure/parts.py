@@ -224,9 +224,7 @@ Event = dict[str, Any]
 
 
 def chrome_trace(plan: Plan, steps: Sequence[StepSpans]) -> dict[str, Any]:
-    """Chrome trace of one step: complete events in microseconds, names of ranks and lanes, arrows from sender to
-    receiver.
-    """
+    """Chrome trace of one step of all ranks: events in microseconds, names, arrows from sender to receiver."""
     predicted = predicted_spans(plan.question, plan.layout)
     moves = predicted_moves(plan.question, plan.layout)
     events: list[Event] = []

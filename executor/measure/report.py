@@ -504,9 +504,7 @@ class RunReport(AnyReport):
 
     @property
     def _uneven(self) -> bool:
-        """Whether ranks of a pipeline stage have different work: experts, or replicas of pools with shares of their
-        own.
-        """
+        """Whether ranks of a pipeline stage have different work: experts, or replicas with uneven shares."""
         return bool(self.routers or self.layout.replicas)
 
     @property

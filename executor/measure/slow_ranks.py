@@ -1,5 +1,4 @@
-"""Ranks that are slower than other ranks with the same work: in which part of their step, by how much, since which
-step.
+"""Ranks that are slower than others with the same work: by how much, in which part of a step, since when.
 
 A step takes all ranks equally long, so what tells is the time in which a rank works itself: CPU time of its training
 thread, by part of the step. Every step is compared with the median of the rank's peers in that step, so that what slows
@@ -88,9 +87,7 @@ def excess_of(seconds_TR: Array, rank: int, peer_ranks: Sequence[int]) -> Array:
 
 
 def sentence(slow: SlowRank, first_step: int = 1) -> str:
-    """Sentence on a slow rank: "rank 3 is slow: 22 % more time at work than its 3 peers since step 12, most of it in
-    …".
-    """
+    """Sentence on a slow rank: "rank 3 is slow: 22 % more time at work than its 3 peers since step 12, …"."""
     peers = f"its {slow.peers} peers" if slow.peers > 1 else "its peer"
     return (
         f"rank {slow.rank} is slow: {100 * slow.excess:.0f} % more time at work than {peers} since step"
@@ -106,9 +103,7 @@ class RankWatch:
     """Watch on a run for slow ranks: work seconds of every rank in recent steps, which rank 0 compares."""
 
     def __init__(self, parts: Sequence[str], peers: Sequence[int]) -> None:
-        """`parts` are the parts of a step that are work; `peers` has a number for each rank, equal for ranks with the
-        same work.
-        """
+        """`parts`: parts of a step that are work; `peers`: a number for each rank, equal for the same work."""
         self._parts, self._peers = parts, peers
         self._seen: list[tuple[int, list[list[float]]]] = []
         self._reported_ranks: set[int] = set()

@@ -148,9 +148,7 @@ def tiny_engines(device: torch.device, precision: Precision) -> Engines:
 
 
 def host_overhead(watch: Stopwatch, engines: Engines) -> Iterator[Measurement]:
-    """Time the host in forward and backward of a microbatch, by number of blocks, and in an update of few
-    parameters.
-    """
+    """Time the host in passes of a microbatch, by number of blocks, and in an update of few parameters."""
     repeats, fewest = _REPEATS[watch.device.type], _BLOCKS[0]
     tokens_BS = torch.zeros(_MICROBATCHES, _SEQUENCE, dtype=torch.long)
     for name, by_blocks in engines.items():
@@ -203,9 +201,7 @@ def offload(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
 
 
 def _updates(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """Time updates of blocks in turn, with 1, 2, 4, … threads up to a rank's number, then of tiny blocks after other
-    work.
-    """
+    """Time updates of blocks in turn, with 1, 2, 4, … threads, then of tiny blocks after other work."""
     limit = threads_for_updates(watch.device, dist.get_world_size())
     update = in_turn([block.step for block in blocks_of(scale.block_parameters)])
     for threads in _doublings(1, limit):

@@ -57,9 +57,7 @@ def measure(watch: Stopwatch, scale: Scale, *, on_progress: Callable[[str], None
 
 @record
 def main() -> None:
-    """Measure as one worker process, started by torchrun as `python -m executor.microbenchmarks.worker DIR
-    [--quick]`.
-    """
+    """Measure as one worker process: `python -m executor.microbenchmarks.worker DIR [--quick]` under torchrun."""
     parser = worker_arguments(__doc__)
     parser.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="bf16")
     parser.add_argument("--quick", action="store_true")

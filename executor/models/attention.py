@@ -330,9 +330,7 @@ class Attention(_Core):
         self.key_norm = _norm(spec, spec.kv_size) if normed else None
 
     def forward(self, x_BSD: Tensor, source: Tensor | None = None, *, table: Tensor | None = None) -> Tensor:
-        """Output, (B, S, D), for inputs (B, S, D); keys and values come from `source` if given, `table` biases the
-        scores.
-        """
+        """Output, (B, S, D), for inputs (B, S, D); keys and values of `source` if given, scores biased by `table`."""
         source_BSD = x_BSD if source is None else source
         query_BHSK = self._heads(self.query(x_BSD), self.query_norm)
         key_BGSK = self._heads(self.key(source_BSD), self.key_norm)

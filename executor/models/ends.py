@@ -81,8 +81,8 @@ def chunked_loss(
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """Loss in chunks as an autograd function; gradients wait undivided by the number of tokens, as 16 bits would lose
-    small ones.
+    """Loss in chunks as an autograd function. Gradients wait undivided by the number of tokens: in 16 bits the
+    quotients would lose the small ones.
     """
 
     @staticmethod

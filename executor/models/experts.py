@@ -38,9 +38,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module):
-    """MLP of two matrices with an activation between, or of three with a gate; `inner` None is the spec's
-    inner width.
-    """
+    """MLP of two matrices and an activation, or of three with a gate; `inner` None is the spec's inner width."""
 
     def __init__(self, spec: TransformerSpec, inner: int | None = None) -> None:
         super().__init__()
@@ -131,8 +129,7 @@ class RoutedExperts(nn.Module):
         self.activation = ACTIVATIONS[spec.activation]
 
     def forward(self, rows_RD: Tensor, counts: Counts) -> Tensor:
-        """Results (R, D) of rows (R, D) ordered by expert, `counts` for each; partial sums if experts are split over
-        ranks.
+        """Results (R, D) of rows (R, D) ordered by expert, `counts` for each; partial sums of split experts.
 
         Grouped products read counts on the device, so that the host waits for nothing.
         """

@@ -118,9 +118,7 @@ def _fill_normal(into: Tensor, key: int, shape: tuple[int, ...], box: Box, devic
 
 
 def _normal(starts: Tensor, length: int, parity: int | None, key: int) -> Tensor:
-    """Standard normal values of `length` elements from each start on, (rows, length); `parity` of all starts, None if
-    it varies.
-    """
+    """Standard normal values of `length` elements from each start on; `parity` of all starts, None if mixed."""
     pairs = (length + 1) // 2 if parity == 0 else length // 2 + 1
     bits = bits_of((starts[:, None] >> 1) + torch.arange(pairs, device=starts.device), key)
     radius = shifted(bits, _WORD).double().add_(1).mul_(_SCALE).log_().mul_(-2).sqrt_()

@@ -173,9 +173,7 @@ def _tables(like: Tensor, places: Places, turning: Turning) -> tuple[Tensor, Ten
 
 
 def slowed(speeds_K: Tensor, scaling: RotaryScaling) -> Tensor:
-    """Rotation speeds in radians a token, (K/2,), scaled for longer sequences: linearly, or as Llama 3 does by
-    frequency.
-    """
+    """Rotation speeds in radians a token, (K/2,), scaled for longer sequences as `scaling` says."""
     if scaling.kind == "linear":
         return speeds_K / scaling.factor
     turns_K = speeds_K * scaling.first_positions / (2 * math.pi)

@@ -1,5 +1,4 @@
-"""Frozen matrices stored in fewer bits, which are expanded to the type of training for each product, forward and
-backward.
+"""Frozen matrices stored in fewer bits, expanded to the type of training for each product.
 
     nf4    each element over the largest of its block of 64: the nearest of 16 numbers. These largest, less their mean,
            over the largest of 256 of them: the nearest of 256 numbers (Dettmers et al. 2023, QLoRA, arXiv 2305.14314)
@@ -90,9 +89,7 @@ class Part:
         return self.full_shape[0], self.full_shape[1] // self.block
 
     def stored(self, rows: int) -> dict[str, Tensor]:
-        """Byte buffers, on the meta device, for `rows` quantised rows: codes and scales, and for NF4 second-level
-        scales and mean.
-        """
+        """Byte buffers on the meta device for `rows` quantised rows: codes, scales, for NF4 scales of scales."""
         if self.base == "int8":
             return {"weight": _bytes(rows, self.columns, torch.int8), "scales": _bytes(rows, 4)}
         groups = -(-self.blocks[0] * self.blocks[1] // NF4_GROUP)
@@ -165,9 +162,7 @@ def _bytes(rows: int, columns: int, dtype: torch.dtype = torch.uint8) -> Tensor:
 
 
 def _as_bytes(numbers: Tensor) -> Tensor:
-    """Numbers (rows, 1) in fp32 as bytes (rows, 4), since trainers cast numbers where they gather them, but
-    no bytes.
-    """
+    """Numbers (rows, 1) in fp32 as bytes (rows, 4), as trainers cast numbers that they gather, but no bytes."""
     return numbers.contiguous().view(torch.uint8)
 
 

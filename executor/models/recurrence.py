@@ -1,5 +1,6 @@
-"""A mixer of tokens whose heads carry states: Mamba-2 (Dao & Gu 2024, arXiv 2405.21060) or a gated delta net (Yang et
-al. 2024, arXiv 2412.06464), with a decay for each number of a key in Kimi delta attention (2025, arXiv 2510.26692).
+"""A mixer of tokens whose heads carry states from token to token. Mamba-2 (Dao & Gu 2024, arXiv 2405.21060) or a gated
+delta net (Yang et al. 2024, arXiv 2412.06464), with a decay for each number of a key in Kimi delta attention (2025,
+arXiv 2510.26692).
 
     mamba2       S_t = a_t S_{t-1} + k_t (s_t v_t)ᵀ                            o_t = S_tᵀ q_t + d v_t
     gated-delta  S_t = a_t S_{t-1} + k_t b_t (v_t − (a_t S_{t-1})ᵀ k_t)ᵀ        o_t = S_tᵀ q_t / √N

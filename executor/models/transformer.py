@@ -113,18 +113,18 @@ def _nothing(child: str) -> None:
 
 
 class Block(nn.Module):
-    """Block of attention or recurrence and an MLP, each added to the residual stream, with norms as the spec places
-    them.
+    """Block of attention or recurrence and an MLP, each added to the residual stream.
 
-    Attention mixes them, or a recurrence, as the spec says of the layer; where halves are separate a block has one.
+    The spec says for each layer whether attention or a recurrence mixes tokens; where halves are separate, a block has
+    either a mixer or an MLP. Norms lie before the halves, after them, around them, or over the sums.
 
-    With `parallel_block` both read the stream side by side, through one norm or two, and what they found is added at
-    once; `fork` and `join` do nothing but mark where the one norm's output is shared, and where it is added.
+    With `parallel_block` both halves read the stream side by side, through one norm or two, and their outputs are added
+    at once; `fork` and `join` do nothing but mark where the one norm's output is shared, and where outputs are added.
 
-    Of a decoder behind an encoder attention to what that returned, the source, lies between the halves.
+    In a decoder behind an encoder, attention to the encoder's output, the source, lies between the halves.
 
-    With `experts`, which says what of them is on this rank, the feed-forward is a mixture. `layer` is its place in the
-    model, on which its window depends.
+    With `experts`, the experts that are on this rank, the MLP is a mixture. `layer` is the block's place in the model,
+    on which its window depends.
     """
 
     def __init__(
@@ -154,9 +154,7 @@ class Block(nn.Module):
         self.dropout, self.scale = dropout, spec.residual_scale
 
     def forward(self, x_BSD: Tensor, source: Tensor | None = None, *, table: Tensor | None = None) -> Tensor:
-        """Residual stream after the block, (B, S, D); `source` is an encoder's output, `table` biases attention
-        scores.
-        """
+        """Residual stream after the block, (B, S, D); `source`: an encoder's output; `table`: biases of scores."""
         if self.norms_sums:
             assert self.attention is not None
             assert self.mlp is not None
@@ -207,16 +205,15 @@ def _block(spec: TransformerSpec, layer: int, dropout: float, place: ExpertPlace
 
 
 class Transformer(nn.Module):
-    """A transformer, or the slice of it that one pipeline stage holds: a run of blocks, with embedding or head at its
-    ends.
+    """A transformer, or the slice of it on one pipeline stage: a run of blocks, with embedding or head if it has them.
 
-    It is given what the data have, tokens of one sequence or of an encoder's and a decoder's, or what the run before
-    it hands on. Of two stacks that is both sequences everywhere, and the first embeds both; the encoder's norm lies
-    with its last block, and each run has a table of biases for those of its blocks that share one.
+    The first stage is given tokens of one sequence, or of an encoder's and a decoder's; a later one the hidden states
+    of the stage before. With two stacks these are of both sequences on every stage, and the first stage embeds both;
+    the encoder's norm is with its last block, and each slice has a table of biases for its blocks of a stack.
 
-    `experts` says which experts of the mixtures are here (all of them unless said). The head is tied to the embedding
-    where both are here; a pipeline stage that holds only one of them keeps its own copy, which `executor.axes.pipeline`
-    keeps equal. With a `loss_chunk` the last stage takes the targets too and answers with their loss.
+    `experts` says which experts of the mixtures are here; None is all of them. The head is tied to the embedding where
+    both are here; a pipeline stage that holds only one of them keeps its own copy, which `executor.axes.pipeline` keeps
+    equal. With a `loss_chunk` the last stage takes the targets as well and returns their loss.
     """
 
     def __init__(

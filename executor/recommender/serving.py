@@ -202,9 +202,7 @@ class ServedTables:
         return [_vectors(spec, cache, bags) for spec, cache, bags in tables]
 
     def counts(self) -> Ints:
-        """Counts per table so far, (T, 4): ids looked up, cache hits, rows from host memory, of these from
-        the drive.
-        """
+        """Counts per table so far, (T, 4): ids looked up, cache hits, rows from the host, of these from the drive."""
         counts = [(cache.counts, row.read) for cache, row in zip(self.caches, self.stored, strict=True)]
         return np.array([(row.lookups, row.hits, row.fetched, read) for row, read in counts], np.int64)
 
@@ -251,9 +249,7 @@ def _vectors(spec: TableSpec, cache: HottestRows | CachedSets, bags: Bags) -> Te
 
 
 def _mapped(folder: Path | None, elements: int, dtype: torch.dtype) -> Tensor:
-    """Memory-mapped elements, (elements,), of a nameless file in a folder of the drive; raises HostError
-    without room.
-    """
+    """Memory-mapped elements, (elements,), of a nameless file on the drive; raises HostError without room."""
     if not elements:
         return torch.empty(0, dtype=dtype)
     place, size = folder or tempfile.gettempdir(), elements * dtype.itemsize

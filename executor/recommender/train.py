@@ -63,8 +63,7 @@ def block_rows(part: Slice) -> tuple[int, int]:
 def to_blocks(
     peers: Peers, siblings: Sequence[Slice], own_rows: Mapping[Slice, Tensor], none: Tensor
 ) -> dict[Slice, Tensor]:
-    """Blocks of consecutive rows, in the places of this rank's slices of a part, given the slices' rows (held rows,
-    ...).
+    """Blocks of consecutive rows in place of this rank's slices of a part, given the slices' rows.
 
     `siblings` are all slices of the part; every rank calls it, with `none` of such rows where it has no slice.
     """
@@ -149,9 +148,7 @@ def put_back(
 def _keyed_exchanged(
     peers: Peers, siblings: Sequence[Slice], rows_by_slice: Mapping[Slice, Rows], none: Rows
 ) -> dict[Slice, Rows]:
-    """Rows that each slice owns by their keys, from all blocks in order, given the rows that were loaded into
-    blocks.
-    """
+    """Rows that each slice owns by their keys, given the rows that were loaded into each block."""
     ways = len(siblings)
     order = sorted(siblings, key=lambda part: (part.rank, part.residue))
     owner = {source: rows[KEYS] % ways for source, rows in rows_by_slice.items()}
@@ -463,9 +460,7 @@ def _report(plan: RecommenderPlan, run: _Run, curve: Curve, watcher: Watcher) ->
 
 
 def _stage_seconds(run: _Run, last: int) -> tuple[dict[str, float], dict[str, int]]:
-    """Median seconds of each stage of a recommender's step, begun by all ranks together, and bytes that the formula
-    gives.
-    """
+    """Median seconds, and bytes by the formula, of each stage of a recommender's step."""
     engine, formula = run.engine, Counter[str]()
     if not run.config.waiting_steps:
         return {}, {}

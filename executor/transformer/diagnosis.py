@@ -199,9 +199,7 @@ class AttentionKernels(OperatorWatch):
 
 
 def in_words(seen: Collection[str], *, flexible: bool) -> str:
-    """Note on the attention kernels seen; `flexible` says that measured steps use FlexAttention, which is
-    never seen.
-    """
+    """Note on the attention kernels seen; `flexible`: measured steps use FlexAttention, which is not seen."""
     kinds = [name for name in KERNELS.values() if name in seen]
     kernels = " and ".join(kinds) or "none that torch has fused"
     followed = "FlexAttention; in the steps that are followed, with a dense mask: " if flexible else ""

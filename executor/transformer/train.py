@@ -100,9 +100,7 @@ class TransformerState:
         return {f"{kind}.{name}": f"{kind}.{original(name, tied=tied)}" for kind, _, name in split}
 
     def make_anew(self, contents: Contents) -> None:
-        """Set initial values of rows that pad the vocabulary under this layout alone; their optimizer states
-        are zero.
-        """
+        """Set initial values of rows that pad the vocabulary under this layout; their states are zero."""
         values = InitialValues.of(self.engine.plan, self.engine.options, self.engine.device)
         for name, rows in contents.items():
             kind, _, weight_name = name.partition(".")
@@ -343,9 +341,7 @@ def routers_so_far(engine: Engine) -> tuple[RouterReport, ...]:
 
 
 def router_reports(loads: Tensor, copies_per_step: float) -> Iterator[RouterReport]:
-    """Report of each layer that has any load, given (layers, E) `loads` and the copies that go to all experts in a
-    step.
-    """
+    """Report of each layer with load, given `loads`, (layers, E), and all copies of tokens in a step."""
     experts = loads.shape[1]
     for layer, load_E in enumerate(loads.double()):
         if load_E.sum() > 0:

@@ -220,9 +220,7 @@ def fp32_weights(link: HostLink, drive: Drive | None, elements: int, *, pinned: 
 
 
 class Parking:
-    """Optimizer states of some parameters, in host memory until the device updates; with `masters`, the parameters as
-    well.
-    """
+    """Optimizer states, with `masters` parameters as well, in host memory until the device updates them."""
 
     def __init__(
         self, optimizer: Optimizer, parameters: Sequence[nn.Parameter], link: HostLink, *, masters: bool
@@ -268,9 +266,7 @@ class Parking:
         return self._coming
 
     def _tensors(self) -> Iterator[tuple[tuple[int, str], Tensor]]:
-        """Yield (parameter index, kind of state) and the tensor of each parked state; the kind is empty for a
-        parameter.
-        """
+        """Yield each parked state: (parameter index, kind of state, empty for the parameter itself) and tensor."""
         for index, parameter in enumerate(self._parameters):
             if self._masters:
                 yield (index, ""), parameter
@@ -298,9 +294,7 @@ class ParkedStates(FlatParameters):
         self.parking.park()
 
     def spread(self) -> None:
-        """Write this rank's share into the weights, copied up first if it is parked, and gather the shares of all
-        ranks.
-        """
+        """Write this rank's share into the weights, copied up first, and gather the shares of all ranks."""
         self.parking.bring()
         super().spread()
         self.parking.park()
@@ -447,9 +441,7 @@ class StreamedBlock(StatesOnHost):
             super().settle()
 
     def reduce(self) -> None:
-        """Average the gradients over the replicas, unless that is done: on the device, or on the host of a single
-        replica.
-        """
+        """Average the gradients over the replicas, once a step: on the device, for one replica on the host."""
         if self._reduced:
             return
         self.end_pass()
@@ -510,9 +502,7 @@ class StreamedBlock(StatesOnHost):
         self.host.link.on_host(compute).result()
 
     def _updated(self) -> None:
-        """Update this rank's share in the host's thread, and compute its norms first where the update does not wait for
-        them.
-        """
+        """Update this rank's share, in the host's thread; norms are computed before if nothing waits for them."""
         self._await_gradients()
         if self.host.at_once:
             self._norms = super().norms()
@@ -551,9 +541,7 @@ class StreamedBlock(StatesOnHost):
         super()._accumulate(parameter)
 
     def down(self) -> None:
-        """Add the gradients of a pass to those on the host and free them; the first pass of a step overwrites those
-        there.
-        """
+        """Add the gradients of a pass to those on the host, which the first pass of a step overwrites."""
         if not self.gradients.untyped_storage().nbytes():
             return
         link = self.host.link
@@ -596,9 +584,7 @@ class Window:
         flats: Mapping[int, Sequence[StatesOnHost]],
         passes: Passes,
     ) -> None:
-        """`turns` are a step's passes with their moves; `modules` and `flats` are the blocks and their buffers, by
-        number.
-        """
+        """`turns`: a step's passes with their moves; `modules`, `flats`: blocks and their buffers, by number."""
         self._turns, self._flats, self._passes = turns, flats, passes
         self._at = 0
         self._aside: int | None = None
@@ -856,9 +842,7 @@ class OffloadAxis(Axis):
     def buffer(
         self, bucket: Bucket, parameters: Sequence[nn.Parameter], copies: Copies, *, routed: bool, **how: Any
     ) -> FlatParameters | None:
-        """Flat buffers of an offloaded block that is parked, streamed, or has states on the host; None for other
-        buckets.
-        """
+        """Flat buffers of an offloaded block: parked, streamed or with states on the host; None for other buckets."""
         if not isinstance(bucket, int):
             return None
         lives, link = self.lives[bucket], self.link.of(bucket)
