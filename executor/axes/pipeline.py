@@ -156,7 +156,7 @@ def emulated_stage(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[S
 
         def _recv_meta(self, src_stage: int) -> Any:
             """Shapes that a neighbour stage would send: of its outputs, or of gradients of its inputs."""
-            boundary_tensors = handed_on(plan, max(src_stage, self.stage_index), dtype)
+            boundary_tensors = stage_inputs(plan, max(src_stage, self.stage_index), dtype)
             if src_stage < self.stage_index:
                 activations = described.extract_tensor_metas(boundary_tensors)
                 return described._StageForwardMeta(forward_metas=activations)  # type: ignore[arg-type]
@@ -171,7 +171,7 @@ def emulated_stage(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[S
             """Infer shapes of inputs and outputs at once, as torch before 2.13 does. Stages of this rank pass outputs
             on in `args`.
             """
-            inputs = args or handed_on(plan, self.stage_index, dtype)
+            inputs = args or stage_inputs(plan, self.stage_index, dtype)
             self.inputs_meta = tuple(one.detach().to("meta") for one in inputs)
             with torch.no_grad():
                 zeros = [torch.zeros_like(one, device=self.device) for one in self.inputs_meta]
@@ -203,10 +203,10 @@ def emulated_stage(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[S
     return EmulatedStage
 
 
-def handed_on(plan: Plan, into: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Empty tensors of the shapes that pipeline stage `into` receives for one microbatch. (B, S, D) for each sequence
-    of a sample, with this rank's tokens, or with `sp` its part of them. Tensors whose gradient is sent back require
-    one.
+def stage_inputs(plan: Plan, into: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Empty tensors of the shapes that pipeline stage `into` receives for one microbatch. They are (B, S, D) for each
+    sequence of a sample, with this rank's tokens, or with `sp` its part of them. Tensors whose gradient is sent back
+    require one.
     """
     layout, training, model = plan.layout, plan.training, plan.model
     parts, first = layout.cp * (layout.tp if layout.sp else 1), sum(layout.layers[:into])

@@ -52,14 +52,14 @@ class OnItsTokens(ParallelStyle):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         """Replicate the module's matrix, and have it applied to rows of this rank's tokens."""
         for name, parameter in list(module.named_parameters()):
-            replica = _placed(parameter.detach(), device_mesh, Replicate())
+            replica = _dtensor_of(parameter.detach(), device_mesh, Replicate())
             module.register_parameter(name, nn.Parameter(replica, requires_grad=parameter.requires_grad))
         multiply = module.forward
 
         def on_rows(x: Tensor) -> Tensor:
             """Apply the matrix to this rank's tokens as rows."""
             x = local(x)
-            product: Tensor = multiply(_placed(x.flatten(0, -2), device_mesh, Shard(0))).to_local()
+            product: Tensor = multiply(_dtensor_of(x.flatten(0, -2), device_mesh, Shard(0))).to_local()
             return torch.unflatten(product, 0, x.shape[:-1])
 
         module.forward = on_rows
@@ -106,7 +106,7 @@ class Hooked(ParallelStyle):
         return module
 
 
-def _placed(tensor: Tensor, mesh: DeviceMesh, placement: Placement) -> DTensor:
+def _dtensor_of(tensor: Tensor, mesh: DeviceMesh, placement: Placement) -> DTensor:
     """DTensor with this placement of a local tensor; a DTensor is returned unchanged."""
     if isinstance(tensor, DTensor):
         return tensor
@@ -118,7 +118,7 @@ def for_all_heads(boundary: Placement) -> ParallelStyle:
 
     def gather(tokens: Tensor, mesh: DeviceMesh) -> Tensor:
         """Gather tokens on every tensor rank; gradients are summed over these."""
-        replica = _placed(tokens, mesh, boundary).redistribute(placements=[Replicate()])
+        replica = _dtensor_of(tokens, mesh, boundary).redistribute(placements=[Replicate()])
         return replica.to_local(grad_placements=[Partial()])
 
     return Hooked(input_change=gather)
@@ -126,13 +126,13 @@ def for_all_heads(boundary: Placement) -> ParallelStyle:
 
 def gather_rows(tokens: Tensor, mesh: DeviceMesh) -> Tensor:
     """Gather tokens (1, s / tp, h) of all tensor ranks into rows (s, h), as `split_columns` reads them."""
-    rows = _placed(local(tokens).flatten(0, 1), mesh, Shard(0))
+    rows = _dtensor_of(local(tokens).flatten(0, 1), mesh, Shard(0))
     return rows.redistribute(placements=[Replicate()])
 
 
 def scatter_rows(sums: Tensor, mesh: DeviceMesh) -> Tensor:
     """Reduce-scatter partial sums (1, s, h) into this rank's tokens, (1, s / tp, h)."""
-    rows: Any = _placed(sums, mesh, Partial()).flatten(0, 1)
+    rows: Any = _dtensor_of(sums, mesh, Partial()).flatten(0, 1)
     own_rows: Tensor = rows.redistribute(placements=[Shard(0)]).to_local()
     return torch.unflatten(own_rows, 0, (1, -1))
 

@@ -65,7 +65,7 @@ class MadeUpClicks:
         self.model, self.global_batch, self.seed, self.jagged = model, global_batch, seed, jagged
         self.tables = [model.classes[index] for index in model.class_of_table]
 
-    def counted(self) -> list[list[int]]:
+    def stray_counts(self) -> list[list[int]]:
         """Stray ids of each table: none."""
         return []
 
@@ -210,12 +210,12 @@ class RecordedClicks:
         labels = torch.from_numpy(fields[:, :1].astype(np.float32))
         return Clicks(torch.from_numpy(numbers), bags, labels)
 
-    def counted(self) -> list[list[int]]:
+    def stray_counts(self) -> list[list[int]]:
         """Stray ids of each table so far on this rank: their number, and file row and value of the first."""
         return [[stray.count, stray.sample, stray.first_id] for stray in self.strays]
 
     def stray_sentences(self, of_ranks: Sequence[Sequence[Sequence[int]]]) -> list[str]:
-        """Sentences on tables with stray ids, given `counted()` of all ranks."""
+        """Sentences on tables with stray ids, given `stray_counts()` of all ranks."""
         sentences = []
         counts = zip(*of_ranks, strict=True)
         for table, name, of_table in zip(self.tables, self.table_names, counts, strict=True):

@@ -217,10 +217,10 @@ class Buckets:
 
     stacks: Stacks
     both_ways: bool
-    """Whether half of the buckets are for keys behind the query; if not, these keys are hidden."""
+    """Whether half of the buckets are for keys after the query; if not, these keys are hidden."""
 
     def of(self, queries: int, keys: int, device: torch.device) -> Tensor:
-        """Bucket of each pair of query and key, (Q, S): one for each short distance, then wider by the logarithm."""
+        """Bucket of each pair of query and key, (Q, S): one for each short distance, wider ones beyond."""
         behind = torch.arange(keys, device=device) - torch.arange(queries, device=device)[:, None]
         count = self.stacks.position_buckets // (2 if self.both_ways else 1)
         away = behind.abs() if self.both_ways else (-behind).clamp(min=0)

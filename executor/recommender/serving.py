@@ -62,7 +62,7 @@ MOST_BYTES = 1 << 30
 """Largest size of a file of requests in bytes, as it is read into memory."""
 
 
-def drawn(model: RecommenderSpec, batch: int, count: int, *, seed: int) -> Iterator[Batch]:
+def draw_batches(model: RecommenderSpec, batch: int, count: int, *, seed: int) -> Iterator[Batch]:
     """Draw `count` batches of ids, each of `batch` samples."""
     clicks = MadeUpClicks(model, batch, seed=seed)
     for step in range(count):
@@ -70,8 +70,8 @@ def drawn(model: RecommenderSpec, batch: int, count: int, *, seed: int) -> Itera
         yield [Bags(torch.from_numpy(values), torch.from_numpy(lengths)) for values, lengths in ids]
 
 
-def recorded(path: Path, model: RecommenderSpec) -> list[Request]:
-    """Requests of a file; raises InputError with the lines of all that are wrong."""
+def read_requests(path: Path, model: RecommenderSpec) -> list[Request]:
+    """Read the requests of a file; raises InputError with the lines of all that are wrong."""
     specs = [model.classes[index] for index in model.class_of_table]
     tables = dict(zip(model.table_names, specs, strict=True))
     requests: list[Request] = []
@@ -325,7 +325,7 @@ def serve(
         HostError: too little room.
     """
     model, device = plan.question.model, device_for(plan.question.cluster.gpu)
-    recorded_ids = None if requests is None else recorded(requests, model)
+    recorded_ids = None if requests is None else read_requests(requests, model)
     if recorded_ids is None:  # a batch is drawn whole: ids, their vectors twice at most
         largest, host = max(batches), torch.device("cpu")
         sample_bytes = sum(one.count * one.pooling * (16 + 8 * one.width) for one in model.classes)
@@ -337,8 +337,8 @@ def serve(
         for size in batches:
             count = max(1, samples // size)
             warm_up = count if plan.question.policy == "lru" else 1
-            _timed_answers(tables, size, drawn(model, size, warm_up, seed=size + 1))
-            id_batches = drawn(model, size, count, seed=size)
+            _timed_answers(tables, size, draw_batches(model, size, warm_up, seed=size + 1))
+            id_batches = draw_batches(model, size, count, seed=size)
             if recorded_ids is not None:
                 id_batches = in_batches(recorded_ids, size)
             batch_answers.append(_timed_answers(tables, size, id_batches, keep=recorded_ids is not None))

@@ -446,8 +446,8 @@ def _report(plan: RecommenderPlan, run: _Run, curve: Curve, watcher: Watcher) ->
         predicted_memory={name: each[rank] for name, each in plan.prediction.device_parts.items()},
         host_bytes=held_on_host(engine),
     )
-    reports = gather_json([own_report.model_dump_json(), run.clicks.counted()])
-    strays = run.clicks.stray_sentences([counted for _, counted in reports])
+    reports = gather_json([own_report.model_dump_json(), run.clicks.stray_counts()])
+    strays = run.clicks.stray_sentences([counts for _, counts in reports])
     for sentence in strays if rank == 0 else ():
         watcher.note(sentence)
     return make_report(

@@ -22,7 +22,7 @@ from cost_models.specs.recommender.model import Interaction, RecommenderSpec, Ta
 from executor.embeddings.bags import pooled
 from executor.embeddings.exchanges import Slice
 from executor.embeddings.holding import InitialRows
-from executor.recommender.serving import ServedTables, drawn, serve
+from executor.recommender.serving import ServedTables, draw_batches, serve
 from planner.serving import ServingPlan, latencies, plan_cache, scaled
 
 CPU = torch.device("cpu")
@@ -67,7 +67,7 @@ def whole(model: RecommenderSpec) -> dict[str, torch.Tensor]:
 def test_vectors_are_those_of_the_tables_whatever_lies_where(policy: str) -> None:
     tables, rows = ServedTables(plan_of(policy), CPU), whole(MODEL)
     assert all(len(one.drive) > len(one.host) > 0 for one in tables.stored[:2])
-    for batch in drawn(MODEL, 64, 3, seed=1):
+    for batch in draw_batches(MODEL, 64, 3, seed=1):
         found = tables.look_up(batch)
         for at, (name, spec, bags) in enumerate(zip(tables.names, tables.specs, batch, strict=True)):
             wanted = pooled(rows[name], bags.concatenated(2) if spec.combiner == "concat" else bags)
@@ -118,7 +118,7 @@ def test_a_lookup_launches_as_many_operations_as_the_stack_says(policy: str) -> 
     tables, facts = ServedTables(plan_of(policy, share_on_host=1.0), CPU), load_stack(OWN_STACK).recommender
     assert facts is not None
     assert facts.operations is not None
-    (batch,) = drawn(MODEL, 64, 1, seed=1)
+    (batch,) = draw_batches(MODEL, 64, 1, seed=1)
     for cache, bags in zip(tables.caches[:2], batch[:2], strict=True):
         with torch.inference_mode(), Calls() as seen:
             cache.look_up(bags)
