@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 OnNote = Callable[[str], None]
-"""Called with a sentence for people."""
+"""Function that is called with a sentence for people."""
 P = TypeVar("P", bound=AnyPlan, contravariant=True)
 
 

@@ -151,7 +151,7 @@ class Trained(Protocol):
         """Discard counts of the warm-up."""
 
     def watch(self) -> RankWatch | None:
-        """Watch for slow ranks; None if the work of ranks cannot be compared. Every rank calls it."""
+        """The watch for slow ranks; None if the work of ranks cannot be compared. Every rank calls it."""
 
 
 def train_to_end(

@@ -42,7 +42,7 @@ from executor.models.transformer import Block, Transformer
 
 Tensors = tuple[Tensor, ...]
 Way = Callable[[Tensors, dist.ProcessGroup], Tensors]
-"""How tensors are exchanged between the ranks that share a sequence."""
+"""Function that exchanges tensors between the ranks that share a sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,9 +55,7 @@ class Sizes:
     passes: int
     """Passes over all checks; the shortest time counts, and the spread of passes is the noise."""
     pairs_at_once: int | None
-    """Pairs that talk at the same time; None: all. Processes of a CPU would wait for its cores. Processes of a CPU
-    would wait for its cores.
-    """
+    """Pairs that talk at the same time; None: all. Processes of a CPU would wait for its cores."""
     budget_seconds: float
     """Seconds for the repetitions of one check in a pass."""
 

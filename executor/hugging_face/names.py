@@ -26,7 +26,7 @@ Rows = npt.NDArray[np.int64]
 _COPIES = ("decoder.weight", "decoder.bias")
 """Names of copies of an encoder's head, in files that hold both."""
 _EXPERT = "#"
-"""Stands for an expert's number in names of Hugging Face tensors."""
+"""Placeholder for an expert's number in names of Hugging Face tensors."""
 _WHEN: Mapping[str, Callable[[TransformerSpec], bool]] = {
     "gated": lambda spec: spec.gated_mlp,
     "two norms side by side": lambda spec: spec.parallel_norms == 2,

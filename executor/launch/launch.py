@@ -238,7 +238,7 @@ class Launch:
 OnStep = Callable[[dict[str, Any]], None]
 """Called with step, loss, gradient_norm, seconds, measured (False in the warm-up) and at (when it ended)."""
 OnNote = Callable[[str], None]
-"""Called with what a person should know: a resume, a restart."""
+"""Function that is called with a note for people, as on a resume or a restart."""
 
 _POLL_SECONDS = 0.05
 _SHARED_POLL_SECONDS = 0.5

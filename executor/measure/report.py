@@ -328,7 +328,7 @@ class PhaseReport(Spec):
     """One phase of a step on one rank: forward and backward, or the update."""
 
     wall_seconds: tuple[float, ...]
-    """Wall seconds of the phase in each measured step, on a GPU by its own clock; empty if unknown. Empty: not told."""
+    """Wall seconds of the phase in each measured step, on a GPU by its own clock; empty if unknown."""
     thread_seconds: tuple[float, ...]
     """CPU seconds of the training thread in each measured step."""
     waiting_seconds: dict[str, float]

@@ -136,8 +136,8 @@ class Timing:
     """Seconds of one call: typical and fastest repetition."""
 
     seconds: float
-    """Seconds of the typical repetition, as a step of hundreds of calls is a sum of typical ones. A step adds up
-    hundreds of calls, so even the fastest step is a sum of typical ones.
+    """Seconds of the typical repetition. A step adds up hundreds of calls, so even the fastest step is a sum of typical
+    ones.
     """
     quiet: float
     """Seconds of the fastest repetition."""

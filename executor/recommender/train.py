@@ -361,7 +361,7 @@ class _Run(Trained):
         """Do nothing: no counts but the clock's have to be discarded."""
 
     def watch(self) -> None:
-        """None: tables make the work of ranks uneven, so that slow ranks cannot be told."""
+        """The watch for slow ranks: None, as tables make the work of ranks uneven."""
 
     def batch(self, step: int) -> Clicks:
         """Samples of this rank in a step, on the device; steps count from 1."""

@@ -58,11 +58,9 @@ class SharedRank(Spec):
     data_seconds: tuple[float, ...] = ()
     """Seconds that each measured step waited for its batch at its start; empty in older reports."""
     stage_seconds: dict[str, float]
-    """Median seconds of each stage of a step, from steps in which ranks begin each stage together; empty if not
-    measured. Empty: not measured.
-    """
+    """Median seconds of each stage of a step, which ranks begin together; empty if not measured."""
     sent_bytes: dict[str, int]
-    """Bytes that this rank sent to others in one of these steps, by stage, without the loss's."""
+    """Bytes that this rank sent to others in one of these steps, by stage; sums of the loss are left out."""
     formula_bytes: dict[str, int]
     """Bytes that the formula gives, by stage, for these tables, sharding and ids."""
     up_bytes: int
@@ -74,9 +72,7 @@ class SharedRank(Spec):
     hits: int
     """Number of these ids whose rows are on the device."""
     memory: dict[str, int]
-    """Measured bytes by part at this rank's peak: tables, optimizer, dense, rest; empty if not measured. Empty: not
-    measured.
-    """
+    """Measured bytes by part at this rank's peak: tables, optimizer, dense, rest; empty if not measured."""
     predicted_memory: dict[str, float]
     """Bytes of device memory by part that the plan predicts."""
     host_bytes: int
@@ -91,7 +87,7 @@ class RecommenderReport(AnyReport):
     """Area under the curve of clicks on samples that were not trained on, of rank 0; None if there are none."""
     samples_per_second: float
     stage_seconds: dict[str, float]
-    """Seconds of each stage of a step on the rank that takes longest; empty if not measured. Empty: not measured."""
+    """Seconds of each stage of a step on the rank that takes longest; empty if not measured."""
     ranks: tuple[SharedRank, ...]
     plan: RecommenderPlan
 

@@ -172,7 +172,7 @@ class TrainedTransformer(Trained):
         self.starting_peak = allocator_peak(self.device)
 
     def watch(self) -> RankWatch | None:
-        """Watch for slow ranks; None on GPUs, for a single rank, and where experts or pools make work uneven."""
+        """The watch for slow ranks; None on GPUs, for a single rank, and where experts or pools make work uneven."""
         engine = self.engine
         uneven = engine.plan.model.has_experts or bool(engine.layout.replicas)
         if engine.device.type != "cpu" or uneven or dist.get_world_size() == 1:
