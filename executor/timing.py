@@ -203,7 +203,7 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def _timed(self, axis: str) -> Iterator[None]:
-        """Context manager that records a wait for `axis`; nothing if it is empty or another stream waits."""
+        """Context manager that records a wait for `axis`; nothing if `axis` is empty or another stream waits."""
         if not axis or not self._on_compute_stream():
             yield
             return

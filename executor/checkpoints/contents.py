@@ -400,7 +400,7 @@ class LoadPieces(DefaultLoadPlanner):
                     part.copy_(message)
 
     def _reads(self, item: ReadItem, entry: RankTensor) -> bool:
-        """Whether this rank reads an item; ranks that hold the same pieces compute the same reader for it."""
+        """Whether this rank reads an item; ranks that hold the same pieces agree on one reader."""
         if not self.once or entry.holders is None:
             return True
         dealt = self._dealt.setdefault(entry.holders, [0] * dist.get_world_size(entry.holders))

@@ -70,7 +70,7 @@ class Bags:
         return Bags(self.values[mask], lengths.to(torch.int32))
 
     def concatenated(self, per_sample: int) -> Bags:
-        """Bags of samples as `per_sample` bags for each sample, with at most one value in each.
+        """Bags of samples, each divided into `per_sample` bags with at most one value.
 
         Raises:
             ValueError: a sample has more values than that.

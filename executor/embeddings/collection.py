@@ -153,7 +153,7 @@ class Exchange:
         self._message = empty
 
     def room(self) -> dict[Slice, Tensor]:
-        """Memory for this rank's sums for samples of all ranks, by slice: (nodes, places, b · bags · D).
+        """Memory in which this rank writes sums for samples of all ranks, by slice: (nodes, places, b · bags · D).
 
         Samples of ranks that have the same place in their nodes are summed by the rank at that place in this node.
         """

@@ -193,7 +193,7 @@ class Optimizer:
         return list(slices.values())
 
     def decay_gains_to_one(self) -> None:
-        """Have AdamW's weight decay pull gains of norms towards 1, as for models that keep gains less one.
+        """Have AdamW's weight decay pull gains of norms towards 1, not 0, as where gains are stored less one.
 
         With rate η and decay λ an update makes x (1 − ηλ) of x, less its step, and of x + ηλ / (1 − ηλ) that and ηλ.
         """

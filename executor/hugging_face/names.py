@@ -79,7 +79,7 @@ class Family:
 
 
 def family_of(model_type: str) -> Family:
-    """Names in weight files of a Hugging Face `model_type`; raises InputError if they are unknown."""
+    """Names of modules and tensors in files of a Hugging Face `model_type`; raises InputError if unknown."""
     families = data_of("weights.yaml")["families"]
     if model_type not in families:
         raise InputError(
@@ -206,7 +206,7 @@ class Names:
         return [Source(name=full, rows=rows, transposed=transposed, added=float(less), reach=reach)]
 
     def _their_name(self, name: str) -> tuple[str, str, list[str]]:
-        """Hugging Face module of our parameter, `weight` or `bias`, and all parameters of ours in the same tensor.
+        """Name of our parameter's Hugging Face module, `weight` or `bias`, and our parameters in the same tensor.
 
         For other kinds of parameters it is the tensor's full name (of stacked experts the module) and an empty kind.
         """

@@ -106,7 +106,7 @@ class StorageTracker(OperatorWatch):
                 self._grow(part, entry.size)
 
     def __enter__(self) -> StorageTracker:
-        """Start to follow storages, also those that are resized."""
+        """Start following storages, also those that are resized."""
         self._resize = original = _Storage.resize_
 
         def resize(storage: _Storage, size: int) -> _Storage:
@@ -120,7 +120,7 @@ class StorageTracker(OperatorWatch):
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        """Stop to follow storages."""
+        """Stop following storages."""
         super().__exit__(*exception)  # type: ignore[no-untyped-call]
         assert self._resize is not None
         _Storage.resize_ = self._resize  # type: ignore[method-assign, assignment]

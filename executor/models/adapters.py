@@ -56,7 +56,7 @@ class Adapter(nn.Module):
         self.scale, self.dropout = tuning.scale, tuning.dropout
 
     def forward(self, x_BSI: Tensor) -> Tensor:
-        """Addend to the matrix's output: (B, S, in) → (B, S, out)."""
+        """Output of the adapter, which is added to its matrix's: (B, S, in) → (B, S, out)."""
         narrow = self.down(F.dropout(x_BSI, self.dropout, self.training))
         if isinstance(narrow, DTensor) and any(one.is_partial() for one in narrow.placements):
             narrow = narrow.redistribute(placements=[Replicate()])

@@ -94,7 +94,7 @@ class StateMixer(nn.Module):
         return out
 
     def inputs(self) -> dict[str, nn.Linear | Latent]:
-        """Projections of the residual stream, by name."""
+        """Modules that project the residual stream, by name."""
         names = ("gate", "query", "key", "value", "step", "strength")
         return {name: module for name in names if (module := getattr(self, name)) is not None}
 

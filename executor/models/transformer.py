@@ -172,14 +172,14 @@ class Block(nn.Module):
         return x_BSD + self._dropped(through(self.mlp_post_norm, self.mlp(through(self.mlp_norm, x_BSD))))
 
     def _mixed(self, x_BSD: Tensor, **biased: Tensor) -> Tensor:
-        """Addend of attention, recurrence or both to the residual stream."""
+        """Output of attention, recurrence or both, to be added to the residual stream."""
         normed_BSD = through(self.attention_norm, x_BSD)
         halves = [mix(normed_BSD, **biased) for mix in (self.attention, self.recurrence) if mix is not None]
         found_BSD = halves[0] if len(halves) == 1 else halves[0] + halves[1]
         return self._dropped(through(self.attention_post_norm, found_BSD))
 
     def _side_by_side(self, x_BSD: Tensor) -> Tensor:
-        """Addend of attention and MLP that read the stream side by side."""
+        """Sum of the outputs of attention and MLP, which both read the residual stream."""
         assert self.join is not None
         assert self.attention is not None
         assert self.mlp is not None
@@ -190,7 +190,7 @@ class Block(nn.Module):
         return joined
 
     def _dropped(self, x_BSD: Tensor) -> Tensor:
-        """An addend to the residual stream, after dropout and scaling."""
+        """Output of a block's half after dropout and scaling, to be added to the residual stream."""
         x_BSD = F.dropout(x_BSD, self.dropout, self.training)
         return x_BSD if self.scale == 1.0 else x_BSD * self.scale
 

@@ -55,7 +55,7 @@ from planner.recommender.plan import RecommenderPlan
 
 
 def block_rows(part: Slice) -> tuple[int, int]:
-    """First row and end, in its part of a table, of the block of consecutive rows that is saved in a slice's place."""
+    """First row and end of the block of consecutive rows that a checkpoint saves in place of a slice's rows."""
     size = -(-part.rows // part.ways)
     return min(part.residue * size, part.rows), min((part.residue + 1) * size, part.rows)
 
@@ -63,7 +63,7 @@ def block_rows(part: Slice) -> tuple[int, int]:
 def to_blocks(
     peers: Peers, siblings: Sequence[Slice], own_rows: Mapping[Slice, Tensor], none: Tensor
 ) -> dict[Slice, Tensor]:
-    """Blocks of consecutive rows in place of this rank's slices of a part, given the slices' rows.
+    """Regroup rows that slices of a part hold in turn into blocks of consecutive rows, one for each slice.
 
     `siblings` are all slices of the part; every rank calls it, with `none` of such rows where it has no slice.
     """
@@ -85,7 +85,7 @@ def to_blocks(
 def from_blocks(
     peers: Peers, siblings: Sequence[Slice], blocks: Mapping[Slice, Tensor], none: Tensor
 ) -> dict[Slice, Tensor]:
-    """Rows of this rank's slices of a part, given blocks of consecutive rows as `to_blocks` returns them."""
+    """Regroup blocks of consecutive rows into the rows of this rank's slices; undoes `to_blocks`."""
     sends = {
         (at, sibling): block[(sibling.residue - block_rows(at)[0]) % sibling.ways :: sibling.ways]
         for at, block in blocks.items()
@@ -97,13 +97,13 @@ def from_blocks(
 
 
 def _shared(part: Slice, at: Slice) -> tuple[int, int]:
-    """Range of the rows of slice `part` that lie in the block in the place of slice `at`."""
+    """Range of the rows of slice `part` that belong to the block that is saved in place of slice `at`."""
     begin, end = (max(0, -(-(border - part.residue) // part.ways)) for border in block_rows(at))
     return min(begin, part.held_rows), min(end, part.held_rows)
 
 
 def _shared_rows(part: Slice, at: Slice) -> int:
-    """Number of rows of slice `part` that lie in the block in the place of slice `at`."""
+    """Number of rows of slice `part` that belong to the block that is saved in place of slice `at`."""
     begin, end = _shared(part, at)
     return end - begin
 
