@@ -159,13 +159,17 @@ def optimise(
     if objective.name == "gpus":
         bound = float(min([*(one.gpus for one in unfinished), winner.gpus]))
     ranked = sorted(chain.from_iterable(plans), key=loss)
-    same_precision = [estimate for one, estimate in ranked if one.precision == winner.precision]
+    same_precision = [plan for plan in ranked if plan[0].precision == winner.precision][:top]
+    estimates = tuple(priced for _, priced in same_precision)
+    if limits.confidence is not None:  # memory limits are the question's own, not those of the confidence
+        priced_alone = [estimate(one.question, priced.layout) for one, priced in same_precision]
+        estimates = tuple(priced.within(limits.max_memory) for priced in priced_alone)
     ending = spending.why_ended + " for {}" * bool(precisions)
     empty = [one for one in attempts if not one.estimates]
     reasons = [one.error.headline if one.error else ending.format(one.precision) for one in empty]
     by_precision = {one.precision: one for one, _ in leaders[::-1] if one.precision != winner.precision}
     certificate = _certificate(objective, winner, attempts, limits, measure.gap(value, bound), spending)
-    estimates, searches = tuple(same_precision[:top]), tuple(winner.searches)
+    searches = tuple(winner.searches)
     return Optimum(
         question=winner.question,
         result=SearchResult(estimates=estimates, certificate=certificate, searches=searches),

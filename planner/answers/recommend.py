@@ -106,6 +106,16 @@ def with_own_trainer(question: Question, user: Restrictions) -> Restrictions:
     return replace(user, trainer=names[0]) if names else user
 
 
+def recommended_restrictions(question: Question, user: Restrictions) -> Iterator[Restrictions]:
+    """Yield restrictions for an optimum to train with, the strictest first: its stack's trainer can run it and it
+    fits with probability `FITTING`; it fits so; the trainer can run it; whatever the user permits."""
+    sure, previous = user.with_confidence(question, FITTING), list[Restrictions]()
+    for limits in (with_own_trainer(question, sure), sure, with_own_trainer(question, user), user):
+        if limits not in previous:
+            yield limits
+        previous.append(limits)
+
+
 def refusing_trainer(question: Question, user: Restrictions, layout: Layout) -> str:
     """Name of the trainer (the user's, else the stack's) if it cannot run a layout; empty if it can."""
     name = with_own_trainer(question, user).trainer

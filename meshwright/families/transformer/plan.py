@@ -308,6 +308,8 @@ class Planned(HoldsRequest, PlanAnswer):
     cut short."""
     ranks: bool = False
     """Whether the ranking is printed below the answer."""
+    note: str = ""
+    """Note on what the best layout is held to besides the user's restrictions; empty if to nothing."""
 
     @property
     def question(self) -> Question:
@@ -471,7 +473,7 @@ class Planned(HoldsRequest, PlanAnswer):
             f" {format_seconds(estimate.step_seconds)} a step"
             for rival, estimate in self.optimum.other_precisions
         ]
-        remarks += [left_out_text(self.optimum)]
+        remarks += [self.note, left_out_text(self.optimum)]
         remarks += [odd_count_note(self.question.cluster.num_gpus, self.certificate)]
         if reason := self.exporter[1]:
             remarks.append(f"note: `export` cannot write this plan: {reason}")
@@ -667,6 +669,8 @@ class Ranked(HoldsRequest, PlanAnswer):
     ranking: Ranking
     top: int | None = None
     """Number of answers in the printed table; None: no table."""
+    note: str = ""
+    """Note on what layouts are held to besides the user's restrictions; empty if to nothing."""
 
     @property
     def best(self) -> OfferAnswer:
@@ -741,7 +745,7 @@ class Ranked(HoldsRequest, PlanAnswer):
             remarks += [f"note: no answer on {place}: {why}" for place, why in places]
         if self.ranking.gap > PROVEN and not interrupted:
             remarks.append(NOT_PROVED)
-        return remarks
+        return [*filter(None, [self.note]), *remarks]
 
     @property
     def more(self) -> str:

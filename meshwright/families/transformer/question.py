@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
-from cost_models.errors import InputError, Problem
+from cost_models.errors import InfeasibleError, InputError, Problem
 from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
-from cost_models.risk import RISKS
+from cost_models.risk import FITTING, RISKS
 from cost_models.specs.cluster import ClusterSpec, MixedCluster, Precision
 from meshwright.inputs.goals import (
     PICKS,
@@ -27,7 +28,7 @@ from meshwright.inputs.goals import (
 from meshwright.inputs.options import Goal, Request
 from meshwright.inputs.problems import Problems, read_flag
 from meshwright.inputs.questions import cluster_of, in_words, questions_of, single_count, whole_cluster
-from meshwright.render.words import sentence_list
+from meshwright.render.words import sentence_list, wrapped
 from meshwright.verbs.plan import PlanOptions
 from planner.objectives import Effort, Objective
 from planner.space.obstacles import notes_of
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 TOP = 5
 """Default number of ranked plans."""
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,21 +96,26 @@ class PlanQuestion:
 
         budget, advice = budget or Budget(), None
         budget.proof = self.proof
-        question, limits = self.question, self.restrictions
-        with with_remedies(question, limits, sizes=self.sizes, whole_nodes=self.whole_nodes):
-            optimum = optimise(
-                question,
-                self.objective,
-                sizes=self.sizes,
-                precisions=self.precisions,
-                top=top or self.top,
-                restrictions=limits,
-                budget=budget,
-            )
+        question, user = self.question, self.restrictions
+        search = partial(
+            optimise,
+            question,
+            self.objective,
+            sizes=self.sizes,
+            precisions=self.precisions,
+            top=top or self.top,
+            budget=budget,
+        )
+        narrows = self.pick == "recommended" and not self.plain and not question.has_pools
+        with with_remedies(question, user, sizes=self.sizes, whole_nodes=self.whole_nodes):
+            limits, optimum, note = _strictest_answer(question, user, search, narrows)
         if self.compares:
             advice = recommend(question, optimum.result, limits, budget)
         optimum = replace(optimum, result=replace(optimum.result, searches=()))
-        return Planned(request=self, optimum=optimum, recommendation=advice, ranks=top is not None)
+        request = replace(self, restrictions=limits)
+        return Planned(
+            request=request, optimum=optimum, recommendation=advice, ranks=top is not None, note=note
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +128,8 @@ class ClustersQuestion:
     precisions: tuple[Precision, ...] = ()
     restrictions: Restrictions
     assumptions: tuple[str, ...] = ()
+    pick: Pick = "recommended"
+    """Choice of the layouts among which each cluster's best is searched for."""
     proof: Effort = "search"
 
     @property
@@ -146,9 +155,39 @@ class ClustersQuestion:
 
         budget = budget or Budget()
         budget.proof = self.proof
-        aim, types, limits = self.objective, self.precisions, self.restrictions
-        ranking = rank_offers(self.offers, aim, precisions=types, restrictions=limits, budget=budget)
-        return Ranked(request=self, ranking=ranking, top=top)
+        search = partial(rank_offers, self.offers, self.objective, precisions=self.precisions, budget=budget)
+        user, narrows = self.restrictions, self.pick == "recommended"
+        limits, ranking, note = _strictest_answer(self.question, user, search, narrows)
+        return Ranked(request=replace(self, restrictions=limits), ranking=ranking, top=top, note=note)
+
+
+def _strictest_answer(
+    question: Question, user: Restrictions, search: Callable[..., _Answer], narrows: bool
+) -> tuple[Restrictions, _Answer, str]:
+    """Answer of `search` within the user's restrictions, with these and an empty note; if it `narrows`, within the
+    strictest recommended restrictions that have an answer, with a note on them."""
+    from planner.answers.recommend import recommended_restrictions
+
+    for limits in recommended_restrictions(question, user) if narrows else ():
+        if limits != user:
+            with suppress(InfeasibleError):
+                return limits, search(restrictions=limits), _note_on(question, limits, user)
+    return user, search(restrictions=user), _note_on(question, user, user) * narrows
+
+
+def _note_on(question: Question, limits: Restrictions, user: Restrictions) -> str:
+    """Note that an answer is the best within recommended `limits`, narrower than the user's; empty if they are not."""
+    from planner.formats.trainers import trainer_named
+
+    held, sure = list[str](), f"with {100 * FITTING:.0f} %"
+    if limits.trainer and limits.trainer != user.trainer:
+        held.append(f"that {trainer_named(limits.trainer).name} can run")
+    if limits.confidence != user.confidence:
+        held.append(f"that fit {sure}")
+    elif question.confidence < FITTING:
+        return f"note: no such layout fits {sure}"
+    words = f"note: best of the layouts {' and '.join(held)}; --pick fastest takes the best of all"
+    return wrapped(words) if held else ""
 
 
 def ask(options: PlanOptions) -> PlanQuestion | ClustersQuestion:
@@ -174,7 +213,7 @@ def ask(options: PlanOptions) -> PlanQuestion | ClustersQuestion:
         reason = "`--risk` weighs the step time on one cluster's own GPUs, in one precision"
         hint = "leave out --risk, or --objective, several --gpus, precisions or clusters"
         raise InputError(reason, hint=hint)
-    return replace(answer, restrictions=limits, proof=proof)
+    return replace(answer, restrictions=limits, pick=picked, proof=proof)
 
 
 def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
@@ -188,7 +227,7 @@ def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
         terms, precisions = objective.terms, objective.precisions
         if offers := offers_of(plan):
             terms, limits = replace(terms, price=None), plan.restrictions.read
-            asked = ClustersQuestion(offers=offers, objective=terms, restrictions=limits)
+            asked = ClustersQuestion(offers=offers, objective=terms, restrictions=limits, pick="fastest")
             return replace(asked, precisions=precisions)
     return PlanQuestion(
         question=question,
