@@ -185,7 +185,7 @@ def _note_on(question: Question, limits: Restrictions, user: Restrictions) -> st
     if limits.confidence != user.confidence:
         held.append(f"that fit {sure}")
     elif question.confidence < FITTING:
-        return f"note: no such layout fits {sure}"
+        return f"note: no layout that fits {sure} meets the request"
     words = f"note: best of the layouts {' and '.join(held)}; --pick fastest takes the best of all"
     return wrapped(words) if held else ""
 

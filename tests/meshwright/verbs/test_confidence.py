@@ -17,6 +17,7 @@ from cost_models.question import Question
 from cost_models.risk import confident_share
 from cost_models.specs.training import TrainingSpec
 from meshwright.render.estimates import estimate_text
+from planner.formats.trainers import refusals
 from planner.plan import load_plan
 from planner.search.search import search
 
@@ -96,3 +97,18 @@ def test_without_it_something_may_fit(meshwright) -> None:
     assert "without --confidence: " in meshwright.refusal(
         "plan", *asked, *QUICK, "--confidence", "99%", code=1
     )
+
+
+@pytest.mark.parametrize("goal", ["--price 2.5 --tokens 1T", "--objective mfu", "--objective memory"])
+def test_the_best_for_an_objective_can_be_trained_with(meshwright, tmp_path, goal: str) -> None:
+    """Its stack's trainer runs it and it fits with 90 %; `--pick fastest` takes the best of all."""
+    asked = ("llama3-70b", "dgx-h100", "--gpus", "64", "--global-batch", "512", "--sequence", "8192")
+    file = str(tmp_path / "p.yaml")
+    held = meshwright.done("plan", *asked, *goal.split(), "--json", "-o", file)
+    assert "best of the layouts that Megatron can run and that fit with 90 %" in " ".join(held.err.split())
+    first, plan = json.loads(held.out)["plans"][0], load_plan(file)
+    assert first["fits_probability"] >= 0.9
+    assert not refusals("megatron", plan.question, plan.layout)
+    assert "Verified" in meshwright.done("verify", file).out
+    best = meshwright.json("plan", *asked, *goal.split(), "--pick", "fastest")["plans"][0]
+    assert best["step_seconds"] < first["step_seconds"] or "memory" in goal
