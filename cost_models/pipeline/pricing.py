@@ -370,7 +370,7 @@ def _estimate_of(question: Question, ranks: PricedRanks) -> Estimate:
 
 
 def trust_of(question: Question) -> Trust:
-    """Reliability of predictions for the question: the errors of its hardware profile against measured runs."""
+    """How reliable predictions with a question's hardware profile are: their errors against measured runs."""
     hardware, stack = question.hardware, question.stack
     pairs = ((hardware.gpu, {question.cluster.gpu.name}), (hardware.stack, {stack.name, stack.family}))
     differs = [name for name, here in pairs if name not in here | {"any"}]
@@ -577,8 +577,8 @@ def link_use(question: Question, estimate: Estimate) -> tuple[LinkUse, ...]:
 
 
 def crossing(question: Question, estimate: Estimate) -> Crossing | None:
-    """Traffic of the parallel axes over the outermost links; None if one network joins all nodes, or on a
-    cluster of several pools."""
+    """Traffic of each parallel axis over the outermost links, as between buildings; None if one network joins
+    all nodes, and for several pools."""
     if question.has_pools:
         return None
     levels = used_levels(question.cluster)

@@ -199,8 +199,8 @@ class Pieces:
         return block_seconds(self.question, self.columns, self.device, data_parallel=self.data_parallel)
 
     def straggler_wait(self, core: Array) -> Term:
-        """Part `jitter` of a term: seconds of waiting for the rank with most attention work, (N,) or (N, P),
-        if attention takes `core` seconds; empty if all documents have equal length."""
+        """Seconds of waiting for the rank with most attention work, (N,) or (N, P), as part `jitter` of a
+        term; empty if all documents have equal length. Attention takes `core` seconds."""
         return {} if self.question.training.lengths is None else {"jitter": (core.T * self._waiting).T}
 
     @cached_property

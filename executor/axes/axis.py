@@ -228,7 +228,7 @@ class Axis:
         """Keep this axis's counts of the step that has just ended, for the report."""
 
     def forget(self) -> None:
-        """Discard this axis's counts so far, of start-up and warm-up steps."""
+        """Reset this axis's counts of communication, so that start-up and warm-up steps are left out."""
 
     def report(self, host_peak: int) -> dict[str, Any]:
         """Fields that this axis adds to a rank's report; `host_peak` is the peak of host memory in bytes."""

@@ -308,7 +308,7 @@ class Saved(Protocol):
         """Names of tensors → names of tensors to load where a checkpoint lacks the former."""
 
     def make_anew(self, contents: Contents) -> None:
-        """Set initial values of rows that this layout has and the checkpoint had not, as padding of a vocabulary."""
+        """Set initial values of rows that this layout has but the checkpoint lacks, such as a vocabulary's padding."""
 
     def spread(self) -> None:
         """Copy loaded `contents` to all places that hold the same values; every rank calls it."""
@@ -491,7 +491,7 @@ def uncovered(shape: Sequence[int], boxes: Sequence[Box]) -> Box | None:
 
 
 def _of_tensor(name: str, tensor: SavedTensor, manifest: Manifest) -> str:
-    """Problem of a tensor's pieces in the manifest: outside it, in no file, or with a gap; empty if none."""
+    """Problem of a tensor's pieces: one lies beyond its shape or in no file, or they leave a gap; empty if none."""
     for piece in tensor.pieces:
         ends = [first + size for first, size in zip(piece.offsets, piece.sizes, strict=False)]
         fits = len(piece.offsets) == len(piece.sizes) == len(tensor.shape)

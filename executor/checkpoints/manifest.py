@@ -304,7 +304,8 @@ def digest_of(path: Path, clock: ReadingClock | None = None) -> str:
 
 
 def differences(then: AnyProgress, now: AnyProgress) -> Iterable[str]:
-    """Sentences on why a run cannot resume from a saved one; the layout and fields that `changes` names may differ."""
+    """Sentences on why a run cannot resume from a saved one. The layout may differ, and fields with a sentence in
+    `changes`."""
     if type(then) is not type(now):
         yield "it holds a model of another kind"
         return

@@ -65,7 +65,7 @@ def worker_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def _imports(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables that keep a new Python from importing out of the current directory, and lead it to our packages.
+    """Environment variables by which a new Python imports our packages, and nothing of the current directory.
 
     An empty entry of PYTHONPATH is the current directory. What is installed is found without PYTHONPATH, before which
     Python's own modules would lose their place.

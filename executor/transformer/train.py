@@ -161,7 +161,7 @@ class TrainedTransformer(Trained):
         return self.engine.device
 
     def begin(self) -> None:
-        """Set the trained weights, if no checkpoint was loaded."""
+        """Set initial values of the weights to be trained, unless a checkpoint was loaded."""
         if not self.engine.filled:
             self.engine.fill(self.values)
 

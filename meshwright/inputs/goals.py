@@ -173,8 +173,7 @@ def _duration(text: str) -> float:
 
 
 def restrictions_of(limits: Limits, trainer: str | None = None) -> Restrictions:
-    """Read the restrictions of a plan (`--fix`, `--forbid`, `--allow`, `--max-memory`), with the trainer whose rules
-    it obeys.
+    """Read the restrictions of a plan: `--fix`, `--forbid`, `--allow`, `--max-memory`, and a trainer whose rules hold.
 
     Raises:
         InputError: a word that cannot be read; all of them at once.

@@ -72,8 +72,8 @@ class Sensitivity:
 
     @property
     def best(self) -> Estimate:
-        """Estimate of the new best plan if it is faster, or if the unchanged plan does not fit; else of the
-        unchanged plan."""
+        """Estimate of whichever plan is faster, the new best or the unchanged one; of the new best if the
+        unchanged plan does not fit."""
         replanned = self.replanned
         worth = NEGLIGIBLE_GAIN * self.repriced.step_seconds
         slower = replanned is None or self.repriced.step_seconds - replanned.step_seconds <= worth

@@ -583,7 +583,7 @@ class _Frame:
     """Variables before a subshell, which restores them."""
 
     def enter(self, test: Truth) -> None:
-        """Enter the next branch, which runs if its test `test` and no earlier branch ran."""
+        """Enter the next branch: it runs if `test` is true and no earlier branch has run."""
         self.runs, self.remains = all_of(self.remains, test), all_of(self.remains, negation(test))
 
 

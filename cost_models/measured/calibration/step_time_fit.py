@@ -437,8 +437,8 @@ def prior_covariance(profile: HardwareProfile, constants: Sequence[str]) -> Arra
 
 
 def cluster_offset(timed: TimedCases, *, share: float = 1.0) -> tuple[Offset, Expansion]:
-    """Infer the offset, from their hardware profile, of the cluster on which all of the cases ran; returned
-    with the errors at the profile's constants. `share` is the factor on the prior variance."""
+    """Infer how far the constants of one cluster, on which all cases ran, are from those of its hardware
+    profile; returned with the cases' errors before that. `share` is the factor on the prior variance."""
     around = expand(timed.errors_at, timed.origin)
     sources = {case.row.source_id for case in timed.cases}
     known_runs = sum(runs.runs for runs in timed.start.timed if runs.source in sources)

@@ -163,7 +163,7 @@ class NotChosen(Answer):
 
 
 def figures_of(question: Question, estimate: Estimate, expected: ExpectedStep | None) -> dict[str, Any]:
-    """JSON fields of a plan: its price and its expected step."""
+    """JSON fields of a plan: its predicted price, and the step time to expect by measured runs."""
     expectation = expected_record(question, estimate.layout, expected)
     return {"plan": estimate_record(estimate, question), "expected": expectation}
 
