@@ -398,7 +398,7 @@ def _no_step_error(paths: Sequence[Path], logs: Mapping[str, Log], lines: int) -
     known = (log.format for log in logs.values())
     problems = [Problem("", f"{trainer.called}: lines with `{trainer.mark}`") for trainer in known]
     message = f"{file_names} is the log of no known trainer: {counted(lines, 'line')} read, none of a step"
-    hint = "lines of steps must be in it, unbroken; another trainer's: a YAML of `data/logs/` says what it prints"
+    hint = "lines of steps must be in it, unbroken; for another trainer, a YAML in `data/logs/` must say what it prints"
     return InputError(message, problems=problems, hint=hint)
 
 

@@ -263,7 +263,7 @@ def nearest_sentence(question: Question, layout: Layout, expected: ExpectedStep 
     if expected.borrowed:
         words = f"No run was measured on this GPU; the nearest ({_whose(runs)}) {_off(runs)}"
     if missing:
-        words += f"; no run of profile {question.hardware.name} had {sentence_list(list(missing))}"
+        words += f"; no run of profile {question.hardware.name} had {' or '.join(missing)}"
     return wrapped(words)
 
 

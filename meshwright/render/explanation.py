@@ -172,7 +172,7 @@ def filled_sentence(completed: CompletedLayout) -> str:
     certificate = completed.certificate
     if certificate is None:
         return wrapped(f"{words}: nothing fits, this comes closest")
-    how = f"the fastest of {counted(certificate.layouts, 'layout')} with what was said"
+    how = f"the fastest of {counted(certificate.layouts, 'layout')} that have what you stated"
     if certificate.gap > 0:
         return wrapped(f"{words}: {how} that was found, proved within {percent(certificate.gap)}")
     return wrapped(f"{words}: proved {how}")

@@ -51,8 +51,9 @@ def optimum_proof_words(optimum: Optimum) -> str:
         fewer = [f"{grouped(gpus)}: {why}" for gpus, why in optimum.left_out]
         over += f" ({fewer[-1]})" if fewer else ""
     if optimum.gap <= PROVEN:
-        extreme = "highest" if measure.highest else "lowest"
-        prove = "are" if measure.unit == "GPUs" and round(optimum.value) != 1 else "is"
+        extreme, prove = "highest" if measure.highest else "lowest", "is"
+        if measure.unit == "GPUs":
+            extreme, prove = "fewest that meet the deadline", "is" if round(optimum.value) == 1 else "are"
         return f"{best} {prove} proved the {extreme}{over}: {work}"
     proved = " with nothing proved"
     if optimum.gap < 1:

@@ -228,7 +228,7 @@ class ShardingNotChosen(Answer):
             yield f"It is left out: {self.answer.forbidden}"
         if self.replanned is not None:
             anew, gap = self.replanned.certificate.value, self.replanned.certificate.gap
-            proof = "which is proved" if gap <= 0 else f"proved within {percent(gap)}"
+            proof = "proved the best" if gap <= 0 else f"proved within {percent(gap)}"
             if self.otherwise.fits and anew > then:
                 yield f"With the other tables re-planned: nothing faster found in {SECONDS:.0f} s"
                 return

@@ -253,7 +253,7 @@ def _proof_words(certificate: ShardingCertificate, *, seconds: bool = True) -> s
     head = f"within {100 * certificate.gap:.3g} % of the optimum{spent}"
     if certificate.gap <= 0:
         head = f"optimal under the cost model{spent}"
-    how = f" ({certificate.method}, {certificate.solver})" * bool(certificate.solver)  # plan files do not say
+    how = f" (solver {certificate.solver})" * bool(certificate.solver)  # plan files do not say
     bound = f", no less than {precise(certificate.bound)}" * (certificate.gap > 0)
     return f"proved {head}{how}: {measure} {precise(certificate.value)}{bound}, over {certificate.space}"
 

@@ -146,7 +146,7 @@ class TransformerRun(Running):
         """Note that the plan is for another stack than the executor that runs it; None if it is not."""
         stack = self.plan.stack.name
         runs = OWN_COMPILED if compiled or stack == OWN_COMPILED else OWN_STACK
-        reason = f"the plan is for stack {stack} but {runs} runs it, whose memory and times differ"
+        reason = f"the plan is for stack {stack}, but it runs on stack {runs}, where memory and times differ"
         return None if stack == runs else f"note: {reason}; `plan --stack {runs}` makes a plan for it"
 
     def step_line(self, step: Mapping[str, Any]) -> str:

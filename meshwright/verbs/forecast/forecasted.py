@@ -335,7 +335,7 @@ class Forecasted(Answer):
             words += f"; {percent(outlook.waiting.chance)} find no spare node and wait {_time(outlook.waiting.seconds)}"
         if outlook.resumes is not None:
             parts = [f"{part_label(part)} {format_seconds(s)}" for part, s in outlook.resumes.items() if s]
-            words += f"; of a restart the executor needs {_time(outlook.resumes.total)} ({', '.join(parts)})"
+            words += f"; of the restart, the trainer's start takes {_time(outlook.resumes.total)} ({', '.join(parts)})"
         if outlook.operations.slow_hosts:
             words += "; slow hosts are " + ("replaced as they are found" if outlook.evicts else "kept")
         return words

@@ -257,7 +257,7 @@ def summary(predictions: Sequence[Prediction], *, anchors: int) -> str:
     anchored = sum(one.anchor for one in predictions)
     words = [f"{counted(len(predictions) - skipped - anchored, 'row')} predicted", f"{skipped} skipped"]
     if anchors:
-        words.append(f"{anchored} used to correct the others, {anchors} per framework and GPU")
+        words.append(f"{anchored} used to correct the others ({anchors} of each framework and GPU)")
     return wrapped(", ".join(words))
 
 
