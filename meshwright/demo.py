@@ -66,8 +66,8 @@ def main() -> None:
 
 
 def another_layout(processes: int) -> str:
-    """Layout for `processes` GPUs that differs from the plan which the demo ran, as text: two pipeline stages if they
-    are even in number."""
+    """Text of a layout for `processes` GPUs other than the plan that the demo ran: two pipeline stages if `processes`
+    is even."""
     return f"pp2 dp{processes // 2} mbs2" if processes % 2 == 0 else f"dp{processes} mbs2"
 
 

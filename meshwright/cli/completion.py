@@ -24,14 +24,14 @@ _SCHEMAS = (
 
 
 def names(kind: str) -> Iterator[str]:
-    """Every name in the catalogue of one kind (such as `models`), found by pattern in its files."""
+    """Names of all catalogue entries of one kind (such as `models`), read from the catalogue's files by pattern."""
     for file in data_files(kind):
         entries = _ENTRIES.search(file.read_text(encoding="utf-8"))
         yield from _ENTRY.findall(entries[1]) if entries else [file.name.removesuffix(".yaml")]
 
 
 def _spec(kind: str, incomplete: str) -> list[str]:
-    """Catalogue names of a kind and spec files that begin with the typed text."""
+    """Completions of the typed text: names of catalogue entries of one kind, and paths of spec files."""
     return [*_beginning(names(kind), incomplete), *_files(incomplete, _SPECS)]
 
 
@@ -46,7 +46,7 @@ def models(incomplete: str) -> list[str]:
 
 
 def clusters(incomplete: str) -> list[str]:
-    """Complete the argument CLUSTER; of several clusters between commas, the last."""
+    """Complete the argument CLUSTER; in a list between commas only the last cluster is completed."""
     head = incomplete[: incomplete.rfind(",") + 1]
     return [head + word for word in _spec("clusters", incomplete.removeprefix(head))]
 
@@ -66,7 +66,7 @@ stacks, operations, profiles = map(_spec_completion, ("stacks", "operations", "p
 
 
 def entries(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the entry of `catalog`: names of the kind typed before it."""
+    """Complete the entry's name after `catalog KIND`, with names of catalogue entries of that kind."""
     kind = str(getattr(ctx.params.get("kind"), "value", ctx.params.get("kind")))
     entry_names = iter(_SCHEMAS) if kind == "schema" else names(kind)
     return _beginning(entry_names, incomplete)

@@ -39,7 +39,7 @@ class InPanels(TyperCommand):
 
 
 def typer_function(command: Command[Any], words: Sequence[str] | None = None) -> Callable[..., None]:
-    """Make the function whose signature typer reads: its parameters are the flags of the verb's options, then those
+    """Make the function whose signature typer reads: it has a parameter for each flag of the verb, then for each flag
     of `Output`.
 
     Flags that apply only with another flag appear in the help only if the `words` given include that flag.
@@ -58,7 +58,8 @@ def typer_function(command: Command[Any], words: Sequence[str] | None = None) ->
         nested = with_help(nested, record) if record is not None else nested
 
     def value(name: str, given: Any) -> Any:
-        """Value of an option as given; a list becomes a tuple, or the default if it is empty."""
+        """Value to pass to an option: the value given, with lists as tuples; for an empty list the option's
+        default."""
         if get_origin(verb_flags[name].kind) is not list:
             return given
         return tuple(given) if given else () if defaults[name] is MISSING else defaults[name]
@@ -152,8 +153,8 @@ def command_of(verb: str) -> Command[Any]:
 
 
 def command_line(words: Sequence[str] | None = None) -> typer.Typer:
-    """Build the typer application: only the verb that `words` call, else all verbs; verbs that are only listed get no
-    flags."""
+    """Build the typer application, with only the called verb if `words` begin with a verb, else with all verbs.
+    Verbs that are only listed get no flags."""
     app = typer.Typer(
         name="meshwright",
         help="Plan the parallel training of large models with a proof, run the plan, and compare.",

@@ -81,7 +81,8 @@ def answer(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
 
 
 def _answer(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
-    """Messages with the sections of an answer: on the plan file while its question is unchanged, else on a new plan.
+    """Messages with the sections of an answer: on the plan of the plan file if the controls ask the same, else on a
+    new plan.
 
     Raises:
         InputError: controls that cannot be read.

@@ -105,7 +105,7 @@ class Start:
 
     @property
     def names(self) -> dict[str, str]:
-        """Starting values of the controls that hold names, choices or words, by control."""
+        """Starting values of the controls that hold text (names, choices, restrictions), by the control's name."""
         question, options = self.question, self.options
         return {
             "model": question.model.name,
@@ -170,7 +170,7 @@ class ControlledQuestion:
 
     @property
     def effective_values(self) -> dict[str, str]:
-        """Values that the question uses for numeric controls, shown where a control is blank."""
+        """Values of the question as text, by numeric control; a blank control shows them."""
         cluster, training = self.question.cluster, self.question.training
         network, host = cluster.links.inter_node, cluster.gpu.host_bandwidth
         values = {
@@ -263,7 +263,8 @@ def _amount(name: str, values: Mapping[str, str]) -> float | None:
 
 
 def _limits(options: ExploreOptions, values: Mapping[str, str]) -> ExploreOptions:
-    """Options with the restrictions of the controls that are set, and the starting restrictions otherwise."""
+    """Options with the restrictions that the controls state; a control that is not set leaves the starting
+    restriction."""
     allow = options.allow
     if turned := values.get(OFFLOAD):
         allow = tuple(word for text in allow for word in text.split(",") if word != OFFLOAD)
@@ -283,7 +284,8 @@ def _words(text: str) -> tuple[str, ...]:
 def _with_hardware(
     question: Question, amounts: Mapping[str, float | None]
 ) -> tuple[Question, tuple[str, ...]]:
-    """Question with these amounts of GPU memory and bandwidths, and notes on amounts that change no price."""
+    """Question on a cluster with these GPU memories and bandwidths, and notes on amounts that do not affect the
+    prediction."""
     cluster, links = question.cluster, question.cluster.links
     gpu = {"memory": amounts["gpu-memory"], "host_bandwidth": amounts["host-bandwidth"]}
     rates = {"intra_node": amounts["intra-node"], "inter_node": amounts["inter-node"]}

@@ -76,13 +76,14 @@ class RecommenderVerbs(Verbs["RecommenderPlan"]):
         return plan.notes
 
     def figures(self, plan: RecommenderPlan) -> dict[str, Any]:
-        """JSON fields of a recommender's plan, priced now."""
+        """JSON fields of a recommender's plan, with the price predicted today."""
         from meshwright.families.recommender.explain import figures
 
         return figures(plan)
 
     def drift(self, plan: RecommenderPlan, name: object) -> str:
-        """Note that the plan is priced differently now than when its file was written; empty if not."""
+        """Note that the plan's predicted step time has changed since the plan was written to its file; empty if
+        unchanged."""
         from meshwright.families.recommender.explain import drift
 
         return drift(plan, name)

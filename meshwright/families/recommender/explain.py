@@ -125,12 +125,13 @@ def chapters(plan: RecommenderPlan, request: PageRequest) -> Iterator[Chapter]:
 
 
 def figures(plan: RecommenderPlan) -> dict[str, Any]:
-    """JSON fields of a recommender's plan: its price now."""
+    """JSON fields of a recommender's plan, with the price predicted today."""
     return {"estimate": estimate_record(estimate(plan.question, plan.sharding))}
 
 
 def drift(plan: RecommenderPlan, name: object) -> str:
-    """Note that a recommender's plan is priced differently now than when its file was written; empty if not."""
+    """Note that the predicted step time of a recommender's plan has changed since its file was written; empty if
+    unchanged."""
     today = estimate(plan.question, plan.sharding).step_seconds
     return drift_note(name, plan.prediction.step_seconds, today, precise)
 
@@ -171,8 +172,8 @@ class ShardingNotChosen(Answer):
     """Result of a search that also places all other tables anew; None if not searched, or if nothing fits."""
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """Row for each stage of the step, in the plan and in the other sharding; a single row if a rule refuses
-        it."""
+        """Row for each stage of the step: its time in the plan and in the other sharding. If the other sharding
+        breaks a rule, a single row with that rule."""
         if self.otherwise is None:
             return [{"stage": "", "refused": self.answer.refused}]
         then, gpus = self.otherwise.stages, self.otherwise.busiest
@@ -236,8 +237,8 @@ class ShardingNotChosen(Answer):
 
 
 def _stages_beside(today: RecommenderEstimate, otherwise: RecommenderEstimate) -> str:
-    """Words on the time that a change of sharding saves and costs by stage, and on the GPU that the costliest stage
-    waits for."""
+    """Words on the stages that become faster or slower by a change of sharding, and on the GPU that limits the most
+    slowed stage."""
     visible = _VISIBLE_SHARE * today.step_seconds
     excess = {name: otherwise.stages[name] - seconds for name, seconds in today.stages.items()}
     saves = [f"{precise(-value)} of {name}" for name, value in excess.items() if value < -visible]
@@ -364,11 +365,13 @@ class ShardingAdvised(PlanAnswer):
             yield "+ the rest of the tables, as planned", "", "", *self._in_all(advice.best)
 
     def _in_all(self, reached: RecommenderEstimate) -> tuple[str, str, str]:
-        """Cells of a sharding with all changes so far: step time, gain over today, peak memory."""
+        """Table cells of the sharding after all changes so far: step time, gain over today's sharding, peak
+        memory."""
         return precise(reached.step_seconds), self._gain(reached), _peak(reached)
 
     def _gain(self, then: RecommenderEstimate) -> str:
-        """Gain in step time over today, as text; if today's sharding does not fit, whether the other does."""
+        """Change of the step time against today's sharding, as text; if today's does not fit, "fits", or "less" if
+        this one does not either."""
         if self.advice.today.fits:
             return change(self.advice.today.step_seconds, then.step_seconds)
         return "fits" if then.fits else "less"
@@ -386,8 +389,8 @@ class ShardingAdvised(PlanAnswer):
             yield wrapped(f"Less than {percent(LEAST_GAIN)} would come of {sentence_list(idle)}")
 
     def _words(self, move: ShardingChange) -> str:
-        """Words on a change of sharding: "user and item: row, not whole"; for tables that only move "user: whole
-        elsewhere"."""
+        """Words on a change of sharding: "user and item: row, not whole". Tables that only change GPUs read "user:
+        whole elsewhere"."""
         names, form = [self.advice.question.model.table_names[table] for table in move.tables], move.proposed
         tail = [counted(len(names) - _LIMIT, "table") + " more"] if len(names) > _LIMIT else []
         how = f"{form} elsewhere" if form == move.today else f"{form}, not {move.today}"
@@ -395,7 +398,8 @@ class ShardingAdvised(PlanAnswer):
 
 
 def advise(plan: RecommenderPlan, layout: str | None, budget: Budget) -> ShardingAdvised:
-    """Advise which embedding tables to shard in another way: in a plan, or in the sharding `layout` run today."""
+    """Advise which embedding tables to shard in another way, starting from `layout`, the sharding run today (default:
+    the plan's)."""
     today = plan.sharding if layout is None else sharding_of(plan.question, layout)
     advice = advise_sharding(plan.question, today, plan.restrictions.read(plan.model), budget)
     return ShardingAdvised(advice=advice, limits=plan.restrictions)
@@ -404,7 +408,8 @@ def advise(plan: RecommenderPlan, layout: str | None, budget: Budget) -> Shardin
 def _row(
     change: str, trouble: str, alone: RecommenderEstimate | None, price: RecommenderEstimate
 ) -> dict[str, Any]:
-    """CSV row of a change of sharding: step time by itself, and price with all earlier changes."""
+    """CSV row of a change of sharding: step time with this change alone, then the price with this and all earlier
+    changes."""
     return {
         "change": change,
         "trouble": trouble,

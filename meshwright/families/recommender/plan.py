@@ -149,7 +149,8 @@ class ShardingsCompared(Answer):
         return {"plans": [{key: one[key] for key in ("question", "layout", "estimate")} for one in documents]}
 
     def view(self) -> tuple[str | Table, ...]:
-        """Text: the plans by number, and the table of quantities; `change` is the last plan against the first."""
+        """Text: numbered plans, and the table of quantities; column `change` compares the last plan with the
+        first."""
         texts = UNIT_TEXTS | {"seconds": precise, "samples/s": format_count}
         cells = [
             (name, *map(texts[unit], values), change_words(texts[unit], unit, values[0], values[-1]))
@@ -163,7 +164,7 @@ class ShardingsCompared(Answer):
 
     @property
     def _lines(self) -> list[tuple[str, list[float], str]]:
-        """Name, value for each sharding, and unit of each quantity that is compared."""
+        """Line for each compared quantity: its name, its value for each sharding, and its unit."""
         prices = [one.estimate for one in self.priced]
         stages = [(f"  {name}", [one.stages[name] for one in prices], "seconds") for name in prices[0].stages]
         return [
@@ -320,7 +321,8 @@ def recommender_of(model: object) -> RecommenderSpec:
 
 
 def _training(request: Request) -> RecommenderTraining:
-    """Training job of a recommender's request, with single flags in place of its fields."""
+    """Training job of a recommender's request; flags for single fields (global batch, precision) override the
+    job's."""
     amounts = {"global_batch": request.global_batch, "precision": questions.in_words(request.precision)}
     resolve, noun = resolve_recommender_training, "a recommender"
     return questions.job_of(request.training, RecommenderTraining, resolve, amounts, noun)
@@ -350,8 +352,8 @@ def _limits(limits: Limits) -> ShardingLimits:
 
 
 def _require_tiers(question: RecommenderQuestion, restrictions: ShardingRestrictions) -> None:
-    """Raise InputError if `--fix` puts tables in host memory that is the devices' own memory, or splits a table
-    against a rule."""
+    """Raise InputError if `--fix` shards a table in a way that a rule forbids, or puts it in host memory on a cluster
+    whose devices use host memory as their own."""
     for fixed in restrictions.fixed:
         if fixed.option.tier == "host" and is_own_host(question.cluster):
             place = f"`--fix table:{fixed.first}={fixed.option}` on `{question.cluster.name}`"

@@ -38,7 +38,7 @@ class RecommenderRun(Running):
     plan: RecommenderPlan
 
     def caution(self, *, compiled: bool) -> str | None:
-        """Note that the plan is for another stack than this executor; None if it is not."""
+        """Warning that the plan was made for another software stack than this executor's; None if for this one."""
         stack = self.plan.stack.name
         if stack == OWN_STACK:
             return None
@@ -55,7 +55,7 @@ class RecommenderRun(Running):
         return RecommenderRan(report=report, steps=steps or len(report.losses))
 
     def next_step(self, report: AnyReport, path: Path) -> str:
-        """Suggestion after the run."""
+        """Sentence that suggests what to run next."""
         return "Next: more --steps, or --fix tables otherwise and compare"
 
     def built(self, config: Mapping[str, Any]) -> ShardsBuilt:
@@ -152,7 +152,8 @@ class ShardsBuilt(Answer):
         return {"layout": self.plan.layout, "ranks": self.rows}
 
     def view(self) -> tuple[str | Table, ...]:
-        """Text: the table of built ranks, with bytes of tables and states beside planned."""
+        """Text: table with a row for each built rank, with planned bytes of embedding tables and optimizer states
+        beside built bytes."""
         plan, dense = self.plan, self.ranks[0].dense_parameters
         complete = len(self.ranks) == plan.num_ranks
         selection = "its ranks hold" if complete else "the fullest, the emptiest and others hold"
@@ -181,7 +182,8 @@ class ShardEmulated(AnyEmulated["ShardEmulation"]):
     plan: RecommenderPlan
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """Row for each quantity: the plan's, the prediction for the stack that ran, and the emulated value."""
+        """Row for each quantity, with three values: predicted for the plan's stack, predicted for the stack that ran,
+        and emulated."""
         from executor.emulate.recommender import HOST
 
         report = self.report

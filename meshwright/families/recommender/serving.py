@@ -74,7 +74,7 @@ class ServedRecommender(SavedAnswer):
 
     @property
     def one_share_hits(self) -> float:
-        """Hit rate of a cache with the same bytes that holds the same share of every table's rows."""
+        """Hit rate of a simpler cache of the same size, which holds the same share of rows of every table."""
         return one_share_hits(self.plan.question.tables, self.plan.cache_bytes)
 
     def csv_rows(self) -> list[dict[str, Any]]:
@@ -251,8 +251,8 @@ def plan_cache(options: CacheOptions) -> ServedRecommender:
 
 
 def _with_exponent(model: RecommenderSpec, zipf: float | None) -> tuple[RecommenderSpec, tuple[str, ...]]:
-    """Model with Zipf exponent `zipf` for tables whose accesses it does not describe, and what was assumed of
-    these."""
+    """Model whose tables without described accesses get the Zipf exponent `zipf`, and sentences on what was assumed
+    about them."""
     silent = [one.name for one in model.classes if one.zipf is None and not one.histogram]
     if not silent:
         return model, ()
@@ -262,7 +262,7 @@ def _with_exponent(model: RecommenderSpec, zipf: float | None) -> tuple[Recommen
         return model, (f"all rows of {names} are used alike, as the model does not say; --zipf 1.05 would",)
 
     def with_zipf(tables: tuple[TableSpec, ...]) -> tuple[TableSpec, ...]:
-        """Tables with the exponent where their accesses are not described."""
+        """Copies of these tables, with the Zipf exponent in each table whose accesses the model does not describe."""
         changed = {"zipf": zipf}
         return tuple(TableSpec(**one.model_dump() | changed) if one.name in silent else one for one in tables)
 
@@ -362,7 +362,7 @@ def _require_meant(options: ServeOptions) -> None:
 
 
 def _on_device(question: ServingQuestion, device: str, options: ServeOptions) -> ServingQuestion:
-    """Serving question, priced for the device that answers; a GPU plan served by a CPU is priced on one core of this
+    """Serving question with prices for the device that answers: if a CPU serves a plan for GPUs, for one core of this
     machine."""
     planned, profile = question.cluster, options.profile
     if profile is None and (planned.gpu.kind == "cpu" or (question.measured and device != "cpu")):
@@ -374,7 +374,7 @@ def _on_device(question: ServingQuestion, device: str, options: ServeOptions) ->
 
 
 class CacheServed(ServedRecommender):
-    """Answer of `serve`: lookups that were answered, planned hits and latency beside measured."""
+    """Answer of `serve`: hit rates and latencies of the answered lookups, planned beside measured."""
 
     scale: float
     run: Served
@@ -397,7 +397,8 @@ class CacheServed(ServedRecommender):
 
     @cached_property
     def hits(self) -> tuple[float, float]:
-        """Hit rate over all ids looked up: planned (for the tables they belong to), and measured."""
+        """Planned and measured hit rate of all lookups; the planned rate weights each table by its number of
+        lookups."""
         ids = [row["lookups"] for row in self.rows]
         guess, seen = (np.dot(ids, [row[which] for row in self.rows]) for which in ("hits", "measured_hits"))
         return float(guess / max(sum(ids), 1)), float(seen / max(sum(ids), 1))

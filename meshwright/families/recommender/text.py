@@ -150,7 +150,8 @@ def _busy_words(priced: RecommenderEstimate) -> str:
 def sharding_facts(
     question: RecommenderQuestion, priced: RecommenderEstimate, sharding: Sharding, proof: ShardingCertificate
 ) -> Iterator[Fact]:
-    """Facts on a sharding: tables by form, step, bottleneck, memory, proof, and the greedy sharding."""
+    """Facts on a sharding: number and bytes of tables sharded in each way, step, bottleneck, memory, proof, and the
+    greedy sharding."""
     groups = _groups(question, sharding).items()
     shares = [f"{counted(len(own), 'table')} `{name}` ({format_bytes(size)})" for name, (own, size) in groups]
     yield Fact(name="shard with", value=", ".join(shares))
@@ -259,8 +260,8 @@ def _proof_words(certificate: ShardingCertificate, *, seconds: bool = True) -> s
 
 
 def binding_table(question: RecommenderQuestion, stages: Sequence[BindingStage]) -> Table:
-    """Table of bottlenecks: for each stage the GPU that others wait for, its largest tables, and the step with each
-    sharded in another way."""
+    """Table of bottlenecks: for each stage the slowest GPU, its largest tables, and the step time if such a table
+    were sharded in another way."""
     names = question.model.table_names
     rows = []
     for stage in stages:

@@ -91,13 +91,14 @@ class TransformerVerbs(Verbs[Plan]):
         return (*plan.notes, *notes_of(plan.question, plan.restrictions.read))
 
     def figures(self, plan: Plan) -> dict[str, Any]:
-        """JSON fields of a transformer's plan, priced now."""
+        """JSON fields of a transformer's plan, with the price predicted today."""
         from meshwright.families.transformer.explain import figures
 
         return figures(plan)
 
     def drift(self, plan: Plan, name: object) -> str:
-        """Note that the plan is priced differently now than when its file was written; empty if not."""
+        """Note that the plan's predicted step time has changed since the plan was written to its file; empty if
+        unchanged."""
         from meshwright.families.transformer.explain import drift
 
         return drift(plan, name)

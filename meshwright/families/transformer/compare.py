@@ -58,11 +58,13 @@ class PricedPlan:
 
     @cached_property
     def expected(self) -> ExpectedStep | None:
-        """Step time expected by measured runs, with its 90 % interval; None without such runs."""
+        """Step time expected in a real run, with its 90 % interval; None if the profile has no scenarios, or on
+        several GPU pools."""
         return expected_step(self.question, self.estimate)
 
     def record(self) -> dict[str, Any]:
-        """JSON object: price, expected step, and axes that were filled in."""
+        """JSON object of the plan: predicted price, expected step time, and axes of the layout that a search filled
+        in."""
         expected = expected_record(self.question, self.estimate.layout, self.expected)
         read = {} if self.completed is None else completed_record(self.completed)
         return estimate_record(self.estimate, self.question) | {"expected": expected} | read
@@ -70,7 +72,8 @@ class PricedPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Against:
-    """Comparison of a plan's step time with the first plan's: ratio, model error, and probability."""
+    """Comparison of a plan's step time with the first plan's: their ratio, the ratio's usual error, and the
+    probability of the predicted order."""
 
     number: int
     """Number of this plan among the compared plans, from 1."""
@@ -144,7 +147,7 @@ class Compared(Answer):
 
     @property
     def lines(self) -> list[Line]:
-        """Every compared quantity, with a value for each plan."""
+        """Line for each compared quantity, with its value in each plan."""
         return lines_of([plan.estimate for plan in self.plans], self.questions)
 
     def csv_rows(self) -> list[dict[str, Any]]:
@@ -212,8 +215,8 @@ _TOTALS = ("step", "peak memory")
 
 
 def comparison_table(lines: Sequence[Line]) -> Table:
-    """Table of quantities with a column for each plan, parts indented below their totals; `change` compares the last
-    plan with the first, shares in points, the rest in percent."""
+    """Table of quantities, with a column for each plan and a column `change` from the first plan to the last.
+    Parts are indented below their totals; shares change in points, other quantities in percent."""
     headers = ["", *[str(number + 1) for number in range(len(lines[0].values))], "change"]
     rows = []
     for line in (lines[0], *sorted(lines[1:], key=lambda line: line.group != "time")):  # first the step

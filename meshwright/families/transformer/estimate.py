@@ -93,7 +93,7 @@ class Estimated(PlanAnswer):
         return [estimate_row(self.estimate)]
 
     def document(self) -> dict[str, Any]:
-        """JSON document: question, price, expected step, and how the layout was read."""
+        """JSON document: question, price, expected step time, and axes of the layout that a search filled in."""
         layout = self.estimate.layout
         return {
             "question": question_record(self.question),
@@ -113,7 +113,8 @@ class Estimated(PlanAnswer):
 
     @cached_property
     def expected(self) -> ExpectedStep | None:
-        """Step time expected by measured runs, with its 90 % interval; None without such runs."""
+        """Step time expected in a real run, with its 90 % interval; None if the profile has no scenarios, or on
+        several GPU pools."""
         return expected_step(self.question, self.estimate)
 
     @cached_property

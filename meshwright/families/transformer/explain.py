@@ -105,12 +105,13 @@ class Explained(Answer):
 
     @cached_property
     def expected(self) -> ExpectedStep | None:
-        """Step time expected by measured runs, with its 90 % interval; None without such runs."""
+        """Step time expected in a real run, with its 90 % interval; None if the profile has no scenarios, or on
+        several GPU pools."""
         return expected_step(self.question, self.explanation.estimate)
 
     @property
     def loss(self) -> LossPart | None:
-        """Seconds and bytes of the output product and the loss; None on several GPU pools."""
+        """Time and memory of the output layer and the loss on the last pipeline stage; None on several GPU pools."""
         return loss_part(self.question, self.explanation.estimate.layout)
 
     def view(self) -> tuple[str | Table, ...]:
@@ -163,13 +164,13 @@ class NotChosen(Answer):
 
 
 def figures_of(question: Question, estimate: Estimate, expected: ExpectedStep | None) -> dict[str, Any]:
-    """JSON fields of a plan: its predicted price, and the step time to expect by measured runs."""
+    """JSON fields of a plan: its predicted price, and the step time expected in a real run."""
     expectation = expected_record(question, estimate.layout, expected)
     return {"plan": estimate_record(estimate, question), "expected": expectation}
 
 
 def figures(plan: Plan) -> dict[str, Any]:
-    """JSON fields of a transformer's plan, priced now: price and expected step."""
+    """JSON fields of a transformer's plan: the price predicted today, and the step time expected in a real run."""
     priced = priced_again(plan)
     return figures_of(plan.question, priced, expected_step(plan.question, priced))
 
@@ -181,15 +182,16 @@ def explain(plan: Plan) -> Explained:
 
 
 def why_not(plan: Plan, layout: str) -> NotChosen:
-    """Explain why a layout is not the plan; axes that the layout leaves out are chosen freely. Raises InputError if
-    it is no layout."""
+    """Explain why a layout is not the plan; if the layout names only some axes, a search sets the others. Raises
+    InputError if it is no layout."""
     priced = priced_again(plan)
     answer = reason_against(plan.question, priced, layout, plan.user_restrictions)
     return NotChosen(answer=answer, plan=priced)
 
 
 def drift(plan: Plan, name: object) -> str:
-    """Note that a transformer's plan is priced differently now than when its file was written; empty if not."""
+    """Note that the predicted step time of a transformer's plan has changed since its file was written; empty if
+    unchanged."""
     return drift_note(name, plan.prediction.step_seconds, priced_again(plan).step_seconds, format_seconds)
 
 
@@ -228,7 +230,8 @@ class Advised(PlanAnswer):
         return rows
 
     def _row(self, words: str, trouble: str, single: Estimate | None, estimate: Estimate) -> dict[str, Any]:
-        """CSV row of a change: its step by itself, and price with all earlier changes."""
+        """CSV row of a change of layout: step time with this change alone, then the price with this and all earlier
+        changes."""
         return {
             "change": words,
             "trouble": trouble,
@@ -287,13 +290,13 @@ def advise(plan: Plan, layout: str | None, budget: Budget) -> Advised:
 
 
 def advice_table(advice: Advice) -> Table:
-    """Table with a row for today's layout, each change added to those above it, and the best plan; `alone` is today's
+    """Table of changes added one after the other, from today's layout to the best plan; column `alone` is today's
     layout with only that change."""
     today = advice.today
     rows = [("today", "", "", "", format_seconds(today.step_seconds), "", format_bytes(today.peak_bytes))]
 
     def in_all(reached: Estimate) -> tuple[str, str, str]:
-        """Cells of a layout with all changes so far: step time, gain over today, peak memory."""
+        """Table cells of the layout after all changes so far: step time, gain over today's layout, peak memory."""
         return format_seconds(reached.step_seconds), _gain(today, reached), format_bytes(reached.peak_bytes)
 
     for move in advice.changes:
@@ -308,7 +311,7 @@ def advice_table(advice: Advice) -> Table:
 
 
 def _gain(today: Estimate, estimate: Estimate) -> str:
-    """Gain in step time over today, as text; "fits" if today's layout does not fit."""
+    """Change of the step time against today's layout, as text; "fits" if today's layout does not fit in memory."""
     return change(today.step_seconds, estimate.step_seconds) if today.fits else "fits"
 
 
@@ -319,7 +322,7 @@ def is_reached(advice: Advice) -> bool:
 
 
 def conclusion(advice: Advice) -> str:
-    """Sentences on the changes (all can run), on the best plan with its proof, and on gains beyond the layout (such
+    """Sentences on the changes, on the best plan with its proof, and on gains by changes other than the layout (such
     as precision)."""
     lines = []
     if advice.changes:

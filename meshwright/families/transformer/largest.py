@@ -69,7 +69,7 @@ class Largest(SavedAnswer):
         """Largest size over all choices of offload; among equals the one with the fastest step."""
 
         def key(size: LargestSize) -> tuple[int, float]:
-            """Sort key: size, then faster steps higher."""
+            """Sort key: larger sizes rank higher, and among equal sizes those with the faster step."""
             return size.size, -math.inf if size.result is None else -size.result.best.step_seconds
 
         return max(self.sizes, key=key)
@@ -138,12 +138,13 @@ class Largest(SavedAnswer):
         }
 
     def _size(self, size: LargestSize) -> dict[str, Any]:
-        """Record of a largest size: offloads, parameters and shape, and whether the next size is proved not to
-        fit."""
+        """JSON object of the largest size with certain offloads: parameters, shape, and whether the next size is
+        proved not to fit."""
         return {"offloads": "+".join(size.offloads), **self._shape(size.size), "next_fails": size.next_fails}
 
     def _shape(self, size: int) -> dict[str, Any]:
-        """Record of a family's size: parameters, blocks, width, and sequence length if that is what grows."""
+        """JSON object of one model size of the family: parameters, blocks, width, and the sequence length if
+        sequences grow."""
         if not 0 < size <= self.family.largest_size:
             return {"parameters": 0, "num_layers": 0, "hidden_size": 0}
         length = self.family.sequence(size)
@@ -188,7 +189,8 @@ _NOTHING = "-"
 
 
 def shape_of(family: Family, size: int) -> str:
-    """Shape of a family's size as text: "39x4096" (blocks by width), or "12,288 tokens"."""
+    """Shape of one model size of a family as text: "39x4096" (blocks by width), or "12,288 tokens" if sequences
+    grow."""
     if (length := family.sequence(size)) is not None:
         return f"{grouped(length)} tokens"
     model = family.model(size)
@@ -196,7 +198,7 @@ def shape_of(family: Family, size: int) -> str:
 
 
 def proofs_sentence(family: Family, sizes: Sequence[LargestSize], searches: int, seconds: float) -> str:
-    """Sentence on the sizes from which on no layout is proved to fit; "proved" is said only of these."""
+    """Sentence on which sizes are proved not to fit in any layout, so that the sizes below them are the largest."""
     failing = sorted({one.size + 1 for one in sizes if one.next_fails})
     work = f"{counted(searches, 'search')} in {format_seconds(seconds)}"
     if all(one.size == family.largest_size for one in sizes):
@@ -217,7 +219,7 @@ _EXAMPLE = "meshwright plan llama hgx-h200 --largest --gpus 1 --host-memory 128G
 
 
 def ask(options: LargestOptions) -> Largest:
-    """Read the options of the largest size; `Largest.answer` then searches.
+    """Read the options of `plan --largest` or `--longest`, without searching.
 
     Raises:
         InputError: something is missing or wrong; everything that is, at once.
@@ -257,7 +259,8 @@ def ask(options: LargestOptions) -> Largest:
 
 
 def _family(name: str | TransformerSpec | RecommenderSpec | Document, way: By) -> Family:
-    """Family of models: by its name, or of a model that grows in depth or sequence length."""
+    """Family of models of growing size: a published family by its name, or one model whose depth or sequence length
+    grows."""
     assert not isinstance(name, (RecommenderSpec, Document)), "a family is named"
     if isinstance(name, str) and way != "sequence" and (family := family_named(name, way)) is not None:
         return family

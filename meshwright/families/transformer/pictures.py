@@ -29,8 +29,8 @@ from planner.plan import Plan
 
 
 def _frontier(request: PictureRequest) -> Drawing:
-    """Draw the frontier of a plan; if the plan was chosen from several clusters, draw cost against days over all of
-    them, planned again without the deadline."""
+    """Draw the frontier of a plan. For a plan chosen from several priced clusters, search all of them again, without
+    the deadline, and draw cost against days."""
     plan = request.only("frontier", Plan)
     offers = offers_of(plan)
     if not offers or plan.question.training.tokens is None or any(one.price is None for one in offers):
