@@ -95,8 +95,8 @@ class CheckedSpec(Spec):
     """Base class of specs with checks across several fields, which subclasses list in `contradictions`."""
 
     def contradictions(self) -> Mapping[str, object]:
-        """Error sentences of all checks across the spec's fields, each with a value that is true if it
-        applies; the first that applies is raised."""
+        """Possible error sentences about the spec's fields, each with a value that is true if the error is
+        present. The first present error is raised."""
         raise NotImplementedError
 
     @property

@@ -280,8 +280,8 @@ Fields = dict[str, Any]
 
 @dataclass(kw_only=True)
 class LinkReading:
-    """Link of a cluster file as detected or as the user states it, with its source and reasons for unknown
-    values."""
+    """Link for a cluster file, detected or stated by the user, with its source and the reason why values are
+    unknown."""
 
     fields: Fields = field(default_factory=dict)
     """Kind, bandwidth and latency; empty if nothing is known."""

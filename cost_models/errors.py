@@ -69,8 +69,8 @@ class InputError(MeshwrightError):
 
 
 class UnknownNameError(InputError):
-    """A name that is in no catalogue; the known name most similar to `like` (by default the name) is
-    suggested."""
+    """Error about a name that is in no catalogue. It suggests the known name most similar to `like` (by
+    default the name)."""
 
     def __init__(self, kind: str, name: str, names: Iterable[str], *, like: str = "", hint: str = "") -> None:
         guess = did_you_mean(like or name, similar_names(like or name, names))
@@ -157,7 +157,8 @@ class StoppedError(RunError):
 
 
 def first_few(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    """First `MOST_PROBLEMS` of a list of problems and, if there are more, a problem that states their number."""
+    """Problems of a list, of which those after the first `MOST_PROBLEMS` are replaced by one that states
+    their number; a single one is kept."""
     unlisted = len(problems) - MOST_PROBLEMS
     return tuple(problems) if unlisted <= 1 else (*problems[:MOST_PROBLEMS], *_unlisted_problems(unlisted))
 
@@ -194,8 +195,8 @@ def similar_names(name: str, names: Iterable[str]) -> list[str]:
 
 
 def _name_parts(name: str) -> tuple[str, str, list[str], str]:
-    """Parts of a name for comparing spellings: first word, letters, numbers, and letters and digits without
-    separators."""
+    """Parts of a name by which spellings are compared: first word, all letters, list of numbers, and all
+    letters and digits."""
     low = name.strip().lower()
     numbers, plain = re.findall(r"[\d.]*\d", low), re.sub(r"[^a-z\d]", "", low)
     return re.split(r"[^a-z]", low, maxsplit=1)[0], re.sub(r"\d", "", plain), numbers, plain

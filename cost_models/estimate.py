@@ -96,8 +96,8 @@ class PoolReplicas:
 
 
 def fullness(peak: float, limit: float) -> tuple[float, float]:
-    """Sort key of a memory peak, (peak / limit, peak), both bytes. A limit of zero or less sorts above every
-    share."""
+    """Sort key of a memory peak in bytes: its share of the limit, then the peak itself. A limit of zero or
+    less sorts above every share."""
     return (peak / limit, peak) if limit > 0 else (math.inf, peak)
 
 
@@ -217,7 +217,7 @@ class Estimate:
 
     @property
     def allocatable_bytes(self) -> float:
-        """Bytes of device memory that can be allocated; `memory_limit` is smaller if a required probability
+        """Bytes of device memory that can be allocated. `memory_limit` is smaller if a required probability
         of fitting needs spare memory."""
         return self.memory_limit / confident_share(self.confidence, self.trust.memory_error)
 
@@ -232,8 +232,8 @@ class Estimate:
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict on memory: "fits", "tight" (within the error of predicted peaks or of host memory), or
-        "does not fit" with the memory that is too small."""
+        """Verdict on memory: "fits", "tight" (fits by less than the prediction error), or "does not fit",
+        with the memory that is too small unless it is the device's."""
         if not self.device_holds:
             return "does not fit"
         if not self.fits:
@@ -242,15 +242,14 @@ class Estimate:
 
     @property
     def device_is_tight(self) -> bool:
-        """Whether the predicted peak is so near the memory limit, within a factor of 1 + the stack's memory
-        error, that its error decides whether the layout fits."""
+        """Whether the predicted peak is within the prediction error of the memory limit, a factor of 1 + the
+        stack's memory error up or down."""
         factor = 1 + self.trust.memory_error
         return self.allocatable_bytes / factor < self.peak_bytes < self.allocatable_bytes * factor
 
     @property
     def host_is_tight(self) -> bool:
-        """Whether offloaded data fits in host memory, but leaves less spare memory than the error of
-        predicted peaks."""
+        """Whether offloaded data fits in host memory by less than the error of predicted peaks."""
         limit = self.host_limit or 0.0
         return limit / (1 + self.trust.memory_error) < self.host_bytes <= limit
 
@@ -294,7 +293,7 @@ _MEDIAN = _NORMAL.inv_cdf(0.75)
 
 
 def pair_error_of(question: Question) -> float:
-    """Median relative error of the predicted ratio of two step times, per axis on which the two layouts differ."""
+    """Median relative error of the predicted ratio of two step times, for layouts that differ on one axis."""
     return question.hardware.pair_error or USUAL_PAIR_ERROR
 
 
@@ -333,7 +332,7 @@ _PLAINEST = Layout()
 
 def uncovered_facts(question: Question, layout: Layout) -> int:
     """Number of properties of a question and layout (axis values, GPU, stack) that no timed run of the
-    hardware profile had; 0 if the profile lists no runs."""
+    profile had; 0 if it lists no runs."""
     timed = question.hardware.timed
     other_gpu = question.cluster.gpu.name not in {runs.gpu for runs in timed}
     other_stack = question.stack.name not in {runs.stack for runs in timed}
@@ -342,8 +341,8 @@ def uncovered_facts(question: Question, layout: Layout) -> int:
 
 def words_beyond_runs(question: Question, layout: Layout) -> tuple[str, ...]:
     """Properties of a layout that no timed run of the hardware profile had, in words such as "cp8" or "12,288
-    GPUs": degrees above those of all runs, and other values that no run had. Empty if the profile lists no
-    runs."""
+    GPUs". They are degrees above those of all runs, and other values that no run had. Empty if the profile
+    lists no runs."""
     words, timed = list[str](), question.hardware.timed
     if not timed:
         return ()

@@ -185,8 +185,8 @@ class Kernel:
         with distance and with another GPU, stack or kind of model."""
 
         def factor(name: str, factor_between: float) -> Array:
-            """Factor on the similarity of each pair of rows, (N, M): 1 if they agree in the column `name`,
-            else `factor_between`."""
+            """Factor on the similarity of each pair of rows, (N, M): 1 if both have the same text in column
+            `name`, else `factor_between`."""
             return np.where(agree(first, second, name), 1.0, factor_between)
 
         of_gpus = factor("gpu", self.other_gpu) * factor("die", self.other_die)
@@ -214,7 +214,7 @@ class Kernel:
         return np.sqrt(np.maximum(total, 0.0))
 
     def prior(self, rows: Rows) -> Array:
-        """Prior variance of each row's prediction error, (N,), for a publisher without other timed runs."""
+        """Prior variance of each row's prediction error, (N,), if its publisher has no other timed runs."""
         return self.amplitudes(rows) ** 2 + self.publisher**2 + self.noise**2
 
     def posterior(self, row: Rows, timed: Rows, errors: Array) -> tuple[float, float]:
@@ -240,8 +240,8 @@ class Kernel:
 
 
 class Reach(NamedTuple):
-    """Distances from the median to the two ends of a 90 % interval of step times, in posterior standard
-    deviations, from errors on left-out sources."""
+    """Distances of the two ends of a 90 % interval of step times from the median, in posterior standard
+    deviations. They come from errors on left-out sources."""
 
     faster: float
     slower: float
@@ -372,8 +372,9 @@ def nearest_first(kernel: Kernel, row: Rows, timed: Rows) -> Ints:
 
 
 def stratum_of(row: Rows, timed: Rows) -> str:
-    """How closely timed runs match a row: "timed" if this GPU, family of stacks and kind of model were timed
-    together; "untimed" if another GPU of its die was timed; else "borrowed"."""
+    """Word for how closely timed runs match a row: "timed", "untimed" or "borrowed". It is "timed" if this
+    GPU, family of stacks and kind of model were timed together; "untimed" if another GPU of its die was
+    timed."""
     gpu, family, kind, die = (agree(row, timed, name)[0] for name in ("gpu", "family", "experts", "die"))
     if (gpu & family & kind).any():
         return "timed"
@@ -381,7 +382,7 @@ def stratum_of(row: Rows, timed: Rows) -> str:
 
 
 def _near_runs(row: Rows, timed: Rows, errors: Array, near: Ints) -> NearRuns:
-    """Summary of the timed runs that are most similar to a row and of one question; `near` are row numbers,
+    """Summary of the timed runs of the question most similar to a row; `near` are row numbers of timed runs,
     nearest first."""
     first = timed[near[0]]
     same_question = [place for place in near if not _differences(first, timed[place])]

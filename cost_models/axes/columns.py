@@ -60,8 +60,8 @@ def is_scheduled(columns: LayoutColumns, schedules: Container[str]) -> Bools:
 
 
 def places_ranks_as(columns: LayoutColumns, orders: Iterable[int]) -> Bools:
-    """Whether some order of mesh axes in `orders` (indices into `ORDERS`) places the ranks of a layout as its
-    own order does, for each layout, (N,)."""
+    """Whether a layout's own order of mesh axes places its ranks as one of `orders` does, (N,); `orders` are
+    indices into `ORDERS`."""
     mesh = columns.cp, columns.dp, columns.pp
     seats = same_seats(*mesh, columns.order)
     return np.asarray(np.any([same_seats(*mesh, order) == seats for order in orders], axis=0))
@@ -161,8 +161,8 @@ values. Beyond it they are sorted."""
 
 
 def codes_of(columns: Sequence[Ints]) -> Ints:
-    """Integer code of each row's combination of values in several columns, (N,), ordered like the first
-    column."""
+    """Integer code for each row's combination of values in several columns, (N,). A smaller value in the
+    first column gives a smaller code."""
     code, size = np.zeros_like(columns[0]), 1
     if not len(code):
         return code

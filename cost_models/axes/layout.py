@@ -98,9 +98,9 @@ Degree = Ints | int
 
 
 def same_seats(cp: Degree, dp: Degree, pp: Degree, order: Degree | slice = slice(None)) -> Ints:
-    """Index of the first order of mesh axes that places ranks as `order` does, (N,); without `order` for
-    every order, (N, orders) or (orders,). Orders place ranks equally if they differ only in axes of degree 1.
-    """
+    """Index of the first order of mesh axes that places ranks as `order` does, (N,). Without `order`, this
+    index for every order, (N, orders) or (orders,). Orders place ranks equally if they differ only in axes of
+    degree 1."""
     return np.asarray(_FIRST_SEATS[(cp > 1) + 2 * (dp > 1) + 4 * (pp > 1), order])
 
 
@@ -212,8 +212,8 @@ class Layout(CheckedSpec):
         return self
 
     def contradictions(self) -> dict[str, object]:
-        """Error messages about contradictory fields of a layout, each with a value that is true if the
-        message applies."""
+        """Possible error messages about contradictory fields, each with a value that is true if the layout
+        has this fault."""
         gpus, stages, of_stages = self.num_gpus, self.num_stages, f"; the layout has {self.num_stages}"
         lists = (self.recompute, self.layers, self.pools, self.replicas)
         recomputed, num_sizes, pools, replicas = map(len, lists)
@@ -288,8 +288,8 @@ class Layout(CheckedSpec):
         return tuple(dict.fromkeys(policy for mix in self.recompute for policy in policies_in(mix)))
 
     def microbatches(self, global_batch: int) -> int:
-        """Number of microbatches per pipeline and step, global batch / (mbs × dp); with `replicas` in several
-        pools the mean, rounded down."""
+        """Number of microbatches per pipeline and step, global batch / (mbs × dp), rounded down. With
+        `replicas` in several pools it is the mean over pipelines."""
         return global_batch // (self.mbs * self.dp)
 
     @property

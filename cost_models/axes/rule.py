@@ -33,12 +33,12 @@ hint."""
 
 
 class _Template(Formatter):
-    """Formatter of sentence templates that turns a list into alternatives ("a, b or c"), each item put into a
-    pattern: `{stack.zero_stages:zero*}` is "zero0, zero1 or zero2"."""
+    """Formatter of sentence templates that can also write a list as alternatives ("a, b or c"). Each item is
+    put into a pattern: `{stack.zero_stages:zero*}` is "zero0, zero1 or zero2"."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        """Format a value; a list with a pattern that ends with `*` becomes alternatives, any other value is
-        formatted as usual."""
+        """Format a value as usual, or a list as alternatives if `format_spec` is a pattern with `*` for the
+        item."""
         if "*" in format_spec:
             return either([format_spec.replace("*", str(item)) for item in value])
         return format(value, format_spec)
@@ -70,7 +70,7 @@ class Rule:
 
 
 def rules(table: Mapping[str, Row]) -> tuple[Rule, ...]:
-    """Build rules from a table that has a condition and an error sentence for each rule name, in its order."""
+    """Build rules from a table of conditions and error sentences by rule name, in the table's order."""
     return tuple(Rule(name, *row) for name, row in table.items())
 
 

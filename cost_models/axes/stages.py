@@ -42,8 +42,8 @@ def layers_in_turn(num_layers: int, stages: int) -> tuple[int, ...]:
 
 
 def layers_up_to_shares(num_layers: int, stages: int, head: float) -> tuple[int, ...]:
-    """Number of blocks of each stage if stages are filled one after another, each until the total work, head
-    included, passes its equal share.
+    """Number of blocks of each stage if each stage in turn takes blocks until the work of all stages so far
+    exceeds their equal shares.
 
     The head counts as `head` blocks and follows the last block, so the last stages may have none.
     """
@@ -84,7 +84,8 @@ StageRecompute = Annotated[str, AfterValidator(_checked_mix)]
 
 
 def _parts(text: str) -> dict[Recompute, int | None]:
-    """Parse a recompute mix into the number of blocks under each policy, or None for all remaining blocks."""
+    """Parse the text of a recompute mix into the number of blocks by policy; None stands for all remaining
+    blocks."""
     parts: dict[Recompute, int | None] = {}
     for word in text.split("/"):
         match = _PART.fullmatch(word)
@@ -142,8 +143,8 @@ def mix_of(counts_P: Sequence[int]) -> str:
 
 
 def first_in_full(sizes: Ints, number: Ints | int) -> Ints:
-    """Number of blocks per recompute policy, (..., P), in stages of `sizes` (...) blocks whose first `number`
-    blocks (all, if there are fewer) are recomputed in full."""
+    """Number of blocks under each recompute policy in stages that recompute their first `number` blocks in
+    full, (..., P). The stages have `sizes` (...) blocks; those with fewer than `number` recompute all."""
     full = np.minimum(sizes, number)
     counts = np.zeros((*full.shape, len(RECOMPUTE_POLICIES)), dtype=np.int64)
     counts[..., _FULL], counts[..., _NONE] = full, sizes - full
@@ -151,8 +152,8 @@ def first_in_full(sizes: Ints, number: Ints | int) -> Ints:
 
 
 def number_in_full(layers: Sequence[int], recompute: Sequence[str]) -> int | None:
-    """Number n of blocks that every stage recomputes in full; None unless the mix of every stage equals
-    `first_in_full` with n."""
+    """Number n for which every stage recomputes n blocks (or all, if it has fewer) in full and no others;
+    None if there is none."""
     counts_SP = blocks_by_policy(layers, recompute)
     number = int(counts_SP[:, _FULL].max())
     return number if (counts_SP == first_in_full(np.array(layers), number)).all() else None

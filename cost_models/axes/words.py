@@ -53,7 +53,7 @@ class Word:
         return self.write(name, value)
 
     def columns(self, name: str) -> dict[str, Word]:
-        """Kind of word that writes the number in each column that stores the axis `name`, by column."""
+        """Kind of word for the number in each column that stores the axis `name`, by column name."""
         return {name: self}
 
     def numbers(self, value: Any) -> tuple[int, ...]:
@@ -66,14 +66,14 @@ class Word:
 
     @property
     def number_range(self) -> range | None:
-        """Range of the numbers that the axis's column may contain; None if any number from `simplest` up is
-        possible."""
+        """Range of the numbers allowed in the axis's column; None if all numbers from `simplest` up are
+        allowed."""
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class Number(Word):
-    """Word with a number, written `tp8` or `tp=8`; with the sign `=` only in the form `ring=4`."""
+    """Word with a number, written `tp8` or `tp=8`. If its sign is `=`, only the form `ring=4` is read."""
 
     sign: str = field(default="", kw_only=True)
     simplest: int = field(default=1, kw_only=True)

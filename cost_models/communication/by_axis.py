@@ -146,8 +146,8 @@ def data_seconds(
 def exposed_seconds(
     communication: Array, window: Array, profile: HardwareProfile, *, overlapped: bool | Bools = True
 ) -> Array:
-    """Seconds of communication that compute does not hide, (N,): where `overlapped`, `window` seconds of
-    compute hide a part, else nothing is hidden.
+    """Seconds of communication that compute does not hide, (N,). Only where `overlapped` can `window` seconds
+    of compute hide a part.
 
     Together they take max(C, M) + κ min(C, M), as each slows the other while they overlap.
     """
@@ -187,8 +187,8 @@ class ContextSeconds(NamedTuple):
 
 
 def attention_calls(question: Question, columns: LayoutColumns) -> Ints:
-    """Number of attention kernel calls per pass, (N,): one per step of a ring, or per piece of a gathered
-    sequence, else 1."""
+    """Number of attention kernel calls per pass, (N,): one for each ring step, two for a gathered sequence,
+    else one."""
     gathers = exchanges_by(question, columns, "all-gather")
     return np.select([attends_in_steps(question, columns), gathers], [columns.cp, 2], default=1)
 
@@ -201,7 +201,7 @@ def attends_in_steps(question: Question, columns: LayoutColumns) -> Bools:
 
 
 def attended_width(question: Question) -> int:
-    """Number of elements per token of the keys and values that context-parallel ranks exchange, summed over
+    """Number of elements of keys and values per token that context-parallel ranks exchange, added up over
     tensor ranks."""
     model = question.model
     width = model.kv_size + model.value_size
@@ -259,7 +259,7 @@ That is the share of the pass's attention kernels that can hide the message."""
 
 
 def _messages(way: Context, question: Question, columns: LayoutColumns, group: Groups) -> list[Message]:
-    """Messages of a block's passes under the method `way` of context parallelism."""
+    """Messages that context-parallel ranks exchange in a block's passes by the method `way`."""
     model, steps = question.model, columns.cp - 1
     rank_bytes = tokens_on_rank(question, columns, "split") * question.training.element_bytes
     if way == "all-to-all":

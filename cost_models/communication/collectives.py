@@ -125,15 +125,15 @@ def point_to_point_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile
 
 
 def _once_around_seconds(groups: Groups) -> Array:
-    """Latency in seconds of the n − 1 hops of a ring, which leaves a domain (such as a node) once for each
-    domain that the group spans."""
+    """Latency in seconds of the n − 1 hops of a ring. The ring leaves each domain of the group (such as a
+    node) once."""
     hops = groups.size - 1
     leaving = [np.where(at.domains > 1, np.minimum(at.domains, hops), 0) for at in groups.reach[1:]]
     return _hops_seconds([hops, *leaving], [at.latency for at in groups.reach])
 
 
 def _fill_seconds(groups: Groups, profile: HardwareProfile) -> Array:
-    """Seconds until the last rank of a broadcast chain gets its first chunk, the sum over hops of the seconds
+    """Seconds until the first chunk reaches the last rank of a broadcast chain. Each hop takes the seconds
     for one chunk of every channel."""
     adapters = np.maximum(1.0, groups.ranks_per_node / max(at.level.sharers or 1 for at in groups.reach))
     leaving = [groups.size - 1, *(np.where(at.domains > 1, at.domains - 1, 0) for at in groups.reach[1:])]
@@ -153,8 +153,8 @@ def _tree_seconds(groups: Groups) -> Array:
 
 
 def _hops_seconds(leaving: Sequence[npt.NDArray[Any]], hop_seconds: Sequence[Array | float]) -> Array:
-    """Latency in seconds of all hops of a ring or tree: `leaving` counts the hops that leave a domain of each
-    level, `hop_seconds` are the seconds of such a hop."""
+    """Latency in seconds of all hops of a ring or tree. `leaving` has the number of hops that leave a domain
+    of each level, `hop_seconds` the seconds of one such hop."""
     levels = zip(hop_seconds, leaving, [*leaving, 0][1:], strict=True)
     return sum(((hops - farther) * cost for cost, hops, farther in levels), start=np.zeros(1))
 

@@ -87,8 +87,8 @@ class ReshardBytes(NamedTuple):
 def reshard(
     question: Question, first: Layout, second: Layout, tensors: Sequence[StoredTensor], per_node: int
 ) -> ReshardBytes:
-    """Bytes that each rank moves when a model's stored tensors change from the placed layout `first` to the
-    placed layout `second`, on the same ranks with `per_node` ranks a node."""
+    """Bytes that each rank holds, needs, receives and sends when a model's tensors change from layout `first`
+    to layout `second`. The layouts are placed on the same ranks, `per_node` to a node."""
     total = np.zeros((len(ReshardBytes._fields), max(first.num_gpus, second.num_gpus)))
     for bytes_each, from_stage in tensors:
         boxes = [_rank_boxes(one, total.shape[1], sharded=one.zero >= from_stage) for one in (first, second)]
@@ -106,8 +106,8 @@ Parts = dict[str, float]
 
 
 def _model_parts(question: Question, *layouts: Layout) -> Iterator[tuple[Parts, int, list[list[int]]]]:
-    """Yield each part of the model (block, embedding ...) with its elements, its number of copies, and its
-    pipeline ranks in each layout."""
+    """Yield each part of the model (block, embedding ...): elements by way of sharing, number of such parts,
+    and pipeline ranks in each layout."""
     model, kinds = question.model, question.kinds.of_block
     by_kind = [_block_parts(own.model) for own in question.by_kind]
     stage_of = [schedule_named(one.schedule).rank_of_stage(one.pp, one.vpp) for one in layouts]
@@ -135,7 +135,8 @@ def _model_parts(question: Question, *layouts: Layout) -> Iterator[tuple[Parts, 
 
 
 def _block_parts(model: TransformerSpec) -> Parts:
-    """Number of elements of a block's tensors, by the way in which ranks share them."""
+    """Number of elements of a block's tensors by the way in which ranks share them, such as "rows" or
+    "columns"."""
     elements: Parts = {}
     for operator in block_operators(model):
         split = "rows" if operator.gemm and operator.gemm.split == "rows" else "columns"
@@ -146,9 +147,9 @@ def _block_parts(model: TransformerSpec) -> Parts:
 
 
 def _rank_boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dict[str, Array]]:
-    """Pipeline rank of each of R ranks, (R,), −1 if the layout does not use it, and the part of a tensor that
-    it stores, (R, 3, 2), for each way of sharing a tensor over ranks. A part is a box with a begin and an end
-    along three directions, as shares of the tensor."""
+    """Pipeline rank of each of R ranks, (R,), and the part of a tensor that each stores, (R, 3, 2), by way of
+    sharing. The pipeline rank is −1 for ranks that the layout does not use. A part is a box with a begin and
+    an end along three directions, as shares of the tensor."""
     rank, stride = np.arange(ranks), layout.stride("pp")
     seat = rank // (stride * layout.pp) * stride + rank % stride  # in the stage, in order of rank
     shards = layout.shard_group if sharded else 1
@@ -157,8 +158,8 @@ def _rank_boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dic
     copies = int(LayoutColumns.of([layout]).expert_shard[0]) if sharded else 1
 
     def side(place: Ints, number: int) -> Array:
-        """Begin and end of each rank's part along one direction, (R, 2), if it has part `place` of `number`
-        equal parts."""
+        """Begin and end of part `place` (counted from 0) of `number` equal parts of one direction, for each
+        rank, (R, 2)."""
         return np.stack([place / number, (place + 1) / number], axis=-1)
 
     expert, cut = side(seat // etp % ep, ep), side(seat // (etp * ep) % copies, copies)
@@ -175,8 +176,8 @@ def _rank_boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dic
 
 
 def _moved_shares(boxes: Sequence[Array], per_node: int) -> Array:
-    """Shares of a tensor that each rank holds, needs, receives and sends, (6, R): a row for each field of
-    `ReshardBytes`. `boxes` are the ranks' parts before and after, (R, 3, 2) each."""
+    """Shares of a tensor that each rank holds, needs, receives and sends, (6, R), with the fields of
+    `ReshardBytes` as rows. `boxes` are the ranks' parts before and after, (R, 3, 2) each."""
     ranks = len(boxes[0])
     cuts = [np.unique(np.concatenate([box[:, at] for box in boxes]).round(12)) for at in range(3)]
     sides = [(one[1:] + one[:-1]) / 2 for one in cuts], [np.diff(one) for one in cuts]
@@ -190,8 +191,8 @@ def _moved_shares(boxes: Sequence[Array], per_node: int) -> Array:
 
 
 def _cell_shares(have_CR: Bools, want_CR: Bools, per_node: int) -> Iterator[Array]:
-    """Yield shares of C cells of a tensor that each of R ranks holds, needs, receives and sends, (C, R) each,
-    in the order of the fields of `ReshardBytes`."""
+    """Yield an array (C, R) for each field of `ReshardBytes`: the shares of C cells of a tensor that each
+    rank holds, needs, receives or sends."""
     need_CR, ranks = want_CR & ~have_CR, have_CR.shape[1]
     node_R = np.arange(ranks) // per_node
     sums = partial(np.add.reduceat, indices=np.arange(0, ranks, per_node), axis=1, dtype=np.float64)

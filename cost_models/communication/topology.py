@@ -116,7 +116,8 @@ def used_levels(cluster: ClusterSpec) -> tuple[Level, ...]:
 
 
 def with_one_level(cluster: ClusterSpec, at: int) -> ClusterSpec:
-    """Copy of a cluster in which only the links of level `at` take time for transfers, without latency."""
+    """Copy of a cluster in which all links have zero latency, and links of other levels than `at` infinite
+    bandwidth."""
     levels, per_node = list[LevelSpec](), cluster.gpus_per_node
     for index, level in enumerate(levels_of(cluster)):
         gpus = None if level.network or level.gpus == per_node else level.gpus
@@ -158,8 +159,8 @@ def link_graph(cluster: ClusterSpec, gpus: Iterable[int] | None = None) -> netwo
 
 
 class Runs(NamedTuple):
-    """Ranks of N communication groups in compressed form, (N,) each. A group is `pieces` runs of `length`
-    ranks that are `stride` apart; the runs begin `outer` ranks apart."""
+    """Ranks of N communication groups, described as equally spaced runs of ranks, (N,) each. A group is
+    `pieces` runs of `length` ranks that are `stride` apart; the runs begin `outer` ranks apart."""
 
     length: Ints
     stride: Ints
@@ -168,7 +169,7 @@ class Runs(NamedTuple):
 
 
 def runs_of_stage(size: Ints, stride: Ints, piece: Ints, stages: Ints, world: Ints) -> Runs:
-    """Ranks of groups within one pipeline stage, as runs of ranks at equal strides; the groups have `size`
+    """Describe groups within one pipeline stage as equally spaced runs of ranks. Each group has `size`
     members that are `stride` apart in the numbering of the stage's ranks.
 
     A stage owns runs of `piece` neighbouring ranks, one in every piece · stages. Groups tile the stage's
@@ -185,8 +186,8 @@ def runs_of_stage(size: Ints, stride: Ints, piece: Ints, stages: Ints, world: In
 
 
 def pack_runs(runs: Runs, capacity: int, world: Ints) -> tuple[Ints, Ints]:
-    """Minimum number of members that a group has on a node, and maximum number of nodes that it spans, (N,)
-    each, on nodes of `capacity` ranks. Only nodes that the group touches count.
+    """Fewest members that a group has on a node, and most nodes that a group spans, (N,) each, if nodes have
+    `capacity` ranks. Only nodes that the group touches count.
 
     Groups tile the world, so a piece that lies in one node is a slot for the groups outside: what holds for single runs
     (`_pack_single_runs`) holds for the pieces of a group. Where a node border cuts the pieces, they share no node.
@@ -203,8 +204,8 @@ def pack_runs(runs: Runs, capacity: int, world: Ints) -> tuple[Ints, Ints]:
 
 
 def crosses_border(runs: Runs, inner: int, outer: int, world: Ints) -> Bools:
-    """Whether neighbours in a group can be in the same outer domain but in different inner domains, (N,); the
-    domains have `outer` and `inner` ranks.
+    """Whether neighbours in a group can be in two inner domains of one outer domain, (N,). Inner domains have
+    `inner` ranks, outer domains `outer` ranks.
 
     Neighbours in a run are if a border of an inner domain cuts the run. The last of a run and the first of
     the next are unless each run begins with separate domains; for runs that are not placed this is unknown.
@@ -291,8 +292,7 @@ class Reach(NamedTuple):
 
     @property
     def bandwidth(self) -> Array:
-        """Bandwidth that a ring through the group reaches out of one inner domain while all groups send,
-        bytes/s (N,)."""
+        """Bandwidth out of one inner domain for the group's ring, while all groups send, bytes/s (N,)."""
         return np.float64(self.level.bandwidth) * self.peers * self.share.ring
 
     @property
@@ -401,8 +401,8 @@ def _axis_groups(cluster: ClusterSpec, x: LayoutColumns) -> AxisGroups:
 
 
 def _groups(cluster: ClusterSpec, size: Ints, stride: Ints, piece: Ints, stages: Ints, world: Ints) -> Groups:
-    """Groups of `size` ranks that are `stride` apart in the numbering of a stage's ranks, where a stage owns
-    runs of `piece` neighbouring ranks, one in every piece · stages."""
+    """Groups of `size` ranks that are `stride` apart in the numbering of a pipeline stage's ranks. A stage
+    owns runs of `piece` neighbouring ranks; the runs begin piece · stages apart."""
     runs, levels = runs_of_stage(size, stride, piece, stages, world), levels_of(cluster)
     units = np.broadcast_to(np.int64(1), world.shape)
     packed = [(size, units) if level.gpus is None else pack_runs(runs, level.gpus, world) for level in levels]
@@ -450,7 +450,7 @@ def group_of(cluster: ClusterSpec, size: int, stride: int = 1) -> Groups:
 
 
 def pairs_over(link: LinkSpec, rows: int) -> Groups:
-    """Groups of two ranks on different nodes that only `link` joins, in `rows` equal rows."""
+    """`rows` equal groups, each of two ranks on different nodes that only `link` joins."""
     unit, two = (np.broadcast_to(np.int64(count), (rows,)) for count in (1, 2))
     level = link_level("between", link, None, network=True)
     reach = Reach(level, peers=unit, domains=two, members=two, reached=two, behind=unit, meets=two > 1)

@@ -58,8 +58,8 @@ class BlockSeconds(NamedTuple):
 def block_seconds(
     question: Question, columns: LayoutColumns, device: Device, *, data_parallel: bool = True
 ) -> BlockSeconds:
-    """Seconds of one block for one microbatch on one rank, summed over operators, each by a roofline model;
-    with `data_parallel` including the copies around data-parallel collectives."""
+    """Seconds of one block for one microbatch on one rank: the sum over its operators, each by a roofline
+    model. With `data_parallel`, the copies around data-parallel collectives are included."""
     names = ["tp", "cp", "mbs", "ep", "etp", "sp", "context"]
     stack = question.stack
     copies = stack.copies_gathered_weights or stack.gradient_passes
@@ -100,8 +100,8 @@ def _block_seconds(question: Question, columns: LayoutColumns, device: Device, c
 def _recomputed_seconds(
     question: Question, columns: LayoutColumns, device: Device, forward: Array, core: Array, scan: Array
 ) -> Array:
-    """Seconds that the backward pass repeats under each of P recompute policies, (N, P): nothing under none,
-    the attention core (or the stack's other selective drops) under selective, the block under full.
+    """Seconds that a block's backward pass repeats under each of P recompute policies, (N, P). None repeats
+    nothing, selective the attention core (or what else the stack drops), full the block.
 
     A stack that stops early omits the last GEMM of the recomputed part (in a mixture of the dense blocks
     only), as nothing needs its output again.
@@ -139,9 +139,9 @@ def _recomputed_seconds(
 
 
 def _attention_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
-    """Seconds of attention scores and weighted values, forward and backward, (2, N), mean over blocks with
-    and without attention: those of a flash kernel, or of batched products that keep the s × s scores in
-    memory."""
+    """Seconds of attention scores and weighted values, forward and backward, (2, N), averaged over blocks
+    with and without attention. They are those of a flash kernel, or of batched products that keep the s × s
+    scores in memory."""
     model, length = question.model, question.training.sequence_length
     if not model.attention_share:
         return np.zeros((2, len(columns)))

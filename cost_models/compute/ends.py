@@ -56,8 +56,8 @@ def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
     images, width = columns.mbs.astype(np.float64), np.asarray(float(model.hidden_size))
 
     def product(rows: Array, outputs: Array, inputs: float, trains: bool = True) -> tuple[Array, ...]:
-        """Seconds of a product forward, of the gradient of its input, and of the gradient of its matrix (0
-        unless that is trained)."""
+        """Seconds of a matrix product, of its input's gradient, and of its matrix's gradient; the last is 0
+        if the matrix is not trained."""
         local = LocalGemm(rows=rows, inputs=np.asarray(float(inputs)), outputs=outputs)
         return product_seconds(local, device), *backward_products(local, device, trained=trains)
 

@@ -112,8 +112,8 @@ def require_rate(gpu: GpuSpec, precision: Precision) -> None:
 
 
 def device_of(question: Question, *, uncast: bool = False) -> Device:
-    """Rates of a question's accelerator in the training precision or, with `uncast`, in the precision of the
-    parts that fp8 training does not cast.
+    """Rates of a question's accelerator in the training precision. With `uncast`, they are in the precision
+    of the parts that fp8 training does not cast.
 
     Raises:
         InputError: the GPU has no matrix rate in the training precision.
@@ -142,7 +142,8 @@ def device_of(question: Question, *, uncast: bool = False) -> Device:
 def rated_device(
     gpu: GpuSpec, profile: HardwareProfile, precision: Precision, size: float, watts: float | None = None
 ) -> Device:
-    """Rates of a GPU in a precision it has, with elements and operands of `size` bytes, at most `watts`."""
+    """Rates of a GPU in one of its precisions, at a power of at most `watts`. Elements and operands have
+    `size` bytes."""
     return Device(
         profile=profile,
         peak=gpu.peak[precision],
@@ -207,7 +208,8 @@ _SHARE_BY_DIVISOR = np.array([_ALIGNED.get(divisor, _MISALIGNED) for divisor in 
 
 
 def _alignment(widths: Sequence[Array], device: Device) -> Array:
-    """Share of the matrix rate that remains for the worst aligned of the row widths; 1 on a CPU."""
+    """Share of the matrix rate that a product reaches with the worst aligned of its row widths; 1 on a
+    CPU."""
     lowest_share: Array = np.ones(np.broadcast(*widths).shape)
     for width in widths if device.sm_count > 1 and device.tensor_cores else ():
         row_bytes = np.ceil(np.asarray(width) * device.operand_bytes).astype(np.int64)
@@ -266,8 +268,8 @@ def _cast_seconds(local: LocalGemm, device: Device, *, backward: bool, precast: 
 def product_operators(
     model: TransformerSpec, *, joined: bool, tuning: TuningSpec | None = None
 ) -> list[tuple[Operator, Gemm]]:
-    """Operators of a block that are matrix products, each with its product; `joined` merges the products of a
-    parallel block if possible.
+    """Matrix products of a block, each with its operator. With `joined`, the products of a parallel block are
+    merged if possible.
 
     A mixture, latent attention and matrices with adapters are not merged, nor are inputs from two norms.
     """
@@ -282,8 +284,8 @@ def product_operators(
 
 
 def _joined_product(first: Operator, gemm: Gemm, second: Operator, partner: Gemm) -> tuple[Operator, Gemm]:
-    """Merge two matrix products into one operator and its product: outputs side by side if ranks split the
-    outputs, inner dimensions end to end if ranks split the inputs."""
+    """Merge two matrix products into one, returned with its operator. Outputs are put side by side if ranks
+    split the outputs, inner dimensions end to end if ranks split the inputs."""
     if gemm.split == "columns":
         joined = replace(gemm, outputs=gemm.outputs + partner.outputs)
     else:
@@ -314,8 +316,8 @@ class LocalGemm:
 
 
 def matrix_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, ...]:
-    """Seconds of a block's matrix products, (N,) each: forward pass, backward pass, weight gradients (part of
-    backward), and weight gradients of column-parallel matrices.
+    """Seconds of a block's matrix products, (N,) each: forward, backward, weight gradients within backward,
+    and those of column-parallel matrices only.
 
     Backward runs each GEMM twice, as dgrad and as wgrad. A mixture is averaged with the model's dense blocks.
     """
@@ -350,8 +352,7 @@ def _matrix_seconds(question: Question, columns: LayoutColumns, device: Device) 
 
 
 def _exposed_weight_seconds(question: Question, local: LocalGemm, *, trained: bool) -> tuple[Array, Array]:
-    """Seconds of expert products to read weights, and to accumulate weight gradients, that compute does not
-    hide, (N,) each.
+    """Exposed seconds of expert products, (N,) each: to read weights, and to accumulate weight gradients.
 
     Each expert's product is a separate kernel over few rows: it waits for the first of its weights, and at
     its end reads, updates and writes a block of the gradient. Transformer Engine's grouped products on B200

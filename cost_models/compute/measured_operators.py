@@ -51,7 +51,7 @@ def measured_block(question: Question, columns: LayoutColumns) -> Array:
     model, operators = question.model, block_operators(question.model)
 
     def calls(operator: ElementwiseOperator, amount: Amount, count: float = 1.0) -> _Calls:
-        """Operator with the amount of data on a rank and the number of its calls."""
+        """Tuple of an operator, its amount of data on one rank, and its number of calls."""
         return operator, on_rank(question, columns, amount), count
 
     call_counts: dict[tuple[ElementwiseOperator, Tensor], float] = defaultdict(float)
@@ -119,8 +119,8 @@ def accumulation_seconds(question: Question, columns: LayoutColumns, parameters:
 
 def gathering_seconds(question: Question, columns: LayoutColumns, parameters: Array) -> Array:
     """Seconds of the copies that `fully_shard` makes of `parameters` (N,) weights, forward and backward, (2,
-    N): the shard into the send buffer, all received shards into the weights, and once a step the gradients
-    into the scatter buffer."""
+    N). It copies the shard into the send buffer, all received shards into the weights, and once a step the
+    gradients into the scatter buffer."""
     shards = np.where((columns.zero == 3) & question.stack.fully_shard, columns.shard, 1)
     gathered = np.where(shards > 1, (1 + 1 / shards) * parameters, 0.0)
     profile, microbatches = question.hardware, columns.microbatches(question.training.global_batch)

@@ -178,6 +178,6 @@ def scan_flops(mixer: Recurrence) -> float:
 
 
 def state_elements(mixer: Recurrence) -> float:
-    """Elements of the recurrent states of all heads per token, as states are written once per chunk of
-    tokens."""
+    """Number of recurrent-state elements written per token, over all heads; states are written once per chunk
+    of tokens."""
     return mixer.value_size * mixer.state_dim / mixer.chunk

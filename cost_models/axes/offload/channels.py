@@ -103,8 +103,8 @@ UNKNOWN_UPDATE = 2.57e-10
 
 
 class GradientTraffic(NamedTuple):
-    """Traffic of gradients between a rank and its host per step and parameter, (2, N) each: bytes `down` to
-    the host and `up`, CPU additions, and copies, for blocks with each residency of `UPDATED_BY_CPU`.
+    """Gradient traffic between a rank and its host per step and parameter, (2, N) each. The fields are bytes
+    `down` to the host and `up`, CPU additions, and copies; the rows are the residencies in `UPDATED_BY_CPU`.
     Parameters are those of the rank before ZeRO shards them."""
 
     down: Array
@@ -191,8 +191,8 @@ class ChannelSeconds(NamedTuple):
     write: Array
 
     def updating(self, update: Array, *, overlaps: bool) -> Array:
-        """Seconds of a CPU update of `update` seconds together with reads and writes of the drive, (N,): the
-        longer of both if they overlap, else the sum."""
+        """Seconds of a CPU update and its drive traffic together, (N,), if the update alone takes `update`
+        seconds. This is the longer of both if they overlap, else the sum."""
         drive = self.read + self.write
         return np.maximum(update, drive) if overlaps else update + drive
 
@@ -254,8 +254,8 @@ def channel_seconds(
 def exposed_seconds(
     question: Question, columns: LayoutColumns, passes: Array, channels: ChannelSeconds | None = None
 ) -> Array:
-    """Seconds per step by which host copies and CPU updates prolong a rank's `passes` seconds, (N,);
-    `channels` are by default computed from the layouts.
+    """Seconds per step by which host copies and CPU updates delay a rank whose passes take `passes` seconds,
+    (N,). `channels` are by default computed from the layouts.
 
     The result never falls when a channel becomes slower.
     """
@@ -294,8 +294,8 @@ FULL_TIER = 0.97
 
 
 class HostWindows(NamedTuple):
-    """Busy seconds per step of a rank's channels to the host, and the conditions under which passes hide
-    them."""
+    """Busy seconds per step of each channel between a rank and its host, with the seconds of passes that can
+    hide them."""
 
     down: float
     up: float
@@ -329,8 +329,8 @@ class HostWindows(NamedTuple):
 
 
 def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
-    """Busy seconds of an offloading layout's channels to the host, and the conditions under which passes hide
-    them; None without offload, or over several pools."""
+    """Busy seconds per step of a layout's channels to the host, with the seconds of passes that can hide
+    them. None without offload, or over several pools."""
     layout, batches = estimate.layout, estimate.microbatches
     if not any(layout.offload) or question.has_pools:
         return None
@@ -341,7 +341,7 @@ def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
     late = float(channels.updating(channels.late_update, overlaps=question.stack.drive.overlaps)[0])
 
     def exposed(*slow: str) -> float:
-        """Exposed seconds per step if each field of the channels in `slow` takes a tenth longer."""
+        """Exposed seconds per step if the channels named in `slow` take a tenth longer."""
         busy = channels._replace(**{name: 1.1 * getattr(channels, name) for name in slow})
         return float(exposed_seconds(question, columns, passes, busy)[0])
 

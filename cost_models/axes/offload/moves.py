@@ -109,7 +109,8 @@ class _Lanes:
         adding = added / (added + (1 / float(columns.shard[0]) if layout.zero else 1.0))
 
         def seconds(part: Residency, channel: str, count: int, share: float = 1.0) -> float:
-            """Seconds of one of `count` equal moves of a residency's blocks on a channel, times `share`."""
+            """Seconds of one move on a channel: the channel's busy seconds for one residency, times `share`,
+            divided by `count` moves."""
             return share * float(getattr(by_part[part], channel)[0]) / max(count, 1)
 
         self._down_from = layout.microbatches(question.training.global_batch) - trips
@@ -179,8 +180,8 @@ class _Lanes:
         return self.moves
 
     def _update(self, block: int, ready: float) -> None:
-        """Schedule the moves that update a block, at the earliest at time `ready`, and not before all its
-        gradients are on the host."""
+        """Schedule the moves that update a block, from time `ready` on and once all its gradients are on the
+        host."""
         ready = max(ready, self._arrived.get(block, 0.0))
         if self.lives[block] == "states":
             ready = self._put("up", "gradients", block, ready)

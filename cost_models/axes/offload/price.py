@@ -57,7 +57,7 @@ update one is updated while the next arrives."""
 
 
 def offload_bytes(pieces: Pieces, terms: Terms) -> Terms:
-    """Memory coefficients that offload changes, with their new values in bytes by part; empty for layouts
+    """New values, in bytes, of the memory coefficients that offload changes, by coefficient and part; empty
     without offload."""
     question, columns, counts = pieces.question, pieces.columns, pieces.counts
     activation_bytes = pieces.activations.block
@@ -70,8 +70,8 @@ def offload_bytes(pieces: Pieces, terms: Terms) -> Terms:
     states = {at: [on_device(at, part) for part in BLOCK_PARTS] for at in get_args(Residency)}
 
     def sums(terms_of: Mapping[Residency, Term]) -> tuple[Term, Term]:
-        """Sum `terms_of`, a term per block for each residency, over a rank's blocks: a part per block, and a
-        constant part."""
+        """Split a term, summed over a rank's blocks, into a part per block and a constant part. `terms_of`
+        has the term of one block for each residency."""
         by_key = {key: {at: own[key] for at, own in terms_of.items()} for key in terms_of["resident"]}
         affine = {key: over_residencies(columns, values) for key, values in by_key.items()}
         return {key: one.layer for key, one in affine.items()}, {key: one.rank for key, one in affine.items()}
@@ -150,7 +150,7 @@ def _device_update(columns: LayoutColumns, block: Array) -> Affine:
 
 
 def update_lower_bound(question: Question, corners: Sequence[LayoutColumns]) -> Array:
-    """Lower bound in seconds on a rank's optimizer update, (N,), for layouts that differ only in their
+    """Lower bound on a rank's optimizer update in seconds, (N,), for layouts that differ only in their
     numbers of offloaded blocks. It bounds the coefficient `rank_optimizer` of all layouts between `corners`:
     device and channels each have their minimum over the corners."""
     pieces = Pieces(question, corners[0])
@@ -164,15 +164,15 @@ def update_lower_bound(question: Question, corners: Sequence[LayoutColumns]) -> 
 
 
 def tiers(question: Question, layout: Layout) -> Mapping[str, Any]:
-    """Bytes used in host memory and on the drive by an offloading layout, and their limits, in the fullest
-    pool; keys such as `host_bytes` and `host_limit`. Empty for other layouts."""
+    """Bytes that an offloading layout uses in host memory and on the drive, with their limits, in the fullest
+    pool. Keys are such as `host_bytes` and `host_limit`. Empty for other layouts."""
     if not any(layout.offload) and question.training.reference != "host":
         return {}
     columns = LayoutColumns.of([layout])
 
     def fullest(tier: str, sizes: list[Array], limit_in: Callable[[ClusterSpec], float]) -> dict[str, Any]:
-        """Bytes used on the fullest host, and their limit, as fields of an estimate for one tier (host memory
-        or drive)."""
+        """Bytes used of one tier (host memory or drive), and its limit, in the pool where it is fullest, as
+        fields of an estimate."""
         limits = [limit_in(pool.cluster) for pool in question.pools]
         pairs = zip((float(size[0]) for size in sizes), limits, strict=True)
         size, limit = max(pairs, key=lambda pair: pair[0] / (pair[1] or np.inf))

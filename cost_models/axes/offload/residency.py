@@ -80,8 +80,8 @@ def offloads(columns: LayoutColumns) -> Bools:
 
 
 def counted_blocks(columns: LayoutColumns, residency: Residency) -> Ints:
-    """Number of blocks per rank that a layout offloads in the way `residency` by an explicit count, (N,); 0
-    if it offloads none, or all, in that way."""
+    """Number of blocks per rank that a layout offloads in the way `residency` by an explicit count, (N,). It
+    is 0 if the layout offloads all remaining blocks, or none, in that way."""
     return np.where(offloads_rest(columns, residency), 0, getattr(columns, f"offload_{residency}"))
 
 
@@ -106,15 +106,16 @@ def blocks_with(question: Question, columns: LayoutColumns, residency: Residency
 
 
 class Affine(NamedTuple):
-    """Sum over the blocks of a rank as a linear function, `layer` × number of blocks + `rank`, (N,) each."""
+    """Sum of a value over a rank's blocks, as a linear function of their number: `layer` × number + `rank`,
+    (N,) each."""
 
     layer: Array
     rank: Array
 
 
 def over_residencies(columns: LayoutColumns, values: Mapping[Residency, Array]) -> Affine:
-    """Sum of a value over a rank's blocks, from the value of a block, (N,), under each residency of its
-    states."""
+    """Sum of a value over a rank's blocks, as a linear function of their number. `values` are the value of
+    one block, (N,), for each residency of its states."""
     layer = values["resident"]
     for residency in RESIDENCIES:
         layer = np.where(offloads_rest(columns, residency), values[residency], layer)
@@ -131,16 +132,17 @@ def block_parameters(question: Question, columns: LayoutColumns) -> dict[Part, A
 
 
 def end_parameters(question: Question, columns: LayoutColumns) -> Array:
-    """Number of embedding and head parameters on the pipeline rank with the largest number, (N,)."""
+    """Number of embedding and head parameters on the pipeline rank that has most of them, (N,)."""
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     head = head_parameters(question, columns, counts)
     return np.where(columns.pp == 1, counts.embedding + head, np.maximum(counts.embedding, head))
 
 
 def rank_parameters(question: Question, columns: LayoutColumns) -> dict[Part, Array]:
-    """Number of parameters on a rank with each way of offloading in `RESIDENCIES`, (3, N), by part of the
-    model: outside routed experts and, in a mixture, in routed experts. The rank has an even share of the
-    blocks; embedding and head count outside experts where they are offloaded like blocks."""
+    """Number of a rank's parameters that are offloaded in each of the ways `RESIDENCIES`, (3, N), by part of
+    the model. The parts are parameters outside routed experts and, in a mixture, in routed experts. The rank
+    has an even share of the blocks; embedding and head count outside experts where they are offloaded like
+    blocks."""
     blocks = np.array([blocks_with(question, columns, residency) for residency in RESIDENCIES])
     sizes = {part: blocks * size for part, size in block_parameters(question, columns).items()}
     if question.stack.offloads_ends:
@@ -202,7 +204,7 @@ ValueOf = Callable[[Question, LayoutColumns, Residency, Part], Array]
 
 
 def _fullest_rank(question: Question, columns: LayoutColumns, value_of: ValueOf) -> Array:
-    """Sum of a value over the parameters of the rank with most parameters, (N,); `value_of` gives the value
+    """Sum of a value over all parameters of the rank with most parameters, (N,). `value_of` gives the value
     per parameter for each residency of the block's states.
 
     Blocks are spread evenly; the larger of embedding and head is added if the ends are offloaded like blocks.
@@ -249,8 +251,8 @@ def reference_bytes(question: Question, columns: LayoutColumns) -> Array:
 
 
 def block_shards(question: Question, columns: LayoutColumns, *, zero: int) -> list[Array]:
-    """Number of parameters of a block on a rank, (N,), after ZeRO shards them from stage `zero` on: first
-    outside routed experts, then, in a mixture, in routed experts."""
+    """Number of a block's parameters on one rank if ZeRO stages from `zero` on shard them, (N,) each: outside
+    routed experts and, in a mixture, in routed experts."""
     sizes = block_parameters(question, columns).items()
     return [size / columns.shards(part, zero) for part, size in sizes]
 
@@ -353,8 +355,8 @@ def drive_buffer_bytes(question: Question, columns: LayoutColumns) -> Array:
         return np.zeros(len(columns))
 
     def updated(question: Question, columns: LayoutColumns, residency: Residency, part: Part) -> Array:
-        """Share of a part's parameters with a residency whose states the CPU updates from the drive, on one
-        rank, (N,)."""
+        """Share of a part's parameters that the CPU updates from the drive on one rank, (N,), in blocks with
+        a given residency."""
         on_drive = (columns.offload_drive > 0) & (residency in UPDATED_BY_CPU)
         return np.where(on_drive, 1 / columns.shards(part, zero=1), 0.0)
 
