@@ -222,8 +222,8 @@ NEAR = ("PIX", "PXB")
 
 
 class Topology(dict[tuple[str, str], str]):
-    """Connection matrix of `nvidia-smi topo -m`: type of the connection (NV12, PIX, PXB, PHB, NODE or SYS) by
-    pair of device names (`GPU0`, `mlx5_0`)."""
+    """Connection matrix of `nvidia-smi topo -m`, by pair of device names (`GPU0`, `mlx5_0`). Its values are
+    types of connection: NV12, PIX, PXB, PHB, NODE or SYS."""
 
     def path(self, first: str, second: str) -> str:
         """Connection type between two devices in the driver's notation (`NV12`, `PIX`, `SYS`); empty if unknown."""
@@ -484,8 +484,8 @@ EXAMPLE = "inter_node=infiniband,400Gb/s,5us"
 
 
 def between_nodes(machine: Machine, topology: Topology, nccl: NcclTopology, gpus: list[str]) -> LinkReading:
-    """Detect the network link of a node, with each GPU's share of the rate of the adapters for training:
-    those in `NCCL_IB_HCA`, else those under the GPUs' PCIe switches, else all."""
+    """Detect the network link of a node, with each GPU's share of the rate of the adapters for training.
+    These are the adapters in `NCCL_IB_HCA`, else those under the GPUs' PCIe switches, else all."""
     rdma, witness = read_rdma(machine), _RDMA
     if not rdma:
         rdma, witness = list(nccl.adapters), nccl.file

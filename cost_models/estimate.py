@@ -223,8 +223,8 @@ class Estimate:
 
     @property
     def limit_words(self) -> str:
-        """Device memory limit as text, such as "77.5 GiB"; if a required probability of fitting reduces it,
-        "77.5 GiB (73.1 GiB to fit with 95 %)"."""
+        """Device memory limit as text, such as "77.5 GiB". If a required probability of fitting reduces it,
+        the text is such as "77.5 GiB (73.1 GiB to fit with 95 %)"."""
         part = format_bytes(self.memory_limit)
         if self.memory_limit == self.allocatable_bytes:
             return part

@@ -174,7 +174,8 @@ class Kernel:
     """Factor on the covariance of a run of a dense model and a run of a mixture of experts."""
 
     def amplitudes(self, rows: Rows) -> Array:
-        """Prior standard deviation of each row's prediction error, (N,), without the terms S and N."""
+        """Prior standard deviation of each row's prediction error, (N,), without the terms of the publisher
+        (S) and of the single run (N)."""
         spread = np.clip(rows["spread"], _LEAST_SPREAD, _MOST_SPREAD) / _USUAL_SPREAD
         of_model = self.experts * (rows["experts"] == "yes") + self.narrow * (rows["bits"] < 4)
         logarithm = of_model + self.sharded * rows["sharded"]
@@ -374,7 +375,7 @@ def nearest_first(kernel: Kernel, row: Rows, timed: Rows) -> Ints:
 def stratum_of(row: Rows, timed: Rows) -> str:
     """Word for how closely timed runs match a row: "timed", "untimed" or "borrowed". It is "timed" if this
     GPU, family of stacks and kind of model were timed together; "untimed" if another GPU of its die was
-    timed."""
+    timed; else "borrowed"."""
     gpu, family, kind, die = (agree(row, timed, name)[0] for name in ("gpu", "family", "experts", "die"))
     if (gpu & family & kind).any():
         return "timed"

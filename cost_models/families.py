@@ -55,8 +55,8 @@ FAMILIES = {
 
 
 def load(name: str | None) -> Any:
-    """Import and return the object that `module:name` names; `name` is None for a class that the family
-    lacks, which is an error."""
+    """Import and return the object that `module:name` names. A `name` of None stands for a class that the
+    family lacks, which is an error."""
     assert name is not None, "verbs refuse what a family does not do"
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)

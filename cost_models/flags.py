@@ -113,7 +113,7 @@ def argument(metavar: str, help: str = "", *, kind: Any = None, **extra: Any) ->
 
 
 def plan_file() -> Mapping[str, Flag]:
-    """Metadata for a dataclass field that takes a plan, which the command line reads from a plan file."""
+    """Metadata of a dataclass field that takes a plan; the command line reads it from a plan file."""
     return argument("PLAN", kind=Path, completion="plans")
 
 
@@ -186,7 +186,7 @@ def defaults_of(options: type[Any]) -> dict[str, Any]:
 
 
 def given_flags(options: Any) -> tuple[str, ...]:
-    """Names of the fields whose values differ from their defaults, only of flags that several verbs share (no
+    """Names of the fields that differ from their defaults, among fields whose flags several verbs share (no
     output flags)."""
     defaults, excluded = defaults_of(type(options)), ("argument", "subject", "verb", "output")
     empty: tuple[Any, ...] = (None, "", (), [])
@@ -204,8 +204,8 @@ def part_of(options: Any, kind: type[O], **extra: Any) -> O:
 
 
 def as_keywords(options: Callable[P, O]) -> Callable[[Callable[[O], R]], Callable[P, R]]:
-    """Decorator for a function of one options object, after which it takes the fields of the options as
-    keywords: `plan(...)` for `plan(PlanOptions(...))`.
+    """Decorator that makes a function of one options object take the object's fields as keywords: `plan(...)`
+    for `plan(PlanOptions(...))`.
 
     Type checkers and editors see the fields as parameters; the help of the function has them too.
     """

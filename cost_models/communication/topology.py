@@ -216,8 +216,8 @@ def crosses_border(runs: Runs, inner: int, outer: int, world: Ints) -> Bools:
 
 
 def _pack_single_runs(size: Ints, stride: Ints, capacity: int) -> tuple[Ints, Ints]:
-    """For groups of ranks at one stride: the fewest members on a node that a group touches and the most nodes
-    that it spans, (N,) each.
+    """Fewest members on a node that a group touches, and most nodes that a group spans, (N,) each, for groups
+    of ranks at one stride.
 
     If the stride divides the node, a node has `slots` = capacity / stride places for a group, and groups lie
     end to end along these places. A node border then cuts a group at a multiple of gcd(size, slots), which is

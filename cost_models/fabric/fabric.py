@@ -85,7 +85,8 @@ class FabricLevel:
 
     @cached_property
     def odd(self) -> bool:
-        """Whether some cable bundle of the level differs from the typical bandwidth per GPU or latency."""
+        """Whether some cables of the level differ from its typical bandwidth per GPU or from its typical
+        latency."""
         bundle = self.bundle[self.end]
         rates = np.bincount(bundle[bundle >= 0], minlength=len(self.capacity)) * self.bandwidth
         slow = np.ptp(self.seconds) > CLOSE * self.latency
@@ -162,8 +163,8 @@ _DENSE = 32
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Bandwidth of the slowest group of ranks by communication pattern, as a share of the level's usual
-    bandwidth, and the placement of its members."""
+    """Bandwidth that the slowest rank group gets, by communication pattern, as shares of a level's usual
+    bandwidth. Further fields say where the groups' members are."""
 
     ring: Array | float = 1.0
     """Share of the bandwidth of rings and trees."""
@@ -181,14 +182,14 @@ class Share:
     """Whether neighbours share a domain of this level and none of the level inside: 1 no, 2 yes; 0 as in `members`."""
 
     def packing(self, equal: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
-        """Minimum number of members of a rank group in one domain, and maximum number of domains that a group
-        spans; `equal` are the values for domains of equal size, used as a fallback."""
+        """Minimum number of a group's members in one domain, and maximum number of domains that a group
+        spans. Unknown values are taken from `equal`, which holds for domains of equal size."""
         members = np.where(self.members, self.members, equal[0])
         return members.astype(np.int64), np.where(self.spanned, self.spanned, equal[1]).astype(np.int64)
 
     def neighbours_meet(self, equal: Bools) -> Bools:
-        """Whether consecutive ranks of a group communicate over a link level; `equal` is the value for domains of
-        equal size, used as a fallback."""
+        """Whether consecutive ranks of a group communicate over a link level. Unknown values are taken from
+        `equal`, which holds for domains of equal size."""
         return np.where(self.meets, np.equal(self.meets, 2), equal)
 
 
@@ -268,8 +269,8 @@ class _Flows:
         self._group = np.repeat(np.arange(len(groups)), groups.shape[1])
 
     def share(self, level: FabricLevel, views: tuple[_View, _View], slowed: float) -> tuple[Share, float]:
-        """Share of a level's bandwidth that each group gets, and the bytes/s of its ring, at most `slowed`
-        (the ring's bytes/s on nearer levels)."""
+        """Shares of a level's bandwidth that the slowest group gets, and the bytes/s of its ring. The ring
+        reaches at most `slowed`, its bytes/s on nearer levels."""
         inside, reached = self._members_in_domain(level.inner), self._members_in_domain(level.top)
         passing = reached > inside
         if not passing.any():
@@ -302,8 +303,8 @@ class _Flows:
         return _equal_keys(self._group * size + domain[self._rank], len(self._groups) * size)
 
     def _ring(self, view: _View, group: Ints, rank: Ints) -> float:
-        """Bytes/s of each ring if all run at the same time; `group` and `rank` are the members that send out
-        of their domains."""
+        """Bytes/s that each group's ring reaches if all rings run at once. `group` and `rank` list the
+        members that send out of their domains."""
         size = len(view.bundle)
         used = np.sort(group * size + view.end[rank])
         used = used[np.diff(used, prepend=-1) > 0]
@@ -323,8 +324,8 @@ def _equal_keys(keys: Ints, size: int) -> Ints:
 
 
 def _most_channels(way: Ints, rate: Array) -> Bools:
-    """Mask of the ends that NCCL uses on every way out of a domain: the k fastest, where k gives the largest
-    sum at one common rate."""
+    """Mask of the ends (GPUs or adapters) that NCCL uses on every way out of a domain. They are the k
+    fastest, where k gives the largest sum if all run at the rate of the slowest."""
     if not len(rate) or (rate == rate[0]).all():
         return np.ones(len(rate), dtype=np.bool_)
     order = np.lexsort((-rate, way))
@@ -340,7 +341,8 @@ def _most_channels(way: Ints, rate: Array) -> Bools:
 
 
 def _fullest(view: _View, end: Ints, load: Array) -> float:
-    """Bytes/s per unit of load on the most loaded bundle of cables, where end `end[i]` carries `load[i]`."""
+    """Bytes/s per unit of load on the most loaded bundle of cables. Each end `end[i]` puts the load `load[i]`
+    on its bundle."""
     bundle = view.bundle[end]
     carried = bundle >= 0
     total = np.bincount(bundle[carried], load[carried], len(view.capacity))

@@ -46,8 +46,8 @@ _MOST_CUTS = 600
 
 
 class Joint(NamedTuple):
-    """One merge of domains (sets of linked devices): the new domain of each domain and of each switch between
-    them."""
+    """One merge of domains (sets of linked devices): which new domain each old domain, and each switch
+    between them, belongs to."""
 
     joined: dict[int, int]
     """Number of the merged domain, by domain."""
@@ -128,8 +128,8 @@ class _Climb:
         self.seconds = dict.fromkeys(self.unit, 0.0)
 
     def under_same_switches(self) -> Joint:
-        """Find the domains that share more than half of their switches, which are to be merged, and the
-        domain that absorbs each switch."""
+        """Find which domains to merge because they share more than half of their switches, and which domain
+        absorbs each switch."""
         from networkx.utils import UnionFind
 
         near: dict[int, set[str]] = {domain: set() for domain in self.inner}
@@ -161,8 +161,8 @@ class _Climb:
         return Joint(joined, absorbed)
 
     def across_greatest_cuts(self) -> Joint:
-        """Find the domains that are to be merged in each connected part because the minimum cut between them
-        is greatest, by a Gomory-Hu tree."""
+        """Find which domains to merge because the minimum cut between them is the greatest in their connected
+        part, by a Gomory-Hu tree."""
         import networkx
         from networkx.utils import UnionFind
 
@@ -186,9 +186,9 @@ class _Climb:
         return Joint(joined, absorbed, direct=True)
 
     def cuts(self, joint: Joint) -> dict[int, float]:
-        """Minimum cut in bytes/s between each domain and the switches that absorb it, by domain. Domains that
-        are alike divide the cut of all of them evenly. Domains that are linked directly have the capacity of
-        all their cables."""
+        """Minimum cut in bytes/s between each domain and the switches absorbed into its new domain, by
+        domain. Domains that are alike divide the cut of all of them evenly. Domains that are linked directly
+        have the capacity of all their cables."""
         import networkx
 
         outside: dict[str, Any] = dict.fromkeys(self.graph, "beyond")
@@ -209,13 +209,13 @@ class _Climb:
         return capacities
 
     def move_up(self, joint: Joint) -> dict[str, Bundle | None]:
-        """Move every end (GPU or adapter) up to the switches of the merged domain, and return the bundle of
-        cables that each end passes on the way."""
+        """Move every end (GPU or adapter) up to the switches of its merged domain. The bundle of cables that
+        each end passes on the way is returned."""
         new_domain = {vertex: joint.joined[domain] for vertex, domain in self.domain.items()} | joint.absorbed
         members = group_by(self.domain, self.domain.__getitem__)
 
         def source_of(end: str) -> tuple[int, frozenset[str]]:
-            """Domain of an end, and the devices of the domain from which the end's cables leave it."""
+            """Domain of an end, and the devices of that domain from which the end's cables lead out."""
             domain = self.inner[self.unit[end]]
             return domain, frozenset(members[domain]) if joint.direct else self.at[end]
 
@@ -275,7 +275,8 @@ def _contract(graph: Links, into: Mapping[str, Any]) -> networkx.Graph[Any]:
 
 
 def _first_members(union: UnionFind[Any], members: Iterable[int]) -> dict[int, int]:
-    """Representative of each member of a union-find structure: the first listed member of its set."""
+    """Representative of each member of a union-find structure: the member of the same set that is listed
+    first."""
     first: dict[Any, int] = {}
     return {member: first.setdefault(union[member], member) for member in members}
 
@@ -340,8 +341,8 @@ def assign_adapters(inside: Links, gpus: Sequence[str], ends: Mapping[str, Seque
 
 
 def _bandwidth_to_ends(graph: Links, gpu: str, ends: set[str]) -> dict[str, float]:
-    """Bandwidth in bytes/s of the widest shortest path from a GPU to each of its nearest ends (adapters), by
-    end."""
+    """Bandwidth in bytes/s from a GPU to each of its nearest ends (adapters), by end, on the widest of the
+    shortest paths."""
     border, seen = {gpu: inf}, {gpu}
     while border:
         if reached := {end: rate for end, rate in border.items() if end in ends}:
@@ -358,8 +359,8 @@ def _bandwidth_to_ends(graph: Links, gpu: str, ends: set[str]) -> dict[str, floa
 
 
 def _usual_latency(link: Link) -> float:
-    """Default latency in seconds of a link of its kind: the latency from GPU to GPU, half of it between a
-    device and a switch, 0 between switches and from an adapter to its node."""
+    """Default latency in seconds of a link. It is the usual latency of the link's kind from GPU to GPU, half
+    of it between a device and a switch, 0 between switches and from an adapter to its node."""
     kinds = [device_kind(name) for name in link[:2]]
     if kinds.count("switch") == 2 or (within_node(link) and "nic" in kinds):
         return 0.0

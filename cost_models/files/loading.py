@@ -65,8 +65,8 @@ unchanged. Raises ValueError."""
 
 
 def read_batch(value: Any, sequence: Any) -> Any:
-    """Parse the number of sequences per optimizer step from `512`, or from `4M tokens` in sequences of
-    `sequence` tokens, which may be a text such as `8K`; a value that is not text is returned unchanged.
+    """Parse the number of sequences per optimizer step from `512` or `4M tokens`; `sequence` is the tokens of
+    a sequence, also as text such as `8K`. A value that is not text is returned unchanged.
 
     `4M tokens` are 4 × 2²⁰ where that fills whole sequences, else 4 × 10⁶.
 
@@ -150,7 +150,7 @@ def _plain(number: str) -> str:
 
 
 def _whole_number(match: re.Match[str], kilo: int) -> int | None:
-    """Integer value of a matched number and unit, where K means `kilo` and M its square; None if the value is
+    """Value of a matched number and unit as an integer, with K for `kilo` and M for its square; None if it is
     not an integer."""
     number, unit = match[1] + _plain(match[2]), int(kilo ** _POWERS[match[3].lower()])
     if _plain(match[2]).isdecimal():
@@ -339,7 +339,7 @@ def _with_profile_beside(cluster: ClusterSpec, path: str) -> ClusterSpec:
 
 
 def _require_existing(gpus: int) -> None:
-    """Raise InputError if there are not `gpus` GPUs in the world (more than `MAX_GPUS`)."""
+    """Raise InputError if `gpus` is more than `MAX_GPUS`, the number of GPUs in the world."""
     if gpus > MAX_GPUS:
         raise InputError(f"{gpus:,} GPUs are more than there are", hint=f"{MAX_GPUS:,} are the most")
 

@@ -175,7 +175,8 @@ def lock_alone(descriptor: int) -> bool | None:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """Open a file for appending; if standard output or error goes to the same file, at the same position."""
+    """Open a file for appending. A file that standard output or error also writes is continued at the same
+    position."""
     for printed in (1, 2):  # descriptors of standard output and error
         with suppress(OSError):
             if os.path.samestat(path.stat(), os.fstat(printed)):

@@ -116,8 +116,8 @@ def families() -> Mapping[str, Family]:
 
 
 def without_price(model_type: str, config: Config) -> list[str]:
-    """Operations of a model that the cost model does not cover, in words, for a `model_type` that no family
-    has."""
+    """Operations of a model that the cost model does not cover, in words, if no family has the model's
+    `model_type`."""
     table = data_of("families.yaml")
     always = table["other_blocks"].get(model_type, table["features"])
     return [always] if isinstance(always, str) else list(active_phrases(always, config))
@@ -371,8 +371,8 @@ def _model_name(document: Document, fields: Mapping[str, Any]) -> str:
 
 
 def tower_fields(config: Config, decoder: Mapping[str, Any]) -> tuple[dict[str, Any], str] | None:
-    """Spec fields of a model that has a vision tower, added to the decoder's fields, and the assumption made;
-    None if the tower is unknown.
+    """Spec fields that a model's vision tower adds to the decoder's fields or changes in them, and the
+    assumption made; None if the tower is unknown.
 
     Blocks of the tower behind the block that the decoder reads (`vision_feature_layer`) are omitted.
     """

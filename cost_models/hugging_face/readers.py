@@ -36,8 +36,8 @@ _KINDS |= {"sliding_attention": "window", "chunked_attention": "window"}
 
 
 def look_up(config: Config, **fields: tuple[str, Any]) -> Derived:
-    """Read spec fields whose values a config states directly; each field is given with the config key and the
-    value if the key is absent."""
+    """Read spec fields that a config states directly. Each field is given with the config key and the default
+    for an absent key."""
     return {name: (key, config.get(key, default)) for name, (key, default) in fields.items()}
 
 
@@ -358,8 +358,8 @@ def routing(config: Config, *, normalized: bool) -> Derived:
 
 
 def mixtures(key: str, layers: int, expert_layers: Iterable[int]) -> Derived:
-    """Spec fields of a model with experts in the blocks `expert_layers`: their number, and their indices
-    unless they are the last blocks."""
+    """Spec fields for the number of blocks with experts and, unless these are the last blocks, for their
+    indices."""
     numbers = sorted(set(expert_layers))
     last = numbers == list(range(layers - len(numbers), layers))
     return {"num_moe_layers": (key, len(numbers))} | ({} if last else {"moe_layers": (key, numbers)})
@@ -557,8 +557,8 @@ def mixers(config: Config, *, full_every: int = 0, attention_at: str = "") -> De
 
 
 def recurrence(config: Config, *, kind: str, width: str = "", **keys: Sequence[Any]) -> Derived:
-    """Derive the spec field `recurrence` (shape of the recurrent mixer); each of its fields is given as a
-    config key with the value if absent.
+    """Derive the spec field `recurrence` (shape of the recurrent mixer). Each of its fields is given as a
+    config key with the default for an absent key.
 
     A missing width of heads is the total width (`width`, or `mamba_expand` times the model's) divided by the heads.
 
@@ -636,7 +636,7 @@ def granite_hybrid(config: Config) -> Derived:
 
 
 def mamba(config: Config) -> Derived:
-    """Spec field for the number of heads, 1, of Mamba, whose blocks have no attention."""
+    """Spec field for Mamba's number of heads, which is 1, as no block has attention."""
     return {"num_heads": ("hidden_size", 1)}
 
 

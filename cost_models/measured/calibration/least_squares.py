@@ -35,7 +35,7 @@ the model leaves out."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expansion:
-    """Errors (R,) of a fit at a point (C,) with the errors' derivatives (R, C) there."""
+    """Errors (R,) of a fit for constants at a point (C,), and derivatives (R, C) of these errors."""
 
     point: Array
     """Point of the expansion, (C,)."""
@@ -70,9 +70,9 @@ def intervals(
     influence: Array | None = None,
     runs: Sequence[str] = (),
 ) -> dict[str, Interval]:
-    """Fitted value and 90 % interval of each constant in `names`, by name, from its logarithm in `point` (C,)
-    and the logarithm's variance after and before the fit (C,). Each interval names the three `runs` (N,) with
-    the largest `influence` (C, N)."""
+    """Fitted value and 90 % interval of each constant, by name, from the constants' logarithms `point` (C,).
+    `variances` and `prior_variances` (C,) are those of the logarithms after and before the fit. Each interval
+    names the three `runs` (N,) with the largest `influence` (C, N)."""
     interval_of = {}
     deviations = np.sqrt(np.stack([variances, prior_variances], axis=1))
     for place, (name, (deviation, prior)) in enumerate(zip(names, deviations, strict=True)):
@@ -125,7 +125,7 @@ def shrink(
         return np.asarray((weights * huber).sum(-1) + pull / 2)
 
     def curvature_of(errors: Array, slopes: Array) -> tuple[Array, Array]:
-        """Curvature (C, C) of the loss, and the weight of each squared error in it, (R,)."""
+        """Curvature of the loss, (C, C), and the weight of each error's square in it, (R,)."""
         inlier = weights / noise / np.maximum(np.abs(errors), noise)
         return slopes.T @ (inlier[:, None] * slopes) + precision, inlier
 

@@ -81,7 +81,7 @@ class Measurement:
 
     @property
     def noise(self) -> float:
-        """Relative excess of the typical repetition's seconds over the fastest repetition's."""
+        """Ratio of the typical repetition's seconds to the fastest repetition's, minus 1."""
         return self.seconds / self.quiet_seconds - 1.0
 
     @classmethod
@@ -264,7 +264,7 @@ _HUBER = 1.345
 
 def relative_least_squares(terms: Array, seconds: Array, floor: Array | float = 0.0) -> tuple[Array, float]:
     """Coefficients c (T,), at least `floor`, that minimise the relative errors of `terms` (N, T) · c against
-    `seconds` (N,), with the median absolute relative error that remains.
+    `seconds` (N,). The second result is the median absolute relative error that remains.
 
     Iteratively reweighted with Huber's weights, so that a disturbed point does not move the rest. Coefficients that
     come out below `floor` have no meaning and are fixed at it, the lowest first.
@@ -295,7 +295,7 @@ def _huber(terms: Array, values: Array) -> Array:
 
 
 def _attention_efficiency(rows: Rows, direction: str, rate: float) -> float:
-    """Median share of the rate `rate` (FLOP/s) that attention reached over the measured sequence lengths and
+    """Median ratio of attention's measured rates to `rate` (FLOP/s), over all measured sequence lengths and
     head widths."""
     shares = [row.size / row.seconds / rate for row in select(rows, "attention", direction)]
     return _efficiency(float(np.median(shares)))
@@ -392,8 +392,8 @@ _BLOCK_PRODUCTS = 12.0
 
 
 def host_layer_seconds(rows: Rows, profile: HardwareProfile, peak: float, *, launches_ahead: bool) -> float:
-    """Host seconds of one block per pass, measured on a tiny block; if the host runs the operators itself,
-    without their seconds."""
+    """Host seconds of one block per pass, measured on a tiny block. If the host itself runs the operators,
+    their seconds are subtracted."""
     tokens, hidden, heads = select(rows, "host", "block")[0].shape
     explained = 0.0
     if not launches_ahead:
@@ -412,7 +412,7 @@ def host_layer_seconds(rows: Rows, profile: HardwareProfile, peak: float, *, lau
 
 
 def action_host_seconds(rows: Rows, *, otherwise: float) -> float:
-    """Host seconds of one pipeline action without its blocks' host seconds, measured with two stages;
+    """Host seconds of one pipeline action, excluding those of its blocks, measured with two stages;
     `otherwise` if not measured.
 
     Each stage has half of the blocks and one end of the model, which is driven like half a block.
@@ -433,7 +433,7 @@ def _pass_seconds(rows: Rows, name: str) -> float:
     blocks = select(rows, "host", name)
 
     def slope(first: Measurement, second: Measurement) -> float:
-        """Seconds per block between two models of different numbers of blocks."""
+        """Seconds per additional block, from measurements of two models with different numbers of blocks."""
         return (first.seconds - second.seconds) / (first.size - second.size)
 
     slopes = (median(slope(first, second) for second in blocks if second is not first) for first in blocks)
@@ -501,7 +501,7 @@ def table_rates(rows: Rows, bandwidth: float, source: str) -> TableRates | None:
         return None
 
     def point(row: Measurement) -> TablePoint:
-        """Efficiency of one measurement at its row bytes and ids per bag."""
+        """Efficiency that one measurement shows, with its row bytes and ids per bag."""
         pooling, rate = row.shape[1] / row.shape[2], row.size / row.seconds
         efficiency = rounded(rate / bandwidth)
         return TablePoint(row_bytes=row.shape[0], pooling=rounded(pooling), efficiency=efficiency)
@@ -521,8 +521,8 @@ def table_rates(rows: Rows, bandwidth: float, source: str) -> TableRates | None:
 
 
 def _served_points(table_rows: Rows, policy: str) -> tuple[ServedPoint, ...]:
-    """Launch seconds of lookups through a cache, and seconds of each further hit and miss, for each measured
-    size of a row."""
+    """Launch seconds of lookups through a cache, and additional seconds of each hit and of each miss, for
+    each measured row size."""
     prefix = f"{SERVED_PREFIX}{policy}."
     launches, hits, misses = (select(table_rows, "table", prefix + name) for name in ("few", "hit", "miss"))
     return tuple(

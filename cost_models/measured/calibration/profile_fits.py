@@ -88,7 +88,7 @@ def blank_profile(gpu: str, stack: str) -> HardwareProfile:
 
 
 def _with_identity(profile: HardwareProfile, name: str, die: str, stack: str) -> HardwareProfile:
-    """Copy of the profile with name, GPU and stack of a fit to runs of `stack` on `die`."""
+    """Copy of the profile with the name, GPU and stack that identify a fit to runs of `stack` on `die`."""
     identity = {"name": name, "gpu": die, "also_for": DIES.get(die, ()), "stack": stack, "tier": "profile"}
     return profile.model_copy(update=identity)
 
@@ -108,7 +108,8 @@ def under_nearest(profiles: Iterable[HardwareProfile], cases: Sequence[Case]) ->
 def under_other_sources(
     cases: Sequence[Case], *, min_runs: int = _MIN_RUNS, on_source: Callable[[str], None] = ignore
 ) -> Iterator[tuple[str, tuple[Case, ...]]]:
-    """Yield each source with its cases, which use the nearest of the profiles fitted to all other sources."""
+    """Yield each source with its cases. Each case has the nearest of the profiles that were fitted to all
+    other sources."""
     of_all = fit_families(cases, min_runs=min_runs)
     for source, profiles in profiles_without(cases, of_all, min_runs=min_runs, on_source=on_source):
         yield source, under_nearest(profiles, [case for case in cases if case.row.source_id == source])
@@ -121,7 +122,8 @@ def profiles_without(
     min_runs: int = _MIN_RUNS,
     on_source: Callable[[str], None] = ignore,
 ) -> Iterator[tuple[str, tuple[HardwareProfile, ...]]]:
-    """Yield each source with the profiles, fitted to all other sources, that predictions of its runs need."""
+    """Yield each source with the profiles that are needed to predict its runs, fitted to all other
+    sources."""
     for source, members in group_by(cases, lambda case: case.row.source_id).items():
         on_source(source)
         other_cases = [case for case in cases if case.row.source_id != source]
@@ -306,8 +308,8 @@ _ANOTHER_UNIT = 500.0
 def anchor(
     predictions: Iterable[Prediction], anchors: int, *, on_sweep: Callable[[int, int], None] = ignore
 ) -> tuple[Prediction, ...]:
-    """Calibrate the predicted step times of each sweep of runs with the measured times of `anchors` of its
-    runs, and return all predictions in their order.
+    """Calibrate the predicted step times of each sweep of runs by the measured step times of `anchors` runs
+    in it. All predictions are returned in their order.
 
     A sweep here is the rows of one source, trainer and cluster, as a user has them in old logs: what is unknown about
     them (clocks, fabric, versions) is the same for all, and a few rows tell most of it. Anchors no longer have
@@ -335,7 +337,7 @@ def anchor(
 
 
 def _sweep_of(case: Case) -> tuple[str, ...]:
-    """Key of a case's sweep here: source, trainer, cluster and hardware profile."""
+    """Key of the sweep to which a case belongs: source, trainer, cluster and hardware profile."""
     return case.row.source_id, case.row.trainer, case.row.cluster, case.question.hardware.name
 
 
@@ -358,8 +360,8 @@ def _is_comparable(prediction: Prediction) -> bool:
 
 
 def _calibrated(prediction: Prediction, case: Case, offset: Offset, anchors: int) -> Prediction:
-    """Prediction with the profile's constants changed by the mean of `offset`, and step seconds multiplied by
-    its common factor. Memory figures are unchanged."""
+    """Prediction of a case after its sweep's calibration. The profile's constants are changed by the mean of
+    `offset`, and step seconds multiplied by its common factor. Memory figures are unchanged."""
     old, factor = case.question.hardware, math.exp(offset.mean[0])
     new = offset.apply(old)
     priced = estimate(replace(case.question, hardware=new), case.layout)

@@ -49,8 +49,8 @@ _SECONDS |= {f"{kind}_seconds": kind for kind in (*FOLLOW_HOST, "step")}
 
 
 def scale_seconds(profile: HardwareProfile, factors: FittedFactors) -> HardwareProfile:
-    """Copy of a profile with the seconds of each kind (compute, host, ...) multiplied by the factor of that
-    kind."""
+    """Copy of a profile in which the seconds of each kind (compute, host, ...) are multiplied by that kind's
+    factor."""
     compute, transfer = factors.compute, factors.collectives
     # factors by which a measured peak and bandwidth rise so that no fitted rate exceeds them
     rise = bandwidth_rise = 1.0
@@ -79,8 +79,8 @@ def scale_seconds(profile: HardwareProfile, factors: FittedFactors) -> HardwareP
 
 
 def before_runs(profile: HardwareProfile) -> HardwareProfile:
-    """Profile as microbenchmarks measured it, with the changes by runs undone; a peak that a run raised is
-    not lowered."""
+    """Copy of a profile without the changes by runs, as microbenchmarks measured it. A peak that a run raised
+    is not lowered."""
     if profile.moved is None:
         return profile
     back = FittedFactors(**{kind: 1.0 / factor for kind, factor in profile.moved})
@@ -193,7 +193,8 @@ def refine(profile: HardwareProfile, runs: Sequence[ObservedRun]) -> Refinement:
     prior = shared @ np.diag(np.square(list(_PULLS.values()))) @ shared.T
 
     def errors_at(points: Array) -> Array:
-        """Logarithms (K, R) of predicted over measured quantities at the logarithms (K, C) of factors."""
+        """Logarithms of predicted over measured quantities, (K, R), at K points of logarithms of factors,
+        (K, C)."""
         profiles = (_scaled_profile(start, point) for point in points)
         predicted = [[quantities(priced(run, profile)) for run in runs] for profile in profiles]
         logarithms = np.log([[by_run[index][name] for index, name, _ in usable] for by_run in predicted])

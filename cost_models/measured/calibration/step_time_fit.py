@@ -80,7 +80,7 @@ publishers' do."""
 
 
 def prior_widths(constants: Sequence[str]) -> Array:
-    """Prior deviation of each constant's logarithm from its documented default, (C,)."""
+    """Prior standard deviation of each constant's logarithm around its documented default, (C,)."""
     widths = [_WIDTHS.get(name, _HOST_WIDTH if "host" in name else _SHARE_WIDTH) for name in constants]
     return np.array(widths)
 
@@ -141,8 +141,8 @@ class StepTimeFit:
         return ", ".join(words)
 
     def around_runs(self, cases: Sequence[Case]) -> Expansion | None:
-        """Errors of a subset of the fitted runs (`cases`) at the fitted constants, with derivatives; None if
-        there are none."""
+        """Errors of the fitted runs `cases` (a subset) at the fitted constants, with derivatives; None if the
+        fit has none."""
         if self.around is None:
             return None
         place_of = {run: place for place, run in enumerate(self.residuals)}
@@ -194,8 +194,8 @@ class TimedCases:
         self._measured = np.array([measured_seconds(case) for case in cases])
 
     def values_at(self, points: Array) -> dict[str, Array]:
-        """Values (...) of each constant at points (..., C) of logarithms, by name, rounded to the digits that
-        a profile's file has."""
+        """Values of each constant, (...), by name, at points (..., C) of logarithms. They are rounded to the
+        digits that a profile's file has."""
         values = np.vectorize(rounded)(np.exp(points))
         return dict(zip(self.constants, np.moveaxis(values, -1, 0), strict=True))
 
@@ -294,9 +294,9 @@ _TAIL_SHARE = 0.9
 def scenarios_of(
     constants: Sequence[str], covariance: Array, slopes: Array, errors: Array, sources: Sequence[str]
 ) -> Scenarios:
-    """Plausible sets of the constants' values (scenarios), from the covariance (C, C) of the fit and the
-    variation between sources. The variation follows from the runs' errors (R,) with slopes (R, C) and sources
-    (R,). All are of logarithms.
+    """Plausible sets of values of the constants (scenarios). They follow from the covariance (C, C) of the
+    fit and the variation between sources. The variation follows from the runs' errors (R,) with slopes (R, C)
+    and sources (R,). All are of logarithms.
 
     `variances` (C,) are by how much the constants differ from one source of timed runs to another, `unexplained`
     is the deviation of the errors that this leaves.
@@ -325,8 +325,8 @@ def scenarios_of(
 
 
 def with_covariance(constants: Sequence[str], covariance: Array) -> dict[str, str]:
-    """Factors of each constant in all scenarios, as text by constant; their logarithms have mean zero and the
-    given covariance (C, C).
+    """Factors of each constant in all scenarios, as text, by constant. The factors' logarithms have mean zero
+    and the given covariance (C, C).
 
     The design is of rows of a Hadamard matrix of ±1, orthogonal to one another and of mean zero.
     """
@@ -356,8 +356,8 @@ _MAX_COMBINATIONS = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offset:
-    """Inferred offsets (as logarithms) of one cluster from its hardware profile: of all its step times, and
-    of each constant."""
+    """Inferred offsets of one cluster from its hardware profile, as logarithms: one of all its step times,
+    and one of each constant."""
 
     constants: tuple[str, ...]
     mean: Array
@@ -368,8 +368,8 @@ class Offset:
     """Variance of each offset before the runs, (1 + C,)."""
 
     def apply(self, profile: HardwareProfile) -> HardwareProfile:
-        """Copy of a profile with its constants changed by the mean offsets, each at most to the fit's ceiling
-        or its former value."""
+        """Copy of a profile with its constants changed by the mean offsets. No constant rises above the
+        fit's ceiling, or above its former value if that is higher."""
         values = {}
         for name, change in zip(self.constants, self.mean[1:].tolist(), strict=True):
             value = getattr(profile, name)
@@ -380,8 +380,8 @@ class Offset:
 def offset_of(
     errors: Array, slopes: Array, covariance: Array, constants: Sequence[str] = (), *, known_runs: int = 0
 ) -> Offset:
-    """Infer the offset of a cluster from the logarithms of predicted / measured step times (K,) and their
-    slopes (K, C) in the `constants`.
+    """Infer the offset of a cluster from logarithms of predicted / measured step times, (K,). `slopes` (K, C)
+    are their derivatives by the logarithms of the `constants`.
 
     `covariance` (C, C) is that of the scenarios. `known_runs` of the same cluster are in the constants already, which
     leaves less to say for these. Without errors the offset is zero.
@@ -437,8 +437,9 @@ def prior_covariance(profile: HardwareProfile, constants: Sequence[str]) -> Arra
 
 
 def cluster_offset(timed: TimedCases, *, share: float = 1.0) -> tuple[Offset, Expansion]:
-    """Infer how far the constants of one cluster, on which all cases ran, are from those of its hardware
-    profile; returned with the cases' errors before that. `share` is the factor on the prior variance."""
+    """Infer how far one cluster's constants are from those of its hardware profile; all cases ran on the
+    cluster. The cases' errors under the profile are returned too. `share` is the factor on the prior
+    variance."""
     around = expand(timed.errors_at, timed.origin)
     sources = {case.row.source_id for case in timed.cases}
     known_runs = sum(runs.runs for runs in timed.start.timed if runs.source in sources)
@@ -452,8 +453,8 @@ MIN_PAIRS = 10
 
 
 def pair_error(cases: Sequence[Case], errors: Mapping[str, float]) -> float | None:
-    """Median error of predicted ratios of two step times in a sweep, |log error of the ratio| / √n for n axes
-    on which the layouts differ; None for fewer than `MIN_PAIRS` pairs.
+    """Median error of the predicted ratio of two step times in a sweep, per axis on which the layouts differ.
+    The error of one ratio is |log error of the ratio| / √n for n axes; None for fewer than `MIN_PAIRS` pairs.
 
     `errors` are predicted / measured − 1 by run. Every sweep weighs as much as it has runs, not pairs.
     """

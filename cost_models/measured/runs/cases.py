@@ -104,8 +104,8 @@ def read_case(row: Row, *, stack: str | None = None, profile: Profile = None) ->
 
 
 def _model_base(row: Row) -> TransformerSpec | dict[str, Any]:
-    """Catalogue model that a row names; if the catalogue has none and columns state a shape, a dictionary
-    with the name only. Raises UnknownNameError."""
+    """Catalogue model that a row names. If the catalogue has none and columns state a shape, it is a
+    dictionary with the name only. Raises UnknownNameError."""
     if any(column.startswith("model.") for column in row.values) and row.model not in catalog.names("models"):
         return {"name": row.model}
     return catalog.load_model(row.model)

@@ -353,8 +353,8 @@ def _with_tuned_microbatch(question: Question, layout: Layout) -> Layout:
 
 
 def _expert_tensor(row: PrintedRow, degrees: Layout) -> int | None:
-    """Tensor-parallel degree of experts that a row's notes or its trainer's recipes state, or 1 if ep does
-    not divide dp · cp; None if the same as tp."""
+    """Tensor-parallel degree of experts that a row's notes or its trainer's recipes state; None if the same
+    as tp. It is 1 if none is stated and ep does not divide dp · cp."""
     match = re.search(r"(?:ETP|expert-tensor-parallel-size)=(\d{1,4})\b", row.text("notes"))
     stated = int(match[1]) if match else int(degrees.ep > 1 and degrees.tp > 1 and keeps_experts_whole(row))
     if stated and degrees.tp * degrees.data_ranks % (degrees.ep * stated) == 0:
@@ -492,7 +492,8 @@ def _case_cells(row: PrintedRow, measured: Cells, case: Case, stack: str | None)
 
 
 def _changes(path: str, before: Any, after: Any) -> Cells:
-    """Cells, by column, that set the fields below `path` in which `after` differs from `before`."""
+    """Cells, by column, with the values of `after` for all fields below `path` in which it differs from
+    `before`."""
     if before == after:
         return {}
     if isinstance(before, dict) and isinstance(after, dict):

@@ -84,8 +84,8 @@ class PrintedRow:
         return int(value) if value is not None and value.is_integer() else None
 
     def count_or(self, column: str, default: int, words: str, notes: Notes) -> int:
-        """Positive whole number in the cell in `column`; if the cell has none, `default`, with `words` (`{}`
-        is replaced by the number) added to `notes`."""
+        """Positive whole number in the cell in `column`, or else `default`. For a default, `words` (`{}` is
+        replaced by the number) are added to `notes`."""
         if (count := self.count(column)) is None:
             notes.append(words.format(count := default))
         return count
@@ -223,8 +223,8 @@ def cluster_of(row: PrintedRow, gpu: str, num_gpus: int, notes: Notes) -> Cluste
 
 
 def _allocated(num_gpus: int, rack: int, notes: Notes) -> int:
-    """Number of GPUs in each rack that a job of several racks uses: all, or the largest power of two (64 of
-    72) if only that divides the job.
+    """Number of GPUs in each rack that a job of several racks uses. It is all, or the largest power of two
+    (64 of 72) if only that divides the job.
 
     Megatron Bridge's recipes give HybridEP 64 ranks of an NVLink domain of 72 (perf_recipes, `NVLINK_DOMAIN_SIZE`).
     """
@@ -361,8 +361,8 @@ def offload_of(row: PrintedRow, stack: StackSpec, blocks: int, notes: Notes) -> 
 
 
 def with_host_update(row: PrintedRow, question: Question, layout: Layout, notes: Notes) -> Question:
-    """Question with the host's seconds per parameter update set so that the update takes the time in the
-    row's log; unchanged if the row has none."""
+    """Question in which the CPU update of a step takes the time in the row's log; unchanged if the row has
+    none."""
     stated = row.positive("cpu_update_s")
     slow = question.updated("hardware", host_update_seconds=_UPDATE_UNIT)
     by_unit = channel_seconds(slow, LayoutColumns.of([layout])).update[0] / _UPDATE_UNIT if stated else 0
@@ -391,8 +391,8 @@ def _remarks(row: PrintedRow) -> list[str]:
 
 
 def _facts(kind: str, remarks: Iterable[str]) -> dict[str, Any]:
-    """Field values of all patterns of a kind that occur in the remarks, by field; of several values the last
-    is used."""
+    """Field values, by field, of all patterns of a kind that occur in the remarks. Of several values for a
+    field the last is used."""
     facts: dict[str, Any] = {}
     for remark in remarks:
         for pattern, fields in spellings()[kind]:

@@ -160,7 +160,7 @@ class Row(Spec):
     """Column → value, for columns that set a field of a spec."""
 
     def with_fields(self, part: str, base: S | dict[str, Any], spec_type: type[S]) -> S:
-        """Spec of one `part` of the run: `base` with the fields that the row's columns set.
+        """Spec of one `part` of the run: a copy of `base` with the fields that the row's columns set.
 
         Raises:
             InputError: all columns whose values the spec does not take.

@@ -223,8 +223,8 @@ class Job:
 
 
 def job_of(traced: Sequence[RankTrace], question: Question, layout: Layout) -> Job:
-    """Analyse the traces of a job: match collectives over ranks, find late ranks, pipeline passes and a slow
-    stage, and separate sends from waits for other stages and late ranks."""
+    """Analyse the traces of a job's ranks to find late ranks, pipeline passes and a slow stage. Collectives
+    are matched over ranks, and sends are separated from waits for other stages and late ranks."""
     longest = max(trace.seconds for trace in traced)
     matched = arrivals({trace.rank: trace.exchanges for trace in traced}, layout)
     # rank → begin, and seconds that the rank waited for the last, of each matched collective
@@ -286,8 +286,8 @@ def job_of(traced: Sequence[RankTrace], question: Question, layout: Layout) -> J
 
 
 def _first_late(late: Sequence[Late], work: Mapping[int, Mapping[int, float]]) -> tuple[Late, ...]:
-    """Late ranks whose own compute and host time is longer than that of other ranks on their stage; if there
-    is none, all late ranks. `work` is seconds of compute and host, by place in the pipeline and rank."""
+    """Late ranks whose own compute and host seconds exceed those of the other ranks on their stage; all late
+    ranks if there is none. `work` is seconds of compute and host, by place in the pipeline and rank."""
     own_work = []
     for delay in late:
         stage = next(ranks for ranks in work.values() if delay.rank in ranks)
@@ -298,8 +298,8 @@ def _first_late(late: Sequence[Late], work: Mapping[int, Mapping[int, float]]) -
 
 
 def _delays(ranks: Sequence[RankTrace], matched: Sequence[Sequence[Arrival]]) -> dict[int, tuple[float, ...]]:
-    """Seconds that other ranks waited for a rank in collectives, for each of `SLICES` slices of the step, by
-    rank."""
+    """Seconds that other ranks waited for each rank in collectives, by rank, for each of `SLICES` equal
+    slices of the step."""
     steps = {arrival.rank: arrival.step for arrival in ranks}
     seconds_by_rank: dict[int, list[float]] = {}
     for arrival in (arrival for members in matched for arrival in members):

@@ -107,8 +107,8 @@ def _part_by_name(name: str, category: str) -> str:
 
 @dataclass(slots=True)
 class Parts:
-    """Classifier of a trace's kernels into parts of a step (compute, optimizer, communication by axis, ...)
-    for a layout."""
+    """Classifier that assigns a trace's kernels to parts of a layout's step (compute, optimizer,
+    communication by axis, ...)."""
 
     layout: Layout
     unknown: dict[str, float] = field(default_factory=dict)
@@ -132,8 +132,8 @@ class Parts:
         return part
 
     def _axis_of(self, description: str, ranks: str, kind: str, details: Mapping[str, Any]) -> str:
-        """Parallel axis of a collective: by the description of its group, else by its ranks, else by its
-        kind; empty if unclear."""
+        """Parallel axis of a collective, found from its group's description, else its ranks, else its kind;
+        empty if unclear."""
         layout = self.layout
         used_axes = [axis for axis in AXES if getattr(layout, axis) > 1]
         for pattern, axis in patterns().groups:
@@ -257,7 +257,7 @@ def _windows(spans: Spans, start: Array, end: Array) -> dict[int, Interval]:
 def _parts(
     low: Array, high: Array, kind: Ints, step_seconds: float, order: Sequence[str]
 ) -> tuple[dict[str, float], tuple[Interval, ...]]:
-    """Seconds of a step by part, and the intervals that count as `pp`; each moment counts for the first
+    """Seconds of a step by part, and the intervals that count as `pp`. Each moment counts only for the first
     active kind in `order`."""
     edges = np.unique(np.concatenate([low, high]))
     lengths = np.diff(edges)
