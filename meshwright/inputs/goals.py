@@ -63,8 +63,8 @@ def objective_of(goal: Goal) -> tuple[Objective, float | None]:
 
 
 def _amounts(amounts: Amount, problems: Problems, unread: str) -> tuple[float | None, float | None]:
-    """Read the price of a GPU-hour on one cluster, and the number of tokens to train on; None for each that is not
-    given."""
+    """Read the flags `--price` (of a GPU-hour on one cluster) and `--tokens` (to train on); None for a flag that is
+    not given."""
 
     def single_price(price: str | float | Sequence[float]) -> float | None:
         """Parse one price; None if empty. Raises ValueError for several."""
@@ -78,8 +78,8 @@ def _amounts(amounts: Amount, problems: Problems, unread: str) -> tuple[float | 
 
 
 def trained_at(amounts: Amount, question: Question) -> tuple[Question, Objective, tuple[str, ...]]:
-    """Question with its number of tokens to train on, objective with the price of a GPU-hour, and words on how
-    samples were read.
+    """Question with the number of tokens to train on, objective with the price of a GPU-hour, and sentences on how
+    samples became tokens.
 
     Raises:
         InputError: an amount cannot be read, or there is a price of nothing.
@@ -186,8 +186,8 @@ def restrictions_of(limits: Limits, trainer: str | None = None) -> Restrictions:
 
 
 def confident(restrictions: Restrictions, question: Question) -> Restrictions:
-    """Restrictions whose memory limit is lowered so that real peaks keep to `--max-memory` with the question's
-    confidence; unchanged if no limit was given."""
+    """Restrictions whose memory limit is lowered so that measured peaks stay below `--max-memory` with the question's
+    probability; unchanged without a limit."""
     if restrictions.max_memory is None:
         return restrictions
     share = confident_share(question.confidence, question.memory_error)

@@ -169,7 +169,7 @@ class Limits(Options, kw_only=True):
         return self._allowed(are_changes=False)
 
     def _allowed(self, *, are_changes: bool) -> tuple[str, ...]:
-        """Words of `--allow` that name a change of the training mathematics, or those that name an axis of
+        """Words of `--allow` of one kind: changes of the training mathematics if `are_changes`, else axes of
         layouts."""
         from cost_models.specs.training import is_change
 

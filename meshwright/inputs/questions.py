@@ -195,8 +195,8 @@ def read_precisions(text: str | None) -> tuple[Precision, ...]:
 
 
 def read_confidence(amount: float | str | None) -> float:
-    """Parse the minimum probability of fitting in memory, `95%` or 0.95; if not given, the probability at which a
-    predicted peak may just fill memory.
+    """Parse the minimum probability that a layout fits in memory, `95%` or 0.95; the default just allows predicted
+    peaks that fill memory.
 
     Raises:
         InputError: it is no share, or outside what can be asked for.
@@ -266,7 +266,8 @@ def _training(request: Request, model: TransformerSpec | None) -> TrainingSpec:
 def job_of(
     job: object, kind: type[T], resolve: Callable[..., T], amounts: Mapping[str, object], noun: str
 ) -> T:
-    """Training job from a file, a spec of class `kind`, or amounts alone; amounts that were given replace its fields.
+    """Training job read from a file, taken from a spec, or made from `amounts` alone; amounts that are given override
+    the job's fields.
 
     Raises:
         InputError: a file or an amount that cannot be read, or a spec of another kind than that of the model (`noun`).
@@ -386,7 +387,7 @@ _OF_TOWERS = ("tower", "projector", "language")
 def with_parts(
     model: TransformerSpec, training: TrainingSpec, *, mixed: bool
 ) -> tuple[TrainingSpec, tuple[str, ...]]:
-    """Training job with the sequence length of a decoder behind an encoder, or the images of a vision tower; and what
+    """Training job completed for models of two parts, such as the decoder's sequence length, and sentences on what
     was assumed.
 
     Raises:
@@ -427,7 +428,8 @@ def with_parts(
 
 
 def images_of(model: TransformerSpec, training: TrainingSpec) -> TransformerSpec:
-    """Diffusion transformer with images of as many patches as the job's sequence has tokens; other models unchanged.
+    """Diffusion transformer whose image size matches the job's sequence length, one token per patch; other models
+    unchanged.
 
     Raises:
         InputError: they are no square.
@@ -443,7 +445,8 @@ def images_of(model: TransformerSpec, training: TrainingSpec) -> TransformerSpec
 
 
 def _wrong_parts(model: TransformerSpec, training: TrainingSpec) -> Iterator[tuple[str, str]]:
-    """Flags on parts that the model lacks or that cannot be frozen, each with the reason."""
+    """Flags that the model cannot take (such as `--images` without a vision tower, or parts that cannot be frozen),
+    each with the reason."""
     name = model.name
     if model.stacks is None and training.target_length is not None:
         reason = f"is of a decoder behind an encoder, and `{name}` is one stack"
@@ -542,8 +545,8 @@ def _matrices(model: TransformerSpec) -> str:
 def fine_tuned(
     model: TransformerSpec, training: TrainingSpec, options: Job, *, has_stack: bool
 ) -> tuple[TransformerSpec, str | None, tuple[str, ...]]:
-    """Model without parts that fine-tuning drops, its default stack (None if `has_stack` or without adapters), and
-    what was assumed.
+    """Model adapted to fine-tuning, default stack for adapters (None if a stack is given or no adapters are trained),
+    and sentences on assumptions.
 
     Raises:
         InputError: an encoder is asked for preferences or answers.

@@ -45,7 +45,8 @@ class Chapter:
 
 
 def paragraphs(text: str) -> Iterator[Words]:
-    """Sentences of printed text, one per line, each with its list: the indented lines below it."""
+    """Split printed text into pairs of a sentence and its list items; unindented lines are sentences, indented lines
+    below are items."""
     sentence: str | None = None
     items: list[str] = []
     for line in filter(str.strip, with_units_kept(text).splitlines()):

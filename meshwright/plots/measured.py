@@ -50,7 +50,7 @@ def _draw_diagonal(axes: Axes, measured: Frame, predicted: Frame) -> None:
 
 
 def _draw_band(axes: Axes) -> None:
-    """Draw the ±10 % band behind errors along x, in percent."""
+    """Shade the band from -10 % to +10 % on a horizontal axis of errors in percent."""
     axes.axvspan(-100 * BAND, 100 * BAND, color=style.FAINT, linewidth=0)
     axes.axvline(0, color=style.GREY, linewidth=1.0)
     style.quiet_axis(axes, grid="x")

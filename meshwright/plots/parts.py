@@ -90,8 +90,8 @@ def draw_memory_bars(
     *,
     air: float = 0.14,
 ) -> list[str]:
-    """Draw stacked memory bars under dashed limits, a bar per row of `parts` (bytes), with totals; return the parts
-    named beside a single bar.
+    """Draw a stacked memory bar with its total for each row of `parts` (bytes), under dashed limits; return the parts
+    labelled beside a single bar.
 
     Args:
         axes: an empty chart.

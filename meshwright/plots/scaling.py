@@ -106,7 +106,8 @@ def _write_layouts(axes: Axes, gpu_ticks: list[int], lines: dict[str, Frame]) ->
 
 
 def _batch_words(kind: str, line: Frame) -> str:
-    """Kind of scaling and global batch of its line, first and last: "weak: batch 256 … 2,048"."""
+    """Words on a line of the chart: kind of scaling, and its first and last global batch: "weak: batch 256 …
+    2,048"."""
     batches = dict.fromkeys(grouped(int(line["global_batch"].iloc[end])) for end in (0, -1))
     return f"{kind}: batch {' … '.join(batches)}"
 

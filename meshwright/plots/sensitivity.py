@@ -171,7 +171,7 @@ def _hole_counts(frame: Frame) -> str:
 
 
 def _with_signs(frame: Frame) -> tuple[Frame, list[str]]:
-    """Frame with the text of cells without a layout (`sign`), and lines that explain letters and signs.
+    """Frame with the text of each cell that has no layout (column `sign`), and legend lines that explain these texts.
 
     Rules and limits that differ in their numbers alone have one letter.
     """
@@ -311,9 +311,9 @@ def forecast(frame: Frame, plan: Forecast, subject: str) -> Figure:
 
 
 def forecast_frame(plan: Forecast, steps: Array | None = None) -> pd.DataFrame:
-    """Frame with a row per checkpoint interval (`what` is interval), and per number of GPUs at its best interval
-    (`what` is gpus): `gpus`, `every`, `work_seconds`, `seconds`, `early_seconds`, `late_seconds`, `goodput`,
-    `chosen`.
+    """Frame of forecasts, with a row per checkpoint interval (`what` is interval) and a row per number of GPUs
+    (`what` is gpus, at the best interval). Columns: `gpus`, `every`, `work_seconds`, `seconds`, `early_seconds`,
+    `late_seconds`, `goodput`, `chosen`.
 
     Early and late are the 5th and the 95th percentile over failures and over `steps`, step seconds of equal
     probability; between a few intervals their ratio to the expected end is interpolated. Steps on other numbers of GPUs

@@ -38,8 +38,8 @@ _MIN_NAMED_SHARE = 0.03
 
 @style.drawing()
 def stages(frame: Frame, subject: str) -> Figure:
-    """Timeline of a recommender's step: a row per GPU, dark while busy, pale while it waits for the stage (such as
-    the index exchange) to end.
+    """Timeline of a recommender's step, with a row per GPU: dark while the GPU works, pale while it waits for other
+    GPUs to end the stage.
 
     Args:
         frame: as `meshwright.records.shardings.stages_frame` has it.

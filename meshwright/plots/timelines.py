@@ -174,7 +174,8 @@ def _passes_of(frame: Frame) -> Frame:
 
 
 def _row_of(ranks: Frame, lanes: int) -> Frame:
-    """Vertical middle of each rank's row, in rows counted downwards; lanes of moves make rows higher."""
+    """Vertical middle of each rank's row in the chart; rows are higher by `lanes` lanes, which show copies to and
+    from the host."""
     return (1 + _LANE_HEIGHT * lanes) * ranks.to_numpy(float)
 
 

@@ -114,8 +114,8 @@ def question_record(question: Question) -> dict[str, Any]:
 
 
 def pool_records(question: Question, estimate: Estimate) -> list[dict[str, Any]]:
-    """JSON objects of an estimate's GPU pools, in pipeline order, or in cluster order if each pool holds whole
-    replicas; empty on a cluster with one kind of GPU.
+    """JSON objects of an estimate's GPU pools in pipeline order (in cluster order if each pool holds whole replicas);
+    empty with one kind of GPU.
 
     Bytes are those of the pool's fullest rank.
     """
@@ -159,8 +159,8 @@ def _pool(pool: Question) -> dict[str, Any]:
 
 
 def completed_record(completed: CompletedLayout | None) -> dict[str, Any]:
-    """JSON fields on a layout given in part: the full layout, the axes filled in, and the proved gap of that choice;
-    null or empty for None."""
+    """JSON fields on a layout that a search completed: full layout, axes filled in, proved gap; null or empty if none
+    was completed."""
     certificate = None if completed is None else completed.certificate
     return {
         "read_as": None if completed is None else str(completed.estimate.layout),

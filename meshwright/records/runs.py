@@ -97,8 +97,8 @@ def comparison(report: RunReport) -> tuple[ComparedQuantity, ...]:
 
 
 def emulated(report: EmulationReport) -> tuple[ComparedQuantity, ...]:
-    """Predicted beside measured for one emulated rank: peak memory, its parts, compute seconds and the step; no times
-    without a device.
+    """Predicted beside measured quantities of one emulated rank: peak memory, its parts, seconds (only on a device),
+    host memory and drive.
 
     Memory is set against the model's price of what ran, which need not be the plan's stack or its GPU. Compute on
     another kind of device than the plan's says nothing of it.
@@ -183,8 +183,8 @@ def _of_host_memory(ranks: Sequence[HostReport | None]) -> list[ComparedQuantity
 
 
 def _of_drives(ranks: Sequence[DriveReport | None]) -> list[ComparedQuantity]:
-    """Predicted beside measured bytes that the fullest rank keeps on a drive, reads and writes per step; empty
-    without a drive."""
+    """Predicted beside measured use of the fullest rank's drive: bytes held, bytes read and written per step,
+    transfer seconds; empty without a drive."""
     seen = [drive for drive in ranks if drive is not None]
     if not seen:
         return []

@@ -194,8 +194,8 @@ def host_sentences(question: Question, estimate: Estimate) -> tuple[str, ...]:
 
 
 def _ring(windows: HostWindows, ring: int) -> str:
-    """Sentence on the ring (device buffers through which offloaded weights stream): the length that overlaps their
-    transfer, or what would; empty if no weights stream."""
+    """Sentence on how many device buffers (the ring) hide the transfer of offloaded weights, or on what would if no
+    number does; empty if no weights stream."""
     if windows.transfer is None or windows.forward_tokens is None:
         return ""
     times = f"weights of a block come in {format_seconds(windows.transfer)}, its forward pass takes"

@@ -203,8 +203,7 @@ def worth_sentence(question: Question, estimate: Estimate) -> str:
 
 
 def flops_counted(question: Question, tp: int) -> dict[str, float]:
-    """FLOPs per token that MFU counts, that causal MFU counts, and that the model would need with full attention in
-    place of windows.
+    """FLOPs per token by name: counted by MFU, counted by causal MFU, and needed if attention had no windows.
 
     `tp` sets the padding of the vocabulary.
     """

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def links_finding(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) -> str:
-    """Sentence on the busiest network level; without traffic (`use` None), on bandwidth per GPU at each level."""
+    """Sentence on the network level with the busiest links; if `use` is None, on the bandwidth per GPU of each
+    level."""
     levels = used_levels(cluster)
     if use is None:
         rates = [f"{format_bandwidth(level.bandwidth)} in its {level.name}" for level in levels]
@@ -72,9 +73,9 @@ def share_text(share: float) -> str:
 
 
 def links_frame(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) -> pd.DataFrame:
-    """Frame with a row per network level, innermost first: `level`, `kind`, `gpus` of one domain, `domains`,
-    `bandwidth` of one GPU (bytes/s), `latency` (s); with traffic a row per level and `axis`, with `gpu_bytes` of a
-    step and `share` of the link's capacity."""
+    """Frame with a row per network level, innermost first, and with traffic a row per level and parallel axis.
+    Columns: `level`, `kind`, `gpus` of one domain, `domains`, `bandwidth` of one GPU (bytes/s), `latency` (s); with
+    traffic also `axis`, `gpu_bytes` of a step, and `share` of the link's capacity."""
     rows = []
     for level in used_levels(cluster):
         gpus = min(level.gpus or cluster.num_gpus, cluster.num_gpus)

@@ -61,8 +61,8 @@ def change(start: float, final: float) -> str:
 
 
 def change_words(write: Callable[[float], str], unit: str, start: float, final: float) -> str:
-    """Words on how a figure changed: "same" if `write` prints both values alike, "new" from zero, points for shares,
-    else percent."""
+    """Words on how a figure changed, such as "-3.6 %": points for shares, "same" if both values print alike, "new" if
+    it was zero."""
     if write(start) == write(final):
         return "same"
     if unit == "share":
@@ -71,7 +71,7 @@ def change_words(write: Callable[[float], str], unit: str, start: float, final: 
 
 
 def drift_note(name: object, then: float, today: float, write: Callable[[float], str]) -> str:
-    """Note that a plan's step is priced differently today than when its file was written; empty if not."""
+    """Note that the predicted step time of a plan has changed since its file was written; empty if unchanged."""
     if abs(today / then - 1) <= _ROUNDING:
         return ""
     return f"note: {name} was written with a step of {write(then)}; this version prices it at {write(today)}"
@@ -98,12 +98,12 @@ UNIT_TEXTS: dict[str, Callable[[float], str]] = {
 
 
 def time_unit(seconds: float) -> tuple[str, float]:
-    """Unit in which a time, and times beside it, are written: its name, and its length in seconds."""
+    """Unit of time that suits a duration: its name and its length in seconds."""
     return next((scale for scale in _TIME_SCALES if abs(seconds) >= scale[1]), _TIME_SCALES[-1])
 
 
 def size_unit(size_bytes: float) -> tuple[str, float]:
-    """Unit in which a number of bytes, and numbers beside it, are written: its name, and its bytes."""
+    """Unit of memory that suits a number of bytes: its name and its size in bytes."""
     return next((scale for scale in _SIZE_SCALES if abs(size_bytes) >= scale[1]), _SIZE_SCALES[-1])
 
 
@@ -185,7 +185,7 @@ def lines_of(text: str, width: int, *, indent: str = "", cut: bool = False) -> l
 
 
 def _pieces(word: str, width: int, *, cut: bool) -> list[str]:
-    """A word as one piece, or split if too long for a line: after commas; with `cut` also after signs, then
+    """Pieces of a word, split after commas if it is longer than a line; with `cut` also after other signs, and then
     anywhere."""
     if len(word) <= width:
         return [word]

@@ -157,8 +157,7 @@ class Output:
         *text: str | Table,
         files: Sequence[Callable[[], object]] = (),
     ) -> None:
-        """Write `files` and, if asked, `rows` as CSV, then print the answer as text and tables or as one JSON
-        document.
+        """Write `files` and the CSV file of `--csv`, then print the answer: text and tables, or one JSON document.
 
         If one file cannot be written, everything else is still written and printed.
 
@@ -190,8 +189,7 @@ class Output:
         self.wrote(file, then)
 
     def finish(self, answer: SavedAnswer, *, more: Sequence[str] = (), interrupted: str = "") -> None:
-        """Print and save an answer with its remarks, the further questions in `more`, and suggested commands for its
-        file.
+        """Print and save an answer, then print its remarks, the flags in `more`, and suggested commands for its file.
 
         Raises:
             InputError: something cannot be written.

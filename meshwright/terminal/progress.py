@@ -53,7 +53,7 @@ class Reporter:
                 self._line.update(self._line.task_ids[0], description=self._text)
 
     def doing(self, what: str) -> None:
-        """Set the purpose of the next searches, which begins their progress line."""
+        """Set the words with which the progress line begins during the next searches."""
         self._doing = f"{what}  "
         self.say(what)
 

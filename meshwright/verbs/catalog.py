@@ -225,7 +225,8 @@ def _cluster_row(cluster: ClusterSpec) -> Row:
 
 
 def _rates(levels: list[Level]) -> tuple[float | None, str]:
-    """Lowest bandwidth per GPU of these network levels, with text of lowest and highest."""
+    """Lowest bandwidth per GPU among these network levels (None without levels), and text with the lowest and
+    highest."""
     rates = sorted({level.bandwidth for level in levels})
     if not rates:
         return None, "-"

@@ -83,7 +83,7 @@ class PlanAnswer(SavedAnswer):
 
     @property
     def more(self) -> str:
-        """Flag that prints more of the answer, as words; empty: none."""
+        """Words that name the flag to print more of the answer; empty if there is none."""
         return ""
 
     @property
@@ -163,14 +163,15 @@ class Running(Protocol):
     """Protocol of a plan that is run or emulated: its notes, step lines and answers."""
 
     def caution(self, *, compiled: bool) -> str | None:
-        """Note that limits the comparison of measured with predicted quantities; None if there is none."""
+        """Warning on why measured and predicted quantities may differ, such as a plan for another software stack;
+        None if there is no reason."""
 
     def step_line(self, step: Mapping[str, Any]) -> str:
         """Line on one training step, measured beside predicted."""
 
     def answer(self, report: AnyReport, steps: int | None = None) -> AnyRan[Any]:
-        """Answer of `run`: predicted beside measured quantities of a run report, for `steps` steps (None: all in the
-        report)."""
+        """Answer of `run` from a run report: predicted beside measured quantities over `steps` steps (None: all steps
+        in the report)."""
 
     def next_step(self, report: AnyReport, path: Path) -> str:
         """Suggestion of what to do with the run report at `path`."""
@@ -223,7 +224,8 @@ class Verbs(Protocol[P]):
         """JSON fields of a plan's price, as in `explain`."""
 
     def drift(self, plan: P, name: object) -> str:
-        """Note that a plan is priced differently now than when its file was written; empty if not."""
+        """Note that a plan's predicted step time has changed since the plan was written to its file; empty if
+        unchanged."""
 
     def explain(self, plan: P) -> Answer:
         """Explain a plan's bottleneck, its rivals, and changes that would make it faster."""

@@ -237,7 +237,8 @@ class PlanOptions(Proving, Goal, Limits, Request):
 
 @as_keywords(PlanOptions)
 def plan(options: PlanOptions) -> PlanAnswer:
-    """Find the best layouts of a model on a cluster, with the proof; of several clusters rank their best plans.
+    """Find the best layouts of a model on a cluster, with the proof; if several clusters are given, rank their best
+    plans.
 
     Names and paths mean what they mean on the command line; `time_limit` is in seconds. The training job is a file or
     a `TrainingSpec`; `global_batch`, `sequence`, `precision`, `dropout` and `optimizer` replace its fields, or

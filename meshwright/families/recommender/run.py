@@ -38,7 +38,8 @@ class RecommenderRun(Running):
     plan: RecommenderPlan
 
     def caution(self, *, compiled: bool) -> str | None:
-        """Warning that the plan was made for another software stack than this executor's; None if for this one."""
+        """Warning that the plan was made for another software stack than the one it runs on; None if both are the
+        same."""
         stack = self.plan.stack.name
         if stack == OWN_STACK:
             return None

@@ -99,7 +99,7 @@ def choice_words(choice: PlanChoice) -> str:
 
 
 def gain_of_fastest(plan: Plan, pick: PlanRecommendation) -> float:
-    """Relative gain in step time of the fastest layout over the recommended plan."""
+    """Share of the recommended plan's step time that the fastest layout would save."""
     step = plan.prediction
     return 1 - (pick.fastest_weighed or pick.fastest_seconds) / (step.weighed_seconds or step.step_seconds)
 
@@ -158,7 +158,7 @@ _ONE_LINE = 67
 def plan_facts(
     optimum: Optimum, advice: Recommendation | None = None, *, cluster: str = "", proof: str = ""
 ) -> Iterator[Fact]:
-    """Facts on the layout to train with: step, speed, memory, training and proof; `cluster` names it if several were
+    """Facts on the layout to train with: step, speed, memory, training and proof; `cluster` is named if several were
     searched."""
     question = optimum.question
     picked = optimum.result.best if advice is None else advice.estimate
@@ -192,8 +192,8 @@ def beside_facts(optimum: Optimum, advice: Recommendation | None) -> Iterator[Fa
 def runner_up_facts(
     pick: PlanRecommendation, question: Question, refusing: str, layout: Layout, step_seconds: float
 ) -> Iterator[Fact]:
-    """Facts on the fastest layout as the runner-up, and on why it is not recommended: the trainer `refusing` cannot
-    run it, or it is unlikely to be faster."""
+    """Facts on the fastest layout as the runner-up, with the reason against it: trainer `refusing` cannot run it, or
+    it is unlikely to be faster."""
     if pick.choice is not None:
         yield Fact(name="choice", value=choice_words(pick.choice))
     words = _beside_words(step_seconds, pick.fastest, pick.fastest_seconds, pick.fastest_bytes)
@@ -255,7 +255,8 @@ _WORTH_MEMORY = 0.005
 
 
 def _memory_words(advice: Recommendation | None) -> str:
-    """Words on the gain of a layout that fills more memory, or that no layout surely fits; empty if neither holds."""
+    """Words on memory: that no layout fits with high probability, or what the runner-up gains by filling more of it;
+    else empty."""
     if advice is not None and advice.is_risky:
         return f"no layout fits with {100 * FITTING:.0f} %"
     if advice is None or not advice.fills_devices or advice.gain < _WORTH_MEMORY:
@@ -454,8 +455,8 @@ class Planned(HoldsRequest, PlanAnswer):
 
     @property
     def ranking(self) -> tuple[str | Table, ...]:
-        """Table of the best layouts on paper, the proof, and the number of layouts within the model's error of the
-        fastest."""
+        """Table of the fastest layouts on paper, the proof, and a count of layouts as fast as the fastest within the
+        model's error."""
         advice, near = self.recommendation, ""
         proof = certificate_sentence(self.certificate, self.best.compared_seconds)
         if advice is not None and (advice.within_error or 0) > 1:
@@ -491,7 +492,8 @@ class Planned(HoldsRequest, PlanAnswer):
 
     @property
     def more(self) -> str:
-        """Flag that prints more of the answer, as words."""
+        """Words that name the flag to print the ranking, such as "--top 5 prints the ranking"; empty if it is
+        printed."""
         return "" if self.ranks else "--top 5 prints the ranking"
 
     def next_commands(self, path: Path) -> str:
@@ -508,7 +510,8 @@ class Planned(HoldsRequest, PlanAnswer):
 
     @cached_property
     def expected(self) -> ExpectedStep | None:
-        """Expected step time of the saved layout, by measured runs; None without such runs."""
+        """Step time expected in a real run of the saved layout; None if the profile has no scenarios, or on several
+        GPU pools."""
         advice = self.recommendation
         return expected_step(self.question, self.picked) if advice is None else advice.expected
 
@@ -555,8 +558,8 @@ def offers_header(ranking: Ranking) -> str:
 
 
 def answer_columns(ranking: Ranking, max_rows: int) -> dict[str, list[str]]:
-    """Columns of the table of clusters' best plans, at most `max_rows`, best first; days and cost if known, MFU if
-    all are proved."""
+    """Columns of the table of each cluster's best plan, best first and at most `max_rows`. Days and cost appear if
+    known, MFU only if all plans are proved."""
     answers = ranking.answers[:max_rows]
     proved = all(answer.optimum.gap <= PROVEN for answer in ranking.answers)
     name, bests = ranking.objective.name, [answer.optimum.result.best for answer in answers]
@@ -638,8 +641,8 @@ def frontier_words(ranking: Ranking) -> str:
 
 
 def _proof_words(ranking: Ranking) -> str:
-    """Words on how far the best cluster and size are proved optimal, after a search for each cluster and number of
-    GPUs."""
+    """Words on the proof that the best answer is optimal over all clusters and numbers of GPUs, or on the gap that
+    remains."""
     best, measure = ranking.best, ranking.objective.measure
     layouts = sum(one.optimum.result.certificate.layouts for one in ranking.answers)
     work = f"{counted(len(ranking.answers), 'search')}, {counted(layouts, 'layout')}"
@@ -749,7 +752,8 @@ class Ranked(HoldsRequest, PlanAnswer):
 
     @property
     def more(self) -> str:
-        """Flag that prints more of the answer, as words; empty if all is printed."""
+        """Words that name the flag to print all answers, such as "--top 8 prints all 8 answers"; empty if all are
+        printed."""
         answers = len(self.ranking.answers)
         return f"--top {answers} prints all {counted(answers, 'answer')}" if (self.top or 1) < answers else ""
 

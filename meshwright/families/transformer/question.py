@@ -143,8 +143,8 @@ class ClustersQuestion:
         return ()
 
     def answer(self, budget: Budget | None = None, top: int | None = None) -> Ranked:
-        """Search each cluster on each number of GPUs, within the time limit of `budget`, and rank the answers; `top`
-        are printed.
+        """Search each cluster on each number of GPUs, within the time limit of `budget`, and rank the answers, of
+        which `top` are printed.
 
         Raises:
             InfeasibleError: nothing fits anywhere, or nothing meets the deadline.
@@ -164,8 +164,8 @@ class ClustersQuestion:
 def _strictest_answer(
     question: Question, user: Restrictions, search: Callable[..., _Answer], narrows: bool
 ) -> tuple[Restrictions, _Answer, str]:
-    """Answer of `search` within the user's restrictions, with these and an empty note; if it `narrows`, within the
-    strictest recommended restrictions that have an answer, with a note on them."""
+    """Search within the user's restrictions or, if `narrows`, within the strictest recommended restrictions that have
+    an answer. Returns these restrictions, the answer, and a note on them."""
     from planner.answers.recommend import recommended_restrictions
 
     for limits in recommended_restrictions(question, user) if narrows else ():
@@ -176,7 +176,8 @@ def _strictest_answer(
 
 
 def _note_on(question: Question, limits: Restrictions, user: Restrictions) -> str:
-    """Note that an answer is the best within recommended `limits`, narrower than the user's; empty if they are not."""
+    """Note that the answer is the best within the restrictions `limits`, if these are narrower than the user's; else
+    empty."""
     from planner.formats.trainers import trainer_named
 
     held, sure = list[str](), f"with {100 * FITTING:.0f} %"
@@ -285,7 +286,8 @@ def _sizes_up_to(request: Request, limit: int | None, question: Question) -> tup
 
 
 def whole_nodes(request: Request) -> ClusterSpec:
-    """Cluster of the request with whole nodes. Raises InputError if it has several GPU pools."""
+    """Cluster of the request with all its nodes, whatever `--gpus` says. Raises InputError if it has several GPU
+    pools."""
     cluster = whole_cluster(request)
     if isinstance(cluster, MixedCluster):
         reason = f"the number of GPUs of `{cluster.name}` is no choice: it has several pools"
@@ -362,8 +364,8 @@ def _prices_of(goal: Goal, clusters: int) -> tuple[float | None, ...]:
 def _sizes_on(
     cluster: str | ClusterSpec, gpus: str | None, question: Question, objective: Objective
 ) -> tuple[int, ...]:
-    """Numbers of GPUs that one of several clusters can have, out of those asked for; a cluster from a file has its
-    stated size."""
+    """Those of the requested numbers of GPUs that one of several clusters can have; without a request, the cluster's
+    own number."""
     per_node = question.cluster.gpus_per_node
     if gpus is None:
         return (question.cluster.num_gpus,)

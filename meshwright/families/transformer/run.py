@@ -123,7 +123,8 @@ class Emulated(AnyEmulated["EmulationReport"]):
     plan: Plan
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """Row for each quantity: the plan's, the prediction for the stack that ran, and the emulated value."""
+        """Row for each quantity, with three values: predicted for the plan's stack, predicted for the stack that ran,
+        and emulated."""
         planned, lines = planned_memory(self.report), emulated(self.report)
         return [
             {"quantity": line.quantity, "plan": planned.get(line.quantity, line.predicted)}
@@ -143,7 +144,8 @@ class TransformerRun(Running):
     plan: Plan
 
     def caution(self, *, compiled: bool) -> str | None:
-        """Note that the plan is for another stack than the executor that runs it; None if it is not."""
+        """Warning that the plan was made for another software stack than the one it runs on; None if both are the
+        same."""
         stack = self.plan.stack.name
         runs = OWN_COMPILED if compiled or stack == OWN_COMPILED else OWN_STACK
         reason = f"the plan is for stack {stack}, but it runs on stack {runs}, where memory and times differ"
@@ -194,8 +196,8 @@ class TransformerRun(Running):
 
 
 def emulation_text(report: EmulationReport, plan: Plan) -> Iterator[str | Table]:
-    """Text on an emulated rank: table of predicted beside emulated quantities, with the plan's if it is for another
-    device or stack, and reasons for differences."""
+    """Text on an emulated rank: table of predicted beside emulated quantities, and reasons why they differ. If the
+    plan is for another device or stack, the plan's predictions fill a further column."""
     planned, lines, write = planned_memory(report), emulated(report), quantity_text
     alone = f"alone on {report.device}" if report.on_a_device else "without a device"
     yield wrapped(

@@ -99,8 +99,8 @@ def _settings_file(kind: str, request: ImportOptions) -> Reading:
 
 
 def _with_file(request: ImportOptions, kind: str, place: str) -> dict[str, Any]:
-    """Settings file as a dictionary, without keys of --ignore, and with the DeepSpeed file that it names read in its
-    place; that file lies beside it, or in the working directory.
+    """Settings file as a dictionary, with the DeepSpeed file that it names read into it, and without the keys of
+    `--ignore`. The DeepSpeed file lies beside the settings file, or in the working directory.
 
     Raises:
         InputError: either cannot be read, or --ignore names what is in neither.

@@ -36,8 +36,8 @@ class TrainingRun:
 
     @property
     def on_paper(self) -> float:
-        """Seconds of the job with steps as predicted, which search and proof compare; with start-up time and failures
-        if the objective counts failures."""
+        """Seconds of the training job at the predicted step time. If the objective counts failures, start-up time and
+        failures are included. Search and proof compare these seconds."""
         return self.objective.training_seconds(self.question, self.step_seconds, self.layout)
 
     def cost(self, seconds: float) -> float:

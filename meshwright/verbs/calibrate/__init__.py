@@ -102,7 +102,8 @@ def _from_run(options: CalibrateFlags, output: Output) -> None:
 
 
 def _from_runs(options: CalibrateFlags, output: Output, measuring: Sequence[Problem]) -> None:
-    """Fit a profile to tables of timed runs, or one for each GPU and stack if `out` is a folder, and write them."""
+    """Fit a profile to tables of timed runs and write it; if `out` is a folder, one profile for each GPU and
+    stack."""
     from meshwright.inputs.problems import Problems
     from meshwright.terminal.progress import progress
     from meshwright.verbs.calibrate.profiles import fit_tables, read_tables

@@ -117,8 +117,8 @@ class Calibrated(SavedAnswer):
         return records
 
     def factors(self) -> list[dict[str, Any]]:
-        """Row for each kind of seconds: correction factor to its calibrated constant, 90 % interval, and share of
-        uncertainty removed."""
+        """Row for each kind of seconds: factor by which the runs correct the calibrated constant, 90 % interval, and
+        share of uncertainty removed."""
         return [
             {"kind": kind, "factor": one.value, "low": one.low, "high": one.high, "told": one.determined}
             for kind, one in self.refinement.factors.items()
@@ -311,7 +311,8 @@ def fit_tables(
     out: str | None,
     on_status: Callable[[str], None] = lambda _: None,
 ) -> Fitted:
-    """Fit a hardware profile to the `rows` of `tables`, or one for each GPU and stack if `out` is a folder or None.
+    """Fit a hardware profile to the `rows` of `tables`; if `out` is a folder or None, one profile for each GPU and
+    stack.
 
     A folder ends in `/` or exists. `on_status` is called with a text on the work that begins.
 
@@ -388,7 +389,8 @@ class Fitted(Answer):
         return [partial(write, *filed) for filed in zip(self.profiles, self.files, strict=False)]
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """Row for each constant of each profile, with the profile's file; runs that moved it in one cell."""
+        """Row for each fitted constant of each profile: the profile's file, the constant, and the runs that moved it
+        most."""
         return [
             {"file": profile["file"], **constant, "moved_by": "; ".join(constant["moved_by"])}
             for profile in self.document()["profiles"]
@@ -468,8 +470,8 @@ def _fit_record(fit: StepTimeFit) -> dict[str, Any]:
 
 
 def _constant_records(fit: StepTimeFit) -> list[dict[str, Any]]:
-    """JSON objects of the fitted constants, in base units: before, after, 90 % interval, and the runs that moved it
-    most."""
+    """JSON objects of fitted constants in base units: values before and after, 90 % interval, and the runs that moved
+    the constant most."""
     return [
         {"constant": name, "before": getattr(fit.start, name), "after": getattr(fit.profile, name)}
         | {"low": interval.low, "high": interval.high, "told": interval.determined}

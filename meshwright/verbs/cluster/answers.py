@@ -148,8 +148,8 @@ class LinkedCluster(ClusterFile):
     draft: Linked
 
     def csv_rows(self) -> list[dict[str, Any]]:
-        """Row for each network level: `level`, `kind`, `gpus` (numbers that its switches join), `bandwidth` of a GPU
-        (bytes/s), `oversubscription`, `latency` (s)."""
+        """Row for each network level. Columns: `level`, `kind`, `gpus` (numbers of GPUs under its switches),
+        `bandwidth` of a GPU (bytes/s), `oversubscription`, `latency` (s)."""
         levels = self.draft.fabric.levels
         innermost = next((level.bandwidth for level in levels if level.network), 0.0)
         return [
@@ -161,8 +161,8 @@ class LinkedCluster(ClusterFile):
 
     @property
     def groups(self) -> list[dict[str, Any]]:
-        """Row for each kind of GPU group, such as all GPUs of a node: `group`, `gpus`, bytes/s of a `ring` over the
-        slowest group, and the same without odd links (`usual`)."""
+        """Row for each kind of GPU group (such as all GPUs of a node): ring bandwidth of its slowest group, with and
+        without odd links. Columns: `group`, `gpus`, `ring` (bytes/s) with odd links, `usual` (bytes/s) without."""
         cluster, gpus = self.cluster, self.cluster.num_gpus
         regular = cluster.model_copy(update={"graph": ()})
         kinds = [("all GPUs of a node", cluster.gpus_per_node, 1)] * (cluster.gpus_per_node > 1)

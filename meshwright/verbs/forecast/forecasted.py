@@ -90,7 +90,8 @@ def _date(day: str | date) -> date:
 def steps_between_checkpoints(
     plan: AnyPlan, steps: int, operations: str | OperationsSpec | None = None, *, restarts: int | None = None
 ) -> tuple[int, str]:
-    """Best number of steps between checkpoints, and the name of the operations that it is best for.
+    """Best number of steps between checkpoints, and the name of the operations (failure rates and storage) that were
+    assumed.
 
     The operations are those given, else those that the plan counts, else `llama3`. A plan without a number of tokens
     trains for `steps`. `restarts` is how often the run restarts lost ranks; None: without limit.
@@ -190,8 +191,8 @@ class Forecasted(Answer):
         return draw_forecast(self.question, self.outlook, self.expected)
 
     def chapter(self, words: str) -> Chapter:
-        """Chapter of an HTML page on the end of the job; `words` are the plan's file and flags, for the command of
-        its picture."""
+        """Chapter of an HTML page on the end of the job; `words` complete the command that draws its picture: plan
+        file and flags."""
         assumed = [f"Assumed: {one}." for one in self.assumptions]
         picture = Picture(drawing=self.plot(), command=f"meshwright plot forecast {words}")
         return Chapter(title="When it ends", blocks=[*self.text, *assumed, picture])

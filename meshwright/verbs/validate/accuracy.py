@@ -126,15 +126,15 @@ def sweep_record(sweep: SweepScore) -> dict[str, Any]:
 
 
 def choice_record(choice: ChoiceScore) -> dict[str, Any]:
-    """JSON object of a source's regrets (slowdown of chosen layouts against the fastest) by sweep, and the share of
-    pairs of layouts within the 90 % interval."""
+    """JSON object of one source's choices of layouts: regret (slowdown against the fastest) by sweep, and the share
+    of pairs of layouts whose measured ratio lies in the 90 % interval."""
     regrets = {"regret_fastest": list(choice.point), "regret_recommended": list(choice.recommended)}
     return {"source_id": choice.source, **regrets, **fields_of(choice, "pairs", "covered")}
 
 
 def plot_subject(anchors: int) -> str:
-    """Subtitle of pictures of prediction errors, with the number of anchors (rows that calibrate the others) of a
-    sweep."""
+    """Subtitle of pictures of prediction errors; it names the number of anchors, rows of each sweep that calibrate
+    the others."""
     return f"{SUBJECT}; {counted(anchors, 'anchor')} a sweep" if anchors else SUBJECT
 
 
@@ -156,7 +156,7 @@ def residual_frame(predictions: Sequence[Prediction]) -> pd.DataFrame:
 
 
 def _bound_by(parts: Mapping[str, float]) -> str:
-    """Longest part of a step beside compute."""
+    """Longest part of a step other than compute; "compute" if there is no other part."""
     waits = {part: seconds for part, seconds in parts.items() if part != "compute"}
     return max(waits, key=waits.__getitem__) if waits else "compute"
 
@@ -278,7 +278,7 @@ def signed_percent(share: float | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidateQuestion:
-    """Question of `validate`, completely read: rows of runs that are left to predict."""
+    """Question of `validate` with all options and tables read: only the predictions of the rows are left to do."""
 
     rows: tuple[Row, ...]
     stack: str | None
@@ -543,7 +543,8 @@ def _sweeps(sources: Sequence[SourceScore]) -> Cells:
 
 
 def _by_part(predictions: Sequence[Prediction]) -> Iterator[list[str]]:
-    """Cells of each part of a step: median error of the runs in which it takes 10 % or more."""
+    """Table cells for each part of a step: median errors of the runs in which the part takes 10 % of the step or
+    more."""
     shares: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for prediction in predictions:
         error, total = step_error(prediction), sum(prediction.parts.values())
@@ -572,7 +573,8 @@ def _worst(predictions: Sequence[Prediction]) -> Cells:
 
 
 def _assumed(predictions: Sequence[Prediction]) -> Cells:
-    """Cells of each assumption: rows that needed it, and their median error."""
+    """Table cells for each assumption: number of rows that needed it, and the median step-time error of these
+    rows."""
     counts: Counter[str] = Counter()
     errors: dict[str, list[float]] = defaultdict(list)
     for prediction in predictions:
