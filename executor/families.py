@@ -51,7 +51,9 @@ class Training(Protocol[P]):
         return result
 
     def of_rank(self, plan: P, rank: int) -> dict[str, Any]:
-        """Fields on a rank that ran out of memory: its `place`, such as `stage 3`, and `predicted` bytes by part."""
+        """Fields for the error of a rank without memory: its `place`, such as `stage 3`, and `predicted` bytes by
+        part.
+        """
 
 
 def training_of(plan: AnyPlan) -> Training[Any]:

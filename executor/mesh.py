@@ -51,7 +51,7 @@ class Place:
 
 @with_values
 def rank_places(layout: Layout) -> Tensor:
-    """Global rank of every place in the work of a step, (pp, dp, cp, tp)."""
+    """Global rank at each coordinate of the axes that divide a step's work, (pp, dp, cp, tp)."""
     outside_in = layout.order.split("-")[::-1]
     degrees = [getattr(layout, axis) for axis in outside_in]
     ranks = torch.arange(layout.num_gpus, device="cpu").reshape(degrees)
@@ -60,7 +60,7 @@ def rank_places(layout: Layout) -> Tensor:
 
 @with_values
 def parameter_places(layout: Layout) -> Tensor:
-    """Global rank of every place among the parameters, (pp, copies, shard, tp)."""
+    """Global rank at each coordinate of the axes that divide or copy the parameters, (pp, copies, shard, tp)."""
     replicas = rank_places(layout).flatten(1, 2).sort(dim=1).values
     return torch.unflatten(replicas, 1, (-1, layout.shard_group)).contiguous()
 
@@ -116,7 +116,7 @@ def make_mesh(layout: Layout, device_type: str) -> DeviceMesh:
 
 @with_values
 def make_context_group(layout: Layout) -> dist.ProcessGroup | None:
-    """Ranks that share this rank's sequences, in the order of their parts; None without context parallelism.
+    """Process group of the context ranks that share this rank's sequences; None without context parallelism.
 
     Every rank of the job must call it.
     """
@@ -127,7 +127,7 @@ def make_context_group(layout: Layout) -> dist.ProcessGroup | None:
 
 @with_values
 def make_group_over(layout: Layout, axes: Sequence[str]) -> dist.ProcessGroup | None:
-    """Ranks whose places among the parameters differ from this rank's along `axes` only; None if alone.
+    """Process group of this rank along several axes of `parameter_places` together; None if it has one rank only.
 
     Every rank of the job must call it. Waiting for them counts as data-parallel (`executor.timing`).
     """
@@ -140,7 +140,7 @@ def make_group_over(layout: Layout, axes: Sequence[str]) -> dist.ProcessGroup | 
 
 @with_values
 def group_beside(mesh: DeviceMesh, axis: str) -> dist.ProcessGroup:
-    """Make a second group of ranks along an axis of a mesh, whose collectives run beside the mesh's own.
+    """Make a second process group along a mesh axis. Its collectives can run at the same time as the mesh's own.
 
     Every rank of the job must call it. Waiting for them counts as data-parallel, too.
     """
@@ -178,7 +178,7 @@ def held(parameter: Tensor) -> Tensor:
 
 
 def as_part(shard: Tensor, of: Tensor) -> Tensor:
-    """A local tensor as the shard of a `DTensor` like `of`; the tensor itself if `of` is none."""
+    """A `DTensor` placed like `of` whose local shard is `shard`; `shard` itself if `of` is no `DTensor`."""
     if not isinstance(of, DTensor):
         return shard
     mesh, shape = of.device_mesh, of.shape
@@ -208,7 +208,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def settle_gradient(parameter: nn.Parameter) -> None:
-    """Redistribute a parameter's gradient to the parameter's placement, which sums what is pending over ranks."""
+    """Redistribute a parameter's gradient to the parameter's placements; partial gradients are summed over ranks."""
     gradient = parameter.grad
     if not isinstance(parameter, DTensor) or not isinstance(gradient, DTensor):
         return
@@ -218,7 +218,7 @@ def settle_gradient(parameter: nn.Parameter) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ways:
-    """Placements over tensor ranks in a product: of its result, and of the gradients of its operands."""
+    """Placements over tensor ranks of a product's result and of its operands' gradients."""
 
     output: Placement
     input_gradient: Placement
@@ -233,7 +233,9 @@ def product_of_shards(
     bias: Tensor | None,
     multiply: Callable[[Tensor, Ways], Tensor],
 ) -> Tensor:
-    """Product (…, in) → (…, out) with a transposed weight placed as `placement`; `multiply` takes shards."""
+    """Output of a linear layer over tensor ranks, (…, in) → (…, out). `multiply` computes the product of local
+    shards.
+    """
     assert isinstance(input, DTensor)
     ways = _ways(input, placement)
     part = multiply(input.to_local(grad_placements=[ways.input_gradient]), ways)
@@ -247,7 +249,7 @@ def product_of_shards(
 
 
 def _ways(input: DTensor, placement: Placement) -> Ways:
-    """Placements in a product whose weight is split by columns or by rows, or whose tokens are split."""
+    """Placements in a product, given its input and the placement of its weight: split by columns, by rows, or whole."""
     (input_split,) = input.placements
     last = Shard(input.ndim - 1)
     if placement == Shard(0):

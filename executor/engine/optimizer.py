@@ -310,7 +310,7 @@ class Slice:
     end: int
 
     def of(self, tensor: Tensor) -> Tensor:
-        """Elements of this slice in a tensor that is laid out like the updated one: weights or gradient."""
+        """Elements of this slice, flat, in the updated tensor itself or in its gradient."""
         return local(tensor.detach()).view(-1)[self.begin : self.end]
 
 
@@ -330,7 +330,9 @@ class Lamb(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Update this rank's slices by gradients and trust ratios, computed here if not set before."""
+        """Update this rank's slices by their directions and trust ratios. If `take` has not set the ratios, find them
+        first.
+        """
         if self._ratios is None:
             assert self._norms is not None
             self._norms.find([self])
@@ -342,7 +344,9 @@ class Lamb(torch.optim.Optimizer):
         self._ratios = None
 
     def begin(self) -> list[tuple[nn.Parameter, Tensor]]:
-        """Update moments and overwrite gradients by r; returns squares of x and of r for each slice's parameter."""
+        """Update the moments and overwrite each gradient by LAMB's direction r. Returns, for each slice, its
+        parameter and the squared norms of its weights x and of r.
+        """
         for updated in self._updated:
             self._direct(updated)
         weights = [one.of(one.updated) for one in self._slices]
@@ -387,7 +391,8 @@ class WholeNorms:
         join_tied: Callable[[Gradient], None],
         device: torch.device | str,
     ) -> None:
-        """`group` has all elements of each parameter, some as often as others; None: this rank has all of them.
+        """The ranks of `group` together hold each parameter, every element on equally many ranks; None: this rank
+        holds all.
 
         `join_tied` sums over the copies of a matrix that several stages hold; sums are made on `device`.
         """

@@ -67,7 +67,7 @@ def make_room(part: Transformer, device: torch.device, on_host: Collection[str],
 
 
 def _await_buffers(part: nn.Module, device: torch.device) -> None:
-    """Give each trained parameter one element of memory, as a flat buffer will hold it; frozen ones get all."""
+    """Give each frozen parameter its memory. Trained ones get one element, as a flat buffer will hold their values."""
     parameters: dict[int, nn.Parameter] = {}
     for module in part.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
@@ -89,7 +89,7 @@ class ParameterPlace:
 
 
 def parameter_names(parts: Sequence[nn.Module]) -> dict[int, ParameterPlace]:
-    """id of each parameter → its name and place in the full model; call before anything gathers or swaps parameters."""
+    """`id()` of each parameter → its `ParameterPlace`. Call it before modules get other parameter objects."""
     names: dict[int, ParameterPlace] = {}
     for part in parts:
         for prefix, module in part.named_modules():
@@ -100,7 +100,7 @@ def parameter_names(parts: Sequence[nn.Module]) -> dict[int, ParameterPlace]:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """Elements of one parameter that this rank updates: elements of `tensor`, flat, from `start` on."""
+    """Elements of one parameter that this rank updates. They lie in the flattened `tensor` from index `start` on."""
 
     place: ParameterPlace
     boxes: list[Box]
@@ -112,7 +112,7 @@ class Owned:
     """Ranks that update the same elements as this one; None if no other does."""
 
     def pieces(self, like_it: Tensor) -> Iterator[tuple[Box, Tensor]]:
-        """Yield each box with its elements in `like_it`, a tensor of the same layout as `tensor`."""
+        """Yield each box with its elements of `like_it`, a tensor laid out like `tensor`: the weights or a state."""
         flat, first = like_it.view(-1), self.start
         for box in self.boxes:
             yield box, flat[first : first + box.elements].view(box.sizes)
@@ -135,7 +135,7 @@ def owned(optimizer: Optimizer, names: dict[int, ParameterPlace]) -> Iterator[Ow
 def frozen(
     parts: Sequence[nn.Module], names: dict[int, ParameterPlace]
 ) -> Iterator[tuple[ParameterPlace, Box, Tensor]]:
-    """Yield frozen parameters on this rank: name and place, box of the full parameter, values."""
+    """Yield the place, box and values of each piece of the frozen parameters on this rank, quantised ones left out."""
     for parameter in {id(one): one for part in parts for one in part.parameters()}.values():
         place = names[id(parameter)]
         values = local(parameter.detach())
@@ -172,7 +172,7 @@ def _boxes(parameter: nn.Parameter, place: ParameterPlace, begin: int, end: int)
 
 
 def box_here(tensor: Tensor) -> Box:
-    """Box of a distributed tensor that this rank holds; of any other tensor all.
+    """Box of this rank's shard in the full tensor, if that is a `DTensor`; else the box of the whole tensor.
 
     Tensor ranks split before the ranks of `fully_shard` do, though these come first in the mesh (`_StridedShard`).
     `torch.distributed.tensor` answers by cutting up a tensor of all indices, which takes half a second for each of

@@ -76,7 +76,7 @@ class Heartbeat:
                 os.pwrite(self._file, json.dumps(sign | self._home).ljust(_WIDTH).encode(), 0)
 
     def alive(self) -> None:
-        """Restart the time without progress: the current phase goes on as it should."""
+        """Count the time without progress from now on, since the current phase goes on as it should."""
         self._at = time.monotonic()
 
     def watch(self, longest_seconds: float, on_hang: OnHang) -> None:
@@ -100,7 +100,7 @@ Sign = dict[str, object]
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Context manager that adds the file's name to errors of system calls that use its descriptor."""
+    """Context manager that adds the name `path` to an OSError raised inside, which may lack the name of its file."""
     try:
         yield
     except OSError as error:
@@ -108,7 +108,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def write_into_sign(folder: Path, rank: int, fields: Sign) -> None:
-    """Add fields to a rank's sign of life, if they fit into its bytes."""
+    """Add fields to the sign-of-life file of a rank; do nothing if they exceed the file's fixed size."""
     path = folder / SIGN.format(rank=rank)
     text = json.dumps(_read(path) | fields).encode()
     if len(text) <= _WIDTH:
@@ -120,15 +120,15 @@ def write_into_sign(folder: Path, rank: int, fields: Sign) -> None:
 
 
 def read_signs(folder: Path) -> dict[int, Sign]:
-    """Last sign of each rank. It has `pid`, `step`, `phase`, `at` (seconds since 1970), `node` as torchrun counts,
-    `host`, and `launch`, its launcher's token.
+    """Last sign of life of each rank, by rank. It has `pid`, `step`, `phase`, `at` (seconds since 1970), `node` as
+    torchrun counts, `host`, and `launch`, its launcher's token.
     """
     signs = [_read(path) for path in folder.glob(SIGNS)]
     return {int(str(sign["rank"])): sign for sign in signs if sign}
 
 
 def read_sign(folder: Path, rank: int) -> Sign:
-    """Last sign of one rank; empty if there is none."""
+    """Last sign of life of one rank; empty if there is none."""
     return _read(folder / SIGN.format(rank=rank))
 
 
@@ -207,7 +207,7 @@ Failure = dict[str, Any]
 
 
 def write_failure(folder: Path, rank: int, reason: str, *, final: bool, **fields: Any) -> None:
-    """Write why this rank failed; on a full disk into its sign of life, and if that fails as well, nowhere."""
+    """Write a file on why this rank failed; if that fails, as on a full disk, write into its sign of life instead."""
     partial = folder / f".failure-{rank}"
     word = {"rank": rank, "reason": reason, "final": final, "pid": os.getpid(), "at": date(), **fields}
     word["launch"] = os.environ.get(LAUNCH, "")
@@ -258,7 +258,7 @@ def is_peer_lost(failure: Failure) -> bool:
 
 
 def failure_cause(folder: Path, ranks: int, live_ranks: Container[int] = ()) -> str:
-    """Sentence on why the run failed; `live_ranks`, whose launchers answer, do not count as lost."""
+    """Sentence on why the run failed. `live_ranks` never count as lost, as their launchers still answer."""
     return _cause(folder, read_failures(folder), ranks, live_ranks)[0]
 
 
@@ -305,7 +305,8 @@ def failure_error(
     live_ranks: Collection[int] = (),
     saved: Path | None = None,
 ) -> MeshwrightError:
-    """Error of a failed run for people: memory by part, an error as it was raised, or a rank's last lines of output.
+    """User-facing error of a failed run. It has the memory by part, an error that a rank raised, or last lines of
+    output.
 
     `saved` is where checkpoints go; the newest is named where ranks hang or are gone. `logs` are those of ranks that
     this `launch` started, of all where it is None.
@@ -344,7 +345,9 @@ def failure_error(
 
 
 def _hang(folder: Path, failures: list[Failure], ranks: int) -> str:
-    """Sentence on which rank hangs: a rank that wrote nothing, else those with the least progress."""
+    """Sentence on which ranks hang: those without a failure of their own, or if there are none, those with the least
+    progress.
+    """
     hung = [failure for failure in failures if "step" in failure]
     spoke = {int(failure["rank"]) for failure in failures if "ended" not in failure}
     if silent := sorted(set(range(ranks)) - spoke):
@@ -370,7 +373,9 @@ def _without(signs: dict[int, Sign], silent: list[int]) -> str:
 
 
 def _whole_nodes(signs: dict[int, Sign], silent: Sequence[int]) -> list[str]:
-    """Nodes that consist of these ranks; empty on a single node, or if a node is only partly among them."""
+    """Names of the nodes that these ranks make up; empty if they are no set of whole nodes, or there is one node
+    only.
+    """
     members: dict[tuple[object, object], set[int]] = {}
     for rank, sign in signs.items():
         members.setdefault((sign.get("node"), sign.get("host")), set()).add(rank)

@@ -30,7 +30,7 @@ class WrongResult(Spec):
 
 
 def wrong_results(device: torch.device, spoil: Spoil = lambda _, result: result) -> tuple[WrongResult, ...]:
-    """Wrong results of all ranks of the process group; every rank calls it and gets all of them."""
+    """Compute known results on all ranks of the process group, and return on every rank which are wrong on any."""
     import torch
     import torch.distributed as dist
 
@@ -67,7 +67,7 @@ def _of_ranks(failed: Sequence[Sequence[str]]) -> Iterator[WrongResult]:
 
 
 def _of_pairs(senders: Sequence[Sequence[int]]) -> Iterator[WrongResult]:
-    """Wrong exchanges: ranks that most of these have in common, then the pairs that these do not explain."""
+    """Wrong all-to-alls: first ranks that occur in several wrong pairs, then the wrong pairs without such a rank."""
     pairs = {tuple(sorted({rank, sender})) for rank, some in enumerate(senders) for sender in some}
     while pairs:
         ((rank, times),) = Counter(rank for pair in pairs for rank in pair).most_common(1)

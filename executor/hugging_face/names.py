@@ -92,7 +92,7 @@ def family_of(model_type: str) -> Family:
 
 
 def _fields(name: str) -> dict[str, Any]:
-    """Fields of a family's entry in the table; fields that it lacks come from the entry that its `like` names."""
+    """Fields of a family's entry in `weights.yaml`, completed from the entry that `like` names."""
     entry = dict((data_of("weights.yaml")["bases"] | data_of("weights.yaml")["families"])[name])
     fields = _fields(entry.pop("like")) if "like" in entry else {}
     for key, value in entry.items():
@@ -131,7 +131,7 @@ class Part:
 
 
 class Names:
-    """Places of every parameter of a model in a Hugging Face family's files, and the shapes of the tensors there."""
+    """Where files of a Hugging Face family hold each parameter of a model, and the shapes of the files' tensors."""
 
     def __init__(self, spec: TransformerSpec, model_type: str) -> None:
         self.spec, self.family = spec, family_of(model_type)
@@ -154,7 +154,7 @@ class Names:
         return original(name, tied=True) in self._ours
 
     def is_weight(self, name: str) -> bool:
-        """Whether a stored tensor must be a weight of the model, not an old buffer or a copy of an embedding."""
+        """Whether a tensor of a file counts as a weight: it is neither a buffer nor a copy of the tied embedding."""
         copies = [f"{self.family.head}.{copy}" for copy in ("weight", *_COPIES)]
         tied = self.spec.tied_embeddings and name in copies
         table = data_of("weights.yaml")
@@ -233,7 +233,7 @@ class Names:
         return their_name, kind, [one for one in same if one in self._ours]
 
     def _rows(self, name: str, their_name: str, counts: Mapping[str, int]) -> tuple[Rows, int]:
-        """Row of the Hugging Face tensor for each row of our parameter, and the number of rows of the tensor."""
+        """Index of the Hugging Face tensor's row for each row of our parameter, and that tensor's number of rows."""
         rows = np.arange(self._ours[name][-2 if len(self._ours[name]) == 3 else 0])
         if dealing := self.family.neighbours.get(name.split(".", 2)[-1].rpartition(".")[0]):
             rows = self._neighbours(dealing, len(rows))
@@ -248,7 +248,9 @@ class Names:
         return source_rows, total
 
     def _neighbours(self, dealing: str, count: int) -> Rows:
-        """Row in the file for each row of ours, where rotary pairs are halves of a head here, neighbours there."""
+        """Index of the file's row for each row of ours. Rows of a rotary pair are neighbours there; here they are
+        half the rotated rows apart.
+        """
         spec, latent = self.spec, self.spec.latent_attention
         width = spec.head_dim if "heads" in dealing else count
         turned = latent.position_dim if latent else (spec.rotary and spec.rotary.dim) or width

@@ -45,7 +45,7 @@ _LENGTH, _LARGEST_HEADER = 8, int(100 * MB)
 
 
 class FromTensors:
-    """Source of our parameters' values in Hugging Face tensors, or in file slices that read on demand."""
+    """Source of values of our parameters, read from Hugging Face tensors in memory or in files."""
 
     def __init__(self, names: Names, tensors: Mapping[str, Any], adapters: Values | None = None) -> None:
         """Read parameters from `tensors`; parameters that the names lack come from `adapters`."""
@@ -194,7 +194,7 @@ class Folder(Mapping[str, Any]):
         return prefix + stored_name if omits else stored_name
 
     def _of_tensor(self, name: str, place: str, tensor: Any) -> Iterator[Problem]:
-        """Yield the problems of a stored tensor's shape and type, and note its type."""
+        """Note the type of a file's tensor, and yield a problem each if its shape or type is wrong."""
         shape, expected = tuple(tensor.get_shape()), self.names.shapes[name]
         self.types[name] = tensor.get_dtype()
         if shape != expected:

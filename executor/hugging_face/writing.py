@@ -43,7 +43,7 @@ _SIDES = {f"{ENDING}.down.": "lora_A", f"{ENDING}.up.": "lora_B"}
 
 
 class AdapterNames:
-    """Places of a job's adapters in files of peft, with the methods of `Names`.
+    """Where files of the peft library hold a job's adapters; has the methods of `Names`.
 
     Raises:
         InputError: an adapter of ours is beside some rows of a matrix of theirs, for which peft has one adapter.
@@ -126,7 +126,7 @@ _COPIED = (
 
 
 def require_writable(plan: Plan, folder: Path, source: Path | None) -> None:
-    """Raise InputError where weights cannot be written: something is there already, or no family has the model."""
+    """Raise InputError if `folder` is neither new nor empty, or no Hugging Face format takes what the plan trains."""
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise InputError(
             f"--save-weights {folder}: is there already", hint="name a folder that is new or empty"
@@ -151,13 +151,14 @@ def _config(plan: Plan) -> dict[str, Any] | None:
 
 
 def keeps_gains_less_one(plan: Plan, source: Folder | None) -> bool:
-    """Whether a Hugging Face family stores gains of norms less one: that of `source`, or of the plan's model."""
+    """Whether norms' gains are stored less one, in the family of `source` if given, else of the plan's model."""
     config = {"model_type": source.model_type} if source is not None else _config(plan)
     return config is not None and family_of(config["model_type"]).less_one
 
 
 def save_weights(engine: Engine, folder: Path, source: Folder | None) -> None:
-    """Write the trained weights, with the types and the config of `source` if given; every rank calls it.
+    """Write the trained weights as a Hugging Face folder; every rank calls it. Types and config are those of `source`
+    if given.
 
     Raises:
         RunError: a rank could not write; the folder is as it was.
@@ -241,7 +242,7 @@ class _Writing:
                     stream.write(len(text).to_bytes(8, "little") + text)
 
     def _write(self) -> None:
-        """Write the parameters that this rank updates; of ranks that update the same elements, the first writes."""
+        """Write this rank's weights. Of ranks that update the same elements, only the first writes them."""
         engine = self.engine
         tied = engine.plan.model.tied_embeddings
         for owner in owned(engine.optimizer, engine.names):
@@ -272,7 +273,7 @@ class _Writing:
             self._write_part(part, matrix[first : first + len(part.order)])
 
     def _write_part(self, part: Part, rows: Tensor) -> None:
-        """Write rows of one of our matrices into the tensor that holds them, in runs of its rows."""
+        """Write rows of one of our matrices into its Hugging Face tensor, in runs of consecutive rows of the tensor."""
         source, order = part.source, np.argsort(part.order)
         at = part.rows.start + part.order[order]
         rows = rows.float().cpu()[torch.from_numpy(order)].sub(source.added)
@@ -286,7 +287,9 @@ class _Writing:
     def _write_block(
         self, name: str, block: Tensor, rows: slice, columns: slice, slab: int | None = None
     ) -> None:
-        """Write a block of a stored matrix (number `slab` in its tensor), row by row unless rows are full."""
+        """Write rows and columns of a matrix into its file, at once if the rows are whole; `slab` is the matrix's
+        index in a tensor of several.
+        """
         file, start = self.starts[name]
         if file not in self._open:
             self._open[file] = os.open(self.partial / file, os.O_WRONLY)
@@ -304,7 +307,7 @@ class _Writing:
                 content, place = content[written:], place + written
 
     def _finish(self) -> None:
-        """Give all files their names, the config last, as nobody reads a folder without a config."""
+        """Write index and config on the first rank, and give all files their final names, the config last."""
         if not self.first:
             return
         if len(self.files) > 1:

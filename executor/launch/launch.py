@@ -156,7 +156,7 @@ def exclusive_folders(folders: Iterable[Path | None], rendezvous: str) -> Iterat
 
 
 def _lock(descriptor: int, folder: Path, rendezvous: str) -> None:
-    """Lock a folder by its lock file, alone or together with launchers of the same rendezvous."""
+    """Lock a folder by its open lock file. Launchers with the same rendezvous share the lock."""
     until = time.monotonic() + _ENDING_SECONDS
     while (first := lock_alone(descriptor)) is False:
         if rendezvous and os.pread(descriptor, len(rendezvous) + 1, 0) == rendezvous.encode():
@@ -181,7 +181,7 @@ def _lock(descriptor: int, folder: Path, rendezvous: str) -> None:
 
 
 def failed_checks(folder: Path) -> list[dict[str, str]]:
-    """Launcher and host of each node that came back with wrong results, one entry for each time."""
+    """One entry for each time a node came back with wrong results: its launcher and its host."""
     path = folder / FAILED_CHECKS
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
 
@@ -293,7 +293,9 @@ class Follower:
                 self.on_note("stopping after this step; Ctrl-C again stops at once")
 
     def swept(self) -> bool:
-        """Whether the rendezvous file of a single node is gone: torchrun then neither restarts ranks nor ends."""
+        """Whether a single node's rendezvous file is gone for over `_SWEPT_SECONDS`. Torchrun then neither restarts
+        ranks nor ends.
+        """
         if self.nodes.count > 1 or rendezvous_file(self.logs).exists():
             return False
         self.swept_at = self.swept_at or time.monotonic()
@@ -362,7 +364,7 @@ class Follower:
 
 
 def _restarts(config: RunConfig) -> int:
-    """Number of times that lost ranks are started again: none without checkpoints."""
+    """Largest number of restarts of lost ranks: 0 without checkpoints."""
     return config.restarts if config.saving is not None else 0
 
 

@@ -51,7 +51,7 @@ class FileWatcher(Watcher):
     def __init__(
         self, folder: Path, *, is_continued: bool, start: int = 1, interval: int | None = None
     ) -> None:
-        """`start`: number of starts of the ranks, including this one; `interval`: steps between saves, if any."""
+        """`start` counts the starts of this run's ranks, from 1; `interval`: steps between saves, None if none."""
         super().__init__()
         self._start, self._save_interval = start, interval
         self._last_sign = last_sign(folder) if is_continued else None
@@ -78,7 +78,7 @@ class FileWatcher(Watcher):
         self._append({"saved": step, "flush_seconds": seconds, "bytes": size, "at": date()})
 
     def resumed(self, step: int, loading_seconds: float) -> None:
-        """Append a line with the seconds that a loss of ranks took; no line where a person restarted the run."""
+        """Append the seconds that a restart after a loss of ranks took; do nothing if no earlier start is continued."""
         if not self._is_continued:
             return
         now, process_start = date(), process_began()
@@ -101,7 +101,7 @@ class FileWatcher(Watcher):
         save_report(self.completed(report), self._report)
 
     def completed(self, report: AnyReport) -> AnyReport:
-        """The report with seconds of the start and, if there are saves, an account of saves and restarts."""
+        """The report, with the seconds of this start added, and saves and restarts if the run saves checkpoints."""
         report = report.model_copy(update={"start": self.clock.report()})
         if self._save_interval is None:
             return report

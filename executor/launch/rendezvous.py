@@ -39,7 +39,7 @@ _calls = 0
 
 
 def owner(plan: AnyPlan, config: RunConfig) -> str:
-    """Identifier of this rank's launcher and job, the same at every start of one run and no other; call it once a run.
+    """Identifier of a run, made from its launcher, plan and flags. Restarted ranks of the run make the same one.
 
     To be called once a run, as a process may train more than once.
 
@@ -121,7 +121,7 @@ def join_job(backend: str, restarts: int = 0) -> torch.device:
 
 
 def _store_here(rank: int, ranks: int) -> dist.Store | None:  # type: ignore[name-defined]
-    """Key-value store on loopback for ranks that meet there; None if they meet elsewhere or share torchrun's store."""
+    """Key-value store on loopback, hosted by rank 0. None if ranks meet at another address or use torchrun's store."""
     if os.environ.get("MASTER_ADDR") != LOOPBACK or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         return None
     port = int(os.environ["MASTER_PORT"])
@@ -185,6 +185,6 @@ def check_returned(folder: Path, device: torch.device) -> None:
 
 
 def failed_nodes(checks: Sequence[WrongResult], homes: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
-    """Nodes (launcher, number, host) that a wrong result concerns alone; a link of two nodes blames neither."""
+    """Nodes (launcher, number, host) with a wrong result on ranks of that node only."""
     homes_of_checks = [{tuple(homes[rank]) for rank in check.ranks} for check in checks]
     return sorted({home for check_homes in homes_of_checks if len(check_homes) == 1 for home in check_homes})

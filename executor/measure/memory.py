@@ -69,7 +69,7 @@ _Storage = torch.UntypedStorage
 
 @dataclass(slots=True)
 class _TrackedStorage:
-    """One storage: its part of memory, its size now, and a reference that tells when it is gone."""
+    """A storage that is followed: the part of memory it counts as, its bytes now, and a weak reference to it."""
 
     part: str
     size: int
@@ -301,7 +301,8 @@ class OutOfMemoryError(RuntimeError):
 
 @contextmanager
 def out_of_memory_by_part(device: torch.device) -> Iterator[list[Engine]]:
-    """Context manager that raises OutOfMemoryError where memory runs out; the caller appends its engine to the list.
+    """Context manager that turns a failed allocation inside into OutOfMemoryError. It yields a list, to which the
+    caller appends its engine.
 
     RunError where it was host memory, and the engine keeps blocks there; HostError where the drive failed.
     """

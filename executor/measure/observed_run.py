@@ -111,7 +111,7 @@ def observed_run(report: RunReport, name: str) -> ObservedRun:
 
 
 def _require_whole(report: RunReport, plan: Plan, name: str) -> None:
-    """Raise InputError where a rank's report lacks a measured step, or a part of its recorded step."""
+    """Raise InputError, with all problems, if a report lacks ranks, or clocks or parts of a rank's steps."""
     problems = plan.problems()
     if not report.is_foreign and len(report.ranks) != plan.layout.num_gpus:
         problems.append(Problem("ranks", f"{len(report.ranks)} of {plan.layout.num_gpus}"))
@@ -138,7 +138,9 @@ def tells_of_its_device(report: RunReport) -> bool:
 
 
 def _by_thread(report: RunReport) -> dict[str, MeasuredQuantity]:
-    """Seconds of the step and of its update alone, by the clock of the busiest rank's training thread."""
+    """Median CPU seconds of the busiest rank's training thread in a whole step (`thread`) and in its update
+    (`update`).
+    """
     busiest = max(report.ranks, key=lambda rank: statistics.median(rank.thread_seconds))
     clocks = {"thread": busiest.thread_seconds, "update": busiest.update.thread_seconds}
     return {

@@ -162,7 +162,7 @@ def typical_waits(steps: Sequence[StepSpans], *, update: bool) -> tuple[dict[str
 
 
 def gather_typical(steps: Sequence[StepSpans]) -> list[StepSpans]:
-    """Spans of the recorded step of median length, of every rank of the job; every rank calls it."""
+    """Every rank's spans in the typical step: of the recorded steps, the one of median length. Every rank calls it."""
     ends = gather_json([step.end for step in steps])
     longest = [max(rank[index] for rank in ends) for index in range(len(steps))]
     typical = steps[longest.index(statistics.median_low(longest))]
@@ -267,7 +267,7 @@ def _names(step: StepSpans, lanes: Sequence[int]) -> Iterable[Event]:
 def _events_of_rank(
     step: StepSpans, predicted: Sequence[PredictedSpan], moves: Sequence[MoveSpan]
 ) -> Iterable[Event]:
-    """Trace events of one rank: its predicted step, its measured step, and host copies, predicted and measured."""
+    """Trace events of one rank: passes and host copies, each both as predicted and as measured."""
 
     def event(lane: int, name: str, start: float, end: float, **fields: Any) -> Event:
         """Complete event of a lane of this rank."""
@@ -300,7 +300,7 @@ def _events_of_rank(
 
 
 def _arrows(spans: Sequence[Event], steps: Sequence[StepSpans], numbers: Iterable[int]) -> list[Event]:
-    """Trace arrows from each pass to the pass on another rank that needed its result."""
+    """Trace arrows from a pass to the pass of the same microbatch on the next rank, which needs its result."""
     pipeline_of = {step.rank: (step.place.dp, step.place.cp, step.place.tp) for step in steps}
     events_by_pass = {}
     for event in spans:
@@ -331,12 +331,12 @@ _Senders = Mapping[tuple[bool, int, int], float]
 def step_parts(
     steps: Sequence[StepSpans], shares: Mapping[int, float], *, on_cpu: bool
 ) -> dict[int, dict[str, float]]:
-    """Seconds of each part of a step by rank, given its spans on all ranks and each rank's share of operators."""
+    """Rank → part of a step → seconds. `shares` has the share of each rank's busy time that is inside operators."""
     return {step.rank: _parts(step, steps, shares[step.rank], on_cpu=on_cpu) for step in steps}
 
 
 def _parts(step: StepSpans, steps: Sequence[StepSpans], share: float, *, on_cpu: bool) -> dict[str, float]:
-    """Seconds of each part of a step on one rank; `share` is the share of operators in its busy time."""
+    """Seconds of each part of a step on one rank; `share` of its busy time is inside operators."""
     step_seconds = max(one.end for one in steps)
     all_there = max(one.update_start for one in steps)
     senders = _senders(step, steps)
@@ -363,7 +363,7 @@ def _parts(step: StepSpans, steps: Sequence[StepSpans], share: float, *, on_cpu:
 
 
 def _senders(step: StepSpans, steps: Sequence[StepSpans]) -> _Senders:
-    """End of every pass of this rank's pipeline, by direction, stage and microbatch."""
+    """Time at which each pass of this rank's pipeline ended, by direction, stage and microbatch."""
     place = step.place
     return {
         (span.kind == "F", span.stage, span.microbatch): span.end
@@ -375,7 +375,7 @@ def _senders(step: StepSpans, steps: Sequence[StepSpans]) -> _Senders:
 
 
 def _send_time(wait: WaitSpan, work: Sequence[WorkSpan], senders: _Senders) -> float:
-    """Time at which the pass ended whose result this rank's next pass after a wait needs; 0 if it needs none."""
+    """End of the pass on the neighbouring stage whose result ends a wait of this rank; 0 if there is none."""
     for span in work:
         if span.start >= wait.start and span.kind != "W":
             forward = span.kind == "F"

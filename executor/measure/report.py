@@ -104,12 +104,12 @@ class OperationsReport(Spec):
 
     @property
     def step_seconds(self) -> float:
-        """Mean seconds of a step that was not repeated, with everything between two steps."""
+        """Mean seconds from one step to the next, over the steps whose work was kept."""
         return self.parts["training"] / self.steps
 
     @property
     def mean_save(self) -> MeanSave:
-        """Mean seconds and bytes of a checkpoint; seconds without the last, beside which no training goes on."""
+        """Mean seconds and bytes of a checkpoint. The seconds leave out the last one, as no training follows it."""
         among = self.saves[:-1] or self.saves
         flushes = [save.flush_seconds for save in among if save.flush_seconds is not None]
         sizes = [save.bytes for save in self.saves if save.bytes is not None]
@@ -118,7 +118,7 @@ class OperationsReport(Spec):
 
     @property
     def mean_restart(self) -> MeanRestart:
-        """Mean seconds of a restart; detection only of restarts without a further loss in between."""
+        """Mean seconds of a restart. Detection is averaged only over restarts that succeeded at the first try."""
         starts = [1, *(restart.start for restart in self.restarts)]
         pairs = zip(self.restarts, starts, strict=False)
         full_restarts = [restart for restart, before in pairs if restart.start == before + 1]
@@ -274,7 +274,7 @@ _SLOWEST_SHARE = 8
 
 
 def listed_steps(seconds: Sequence[float], limit: int = MOST_STEPS) -> list[int]:
-    """Indices of the measured steps that ranks list in a report: at most `limit`, the slowest and others evenly spread.
+    """Indices of at most `limit` measured steps to list in a report: the slowest, and others evenly spread.
 
     `seconds` are those of all measured steps; the first of them is always listed.
     """

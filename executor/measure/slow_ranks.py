@@ -100,7 +100,7 @@ RECENT = 200
 
 
 class RankWatch:
-    """Watch on a run for slow ranks: work seconds of every rank in recent steps, which rank 0 compares."""
+    """Finds slow ranks during a run: rank 0 compares the work seconds of all ranks in recent steps."""
 
     def __init__(self, parts: Sequence[str], peers: Sequence[int]) -> None:
         """`parts`: parts of a step that are work; `peers`: a number for each rank, equal for the same work."""
@@ -109,7 +109,8 @@ class RankWatch:
         self._reported_ranks: set[int] = set()
 
     def step(self, step: int, seconds: Sequence[float]) -> list[str]:
-        """Add this rank's work seconds in each part of a step; returns, on rank 0, sentences on ranks newly found slow.
+        """Add this rank's work seconds in each part of a step. Rank 0 gets sentences on ranks that it newly finds
+        slow.
 
         On rank 0, a sentence for each rank that is found to be slow and was not told of before.
         """
