@@ -238,7 +238,7 @@ class Saving:
 
 
 def require_places(config: RunConfig) -> None:
-    """Raise InputError where a run could not write its files in the end, or has no folder to resume from.
+    """Raise InputError if a run could not write its output files, or is to resume but names no checkpoint folder.
 
     Of several nodes any may have rank 0, which writes the trace.
     """

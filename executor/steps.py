@@ -64,7 +64,7 @@ class Watcher:
         """Called when training goes on after it waited `seconds` for a save."""
 
     def written(self, step: int, seconds: float, size: int) -> None:
-        """Called by the writing thread when a checkpoint is on the disk, `seconds` after training went on."""
+        """Called by the writing thread once a checkpoint is on the disk; training went on `seconds` earlier."""
 
     def resumed(self, step: int, loading_seconds: float) -> None:
         """Called when training resumes, with the seconds of finding and reading the checkpoint."""
@@ -82,7 +82,7 @@ class Watcher:
 
 
 def kept_report(watcher: Watcher) -> AnyReport | None:
-    """Report that an earlier start kept before its ranks were lost, on every rank; None if there is none."""
+    """Report that an earlier start of this run kept, sent by rank 0 to every rank; None if there is none."""
     report = watcher.earlier_report() if dist.get_rank() == 0 else None
     if report is not None:
         notes = dict.fromkeys((*watcher.notes, *report.notes))
@@ -93,7 +93,7 @@ def kept_report(watcher: Watcher) -> AnyReport | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
-    """The end of a run that stopped on request."""
+    """What a run that stopped on request returns in place of a report."""
 
     step: int
     """Number of steps done."""
@@ -246,7 +246,7 @@ def _start(trained: Trained, checkpointer: Checkpointer | None, watcher: Watcher
 
 
 def _require_number(step: int, loss: float, norm: float, checkpointer: Checkpointer | None) -> None:
-    """Raise RunError, on every rank alike, if loss or norm is not finite, before the state is saved."""
+    """Raise RunError, on every rank alike, if loss or gradient norm is not finite; to be called before a save."""
     if math.isfinite(loss) and math.isfinite(norm):
         return
     symptom = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient norm is {norm}"

@@ -191,7 +191,7 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _axis(self, arguments: tuple[Any, ...]) -> str:
-        """Axis of an operator, by its process group or by the collective that it waits for; empty if none."""
+        """Axis over which an operator communicates, or whose collective it waits for; empty if there is none."""
         for argument in arguments:
             if isinstance(argument, str) and argument in self._axes:
                 return self._axes[argument]
@@ -203,7 +203,9 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def _timed(self, axis: str) -> Iterator[None]:
-        """Context manager that records a wait for `axis`; nothing if `axis` is empty or another stream waits."""
+        """Context manager that records the time inside as a wait for `axis`, if that is not empty and the compute
+        stream waits.
+        """
         if not axis or not self._on_compute_stream():
             yield
             return

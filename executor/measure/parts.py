@@ -148,8 +148,8 @@ def record_steps(engine: Engine, batches: Sequence[Sequence[Tensor]]) -> list[St
 
 
 def typical_waits(steps: Sequence[StepSpans], *, update: bool) -> tuple[dict[str, float], float | None]:
-    """Medians over the steps of the seconds waited in one phase, by kind of wait (`WAITS`), and of the thread's CPU
-    seconds in these waits. Without steps they are empty and None.
+    """Median seconds that a step waits in one phase, by kind of wait (`WAITS`), and median CPU seconds of the thread
+    in these waits. Without steps they are empty and None.
     """
     if not steps:
         return {}, None

@@ -78,7 +78,7 @@ def sustained_gemms(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
 
 
 def _operands(watch: Stopwatch, scale: Scale, m: int, n: int, k: int) -> list[Tensors]:
-    """Copies of a layer's input, weight, gradient and bias, enough to overflow the cache next to a core."""
+    """Enough sets of a linear layer's input, weight, output gradient and bias to overflow the cache next to a core."""
     shapes = ((m, k), (n, k), (m, n), (n,))
     count = copies(scale, scale.element_bytes * (m * k + n * k + m * n))
     return [tuple(scale.tensor(watch.device, *shape) for shape in shapes) for _ in range(count)]
@@ -105,7 +105,7 @@ def attention_cores(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
 
 
 def _attention_core(watch: Stopwatch, scale: Scale, sequence: int, head_dim: int) -> Iterator[Measurement]:
-    """Time attention of one shape, on queries, keys and values that are strided views (B, S, H, K) as in a model."""
+    """Time attention of one shape. Queries, keys and values are strided views of (B, S, H, K), as in a model."""
     heads = scale.heads(sequence)
     count = copies(scale, 4.0 * scale.element_bytes * heads * sequence * head_dim)
     leaves, outputs = [], []
@@ -213,7 +213,7 @@ def memory(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
 
 
 def optimizer(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """Time the norm of the gradients and a fused AdamW step, as the executor runs them; the size is parameters.
+    """Time the norm of the gradients with a fused AdamW step, as the executor runs them, by number of parameters.
 
     As in `executor.axes.data`: the norm over a view for each tensor, the update over the one flat buffer
     they lie in.
@@ -248,7 +248,7 @@ _RATE = 1e-3
 
 
 def tables(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """Time lookups of every width and pooling, then sums of gradients, optimizers and cached lookups of every width."""
+    """Time operations on embedding tables of every width: lookups of every pooling, updates, cached lookups."""
     flat = torch.zeros(scale.table_bytes // _FP32, device=watch.device)
     for width in scale.table_widths:
         weights = flat.view(-1, width)
@@ -275,7 +275,8 @@ def _updates(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator[Measur
 
 
 def _cached_lookups(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator[Measurement]:
-    """Time cached lookups of three kinds of batches: few ids miss, half of few ids miss, all ids miss.
+    """Time cached lookups of three kinds of batches: many ids that all miss, few ids of which half miss, many of
+    which few miss.
 
     Batches of missing ids go round more rows than the cache has, so that a row is gone when it is named again.
     """
@@ -305,7 +306,9 @@ def _cached_lookups(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator
 
 
 def _bags(rows: int, pooling: float, ids: int, device: torch.device) -> Bags:
-    """Bags of `ids` ids of random rows, `pooling` ids in each; below 1, one id in that share of the bags."""
+    """Bags with `ids` random ids in all, `pooling` in each bag. A `pooling` below 1 is the share of bags with one
+    id.
+    """
     draw = torch.Generator().manual_seed(0)  # the same in every round, on every process
     values = torch.randint(rows, (ids,), generator=draw).to(device)
     count = round(ids / pooling)

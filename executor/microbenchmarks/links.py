@@ -125,9 +125,9 @@ Engines = dict[str, dict[int, Engine]]
 
 
 def tiny_engines(device: torch.device, precision: Precision) -> Engines:
-    """Engines of tiny models: of plain blocks, and with several processes of sharded blocks. With an even number of
-    processes also of tensor-parallel blocks and, on a CPU, whose thread clock does not count waiting, a pipeline of two
-    stages.
+    """Engines of tiny models, by layout and number of blocks: of plain blocks, and on several processes of sharded
+    ones. With an even number of processes also of tensor-parallel blocks and, on a CPU, whose thread clock does not
+    count waiting, a pipeline of two stages.
     """
     world = dist.get_world_size()
     layouts = {"block": f"dp{world}"}
@@ -148,7 +148,7 @@ def tiny_engines(device: torch.device, precision: Precision) -> Engines:
 
 
 def host_overhead(watch: Stopwatch, engines: Engines) -> Iterator[Measurement]:
-    """Time the host in passes of a microbatch, by number of blocks, and in an update of few parameters."""
+    """Measure the host time of a microbatch's passes, for each number of blocks, and of an update of few parameters."""
     repeats, fewest = _REPEATS[watch.device.type], _BLOCKS[0]
     tokens_BS = torch.zeros(_MICROBATCHES, _SEQUENCE, dtype=torch.long)
     for name, by_blocks in engines.items():
@@ -161,7 +161,7 @@ def host_overhead(watch: Stopwatch, engines: Engines) -> Iterator[Measurement]:
 
 
 def _engine(layout: str, blocks: int, device: torch.device, precision: Precision) -> Engine:
-    """Engine of a tiny GPT that trains on one sequence of each replica in a microbatch."""
+    """Engine of a tiny GPT under this layout; a microbatch has one sequence on each replica."""
     parsed = parse_layout(layout)
     model = TransformerSpec(
         num_layers=blocks,
@@ -194,14 +194,16 @@ _BACKWARD = 2
 
 
 def offload(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """Time updates by number of threads, copies by number of ranks, and passes and updates apart and together."""
+    """Time the work of offloading: updates by number of threads, copies by number of ranks, and updates beside
+    passes.
+    """
     yield from _updates(watch, scale)
     yield from _copies(watch, scale)
     yield from _overlap(watch, scale)
 
 
 def _updates(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """Time updates of blocks in turn, with 1, 2, 4, … threads, then of tiny blocks after other work."""
+    """Time a block's update with 1, 2, 4, … threads, then a tiny block's update that follows other work."""
     limit = threads_for_updates(watch.device, dist.get_world_size())
     update = in_turn([block.step for block in blocks_of(scale.block_parameters)])
     for threads in _doublings(1, limit):
@@ -238,7 +240,7 @@ def _copies(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
 
 
 def _copy_both_ways(link: HostLink, host: Tensor, device: Tensor) -> None:
-    """Exchange halves of two buffers, so that each direction carries as many bytes as a copy in one direction."""
+    """Copy half of each buffer in both directions, twice, so that each direction carries a whole buffer's bytes."""
     half = host.numel() // 2
     for _ in range(2):
         link.down(host[:half], device[:half])
@@ -246,7 +248,7 @@ def _copy_both_ways(link: HostLink, host: Tensor, device: Tensor) -> None:
 
 
 def _overlap(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """Time passes alone, updates alone (twice as long), and both together, with updates in a thread."""
+    """Time passes alone, updates alone (twice as long), and both at once, the updates in a thread of their own."""
     blocks = blocks_of(scale.block_parameters)
     threads = threads_for_updates(watch.device, dist.get_world_size())
     updates = [block.step for block in blocks]
@@ -278,8 +280,8 @@ def _overlap(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
 
 
 def _passes_of(watch: Stopwatch, scale: Scale, seconds: float) -> Callable[[Callable[[int], object]], None]:
-    """Function that computes matrix products for about `seconds` in place of the passes of blocks. It does the forward
-    passes of all blocks, then their backward passes, with a call after each backward pass.
+    """Function that stands in for the passes of blocks by computing matrix products for about `seconds`. It does the
+    forward passes of all blocks, then their backward passes, with a call after each backward pass.
     """
     side = scale.overlapped_side
     left, right = (scale.tensor(watch.device, side, side) for _ in range(2))
@@ -288,7 +290,7 @@ def _passes_of(watch: Stopwatch, scale: Scale, seconds: float) -> Callable[[Call
     products = max(1, round(seconds / product_seconds / (BLOCKS * (1 + _BACKWARD))))
 
     def run(after_backward: Callable[[int], object]) -> None:
-        """Run all passes; `after_backward` is called with a block after its backward pass."""
+        """Run all passes; after each block's backward pass call `after_backward` with the block's index."""
         for _ in range(BLOCKS * products):
             multiply()
         for block in range(BLOCKS):

@@ -148,16 +148,18 @@ class Timing:
         return Timing(seconds=statistics.median(times), quiet=min(times))
 
     def shared(self, by: float) -> Timing:
-        """Timing of one of the `by` operations that the timed call ran."""
+        """Timing of one operation, where the timed call ran `by` of them: the call's times divided by `by`."""
         return Timing(seconds=self.seconds / by, quiet=self.quiet / by)
 
     def without(self, seconds: float, least_share: float) -> Timing:
-        """Timing less `seconds` that belong to another call, but at least `least_share` of it, as both are noisy."""
+        """Timing after `seconds` of another call are subtracted; at least `least_share` of each time is left, as
+        both are noisy.
+        """
         typical, quiet = (max(time - seconds, least_share * time) for time in (self.seconds, self.quiet))
         return Timing(seconds=typical, quiet=quiet)
 
     def row(self, kind: Kind, name: str, size: float, shape: tuple[int, ...] = ()) -> Measurement:
-        """Measurement of a call with this timing."""
+        """Measurement of a call of this kind, name, size and shape, with these times."""
         return Measurement(
             kind=kind, name=name, shape=shape, size=size, seconds=self.seconds, quiet_seconds=self.quiet
         )
@@ -176,13 +178,13 @@ class Stopwatch:
     """Seconds to spend on repetitions of one measurement."""
 
     def compute(self, call: Call) -> Timing:
-        """Device time of a call: GPU events, or on a CPU the thread's own time."""
+        """Device time of a call, by GPU events, or on a CPU by the thread's own clock."""
         if self.device.type == "cuda":
             return self._events(call)
         return self._clock(call, time.thread_time)
 
     def sustained(self, call: Call, seconds: float) -> Timing:
-        """Device time of a call once it has run back to back for half of `seconds`, from windows of the second half.
+        """Device time of a call that runs back to back for `seconds`, measured in the second half of them.
 
         Nothing waits between windows, so a GPU never idles, and its clocks are those that its power limit allows.
         """
@@ -212,7 +214,7 @@ class Stopwatch:
         return timing
 
     def on_host(self, call: Call, *, own_clock: bool, aside: Call | None = None) -> Timing:
-        """Time of a call that the host does or waits for, by the thread's own clock on a CPU if `own_clock`.
+        """Time until a call and the device have finished: wall time, or on a CPU the thread's own if `own_clock`.
 
         `aside` is done before every repetition, and takes its share of the budget: what else there is in a step, after
         which caches hold neither what `call` computes with nor its instructions.
@@ -224,7 +226,7 @@ class Stopwatch:
     def elapsed(
         self, call: Call, repeats: int, *, aside: Call | None = None, group: dist.ProcessGroup | None = None
     ) -> Timing:
-        """Wall time of a call that is run the same number of times on every process, as collectives must match.
+        """Wall time of a call that every process makes equally often, as collectives must match.
 
         `aside` is done before every repetition: what a step computes between two collectives. Of the processes of a
         `group` the one that came last counts in each, which waits for nobody.
@@ -257,7 +259,7 @@ class Stopwatch:
     def _clock(
         self, call: Call, clock: Callable[[], float], repeats: int | None = None, aside: Call | None = None
     ) -> Timing:
-        """Timing of a call by this clock, repeated within the budget or `repeats` times."""
+        """Timing of a call by this clock, from `repeats` repetitions, or by default as many as the budget allows."""
         call()
         start = time.perf_counter()
         if aside is not None:
@@ -267,7 +269,7 @@ class Stopwatch:
         return Timing.of(self._times(call, clock, repeats or self._repeats(once), aside))
 
     def _times(self, call: Call, clock: Callable[[], float], repeats: int, aside: Call | None) -> list[float]:
-        """Seconds of each of `repeats` calls, begun when the device is idle, with `aside` done before each."""
+        """Seconds of each of `repeats` calls. Before each, `aside` is run and the device finishes its work."""
         times = []
         for _ in range(repeats):
             if aside is not None:
@@ -307,12 +309,12 @@ _MOST_COPIES = 64
 
 
 def copies(scale: Scale, call_bytes: float) -> int:
-    """Number of copies of a call's operands, `call_bytes` each, that overflow the cache next to a core."""
+    """Number of sets of operands, `call_bytes` each, that overflow the cache next to a core; at most `_MOST_COPIES`."""
     return int(min(_MOST_COPIES, max(1.0, 1 + scale.cold_bytes // max(call_bytes, 1.0))))
 
 
 def in_turn(calls: Sequence[Call]) -> Call:
-    """One call that runs the next of `calls` each time; each result lives until its call's next turn.
+    """Function that runs the next of `calls` each time it is called, and keeps each one's result until its next run.
 
     All have run once when it returns.
     """

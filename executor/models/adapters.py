@@ -56,7 +56,7 @@ class Adapter(nn.Module):
         self.scale, self.dropout = tuning.scale, tuning.dropout
 
     def forward(self, x_BSI: Tensor) -> Tensor:
-        """Output of the adapter, which is added to its matrix's: (B, S, in) → (B, S, out)."""
+        """Output of the adapter, to be added to the output of its matrix: (B, S, in) → (B, S, out)."""
         narrow = self.down(F.dropout(x_BSI, self.dropout, self.training))
         if isinstance(narrow, DTensor) and any(one.is_partial() for one in narrow.placements):
             narrow = narrow.redistribute(placements=[Replicate()])
@@ -80,7 +80,7 @@ def add_adapters(part: Transformer, tuning: TuningSpec) -> None:
 
 
 def _add_adapter(adapter: Adapter, _matrix: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    """Forward hook that adds an adapter's output to its matrix's output."""
+    """Forward hook of a matrix: the matrix's output plus the adapter's."""
     wider: Tensor = output + adapter(inputs[0])
     return wider
 
@@ -98,7 +98,9 @@ def adapter_plan(block: Block) -> dict[str, ParallelStyle]:
 
 
 class _BesideSplit(ParallelStyle):
-    """Parallel style of an adapter: beside split outputs B is split by columns, beside split inputs A by rows."""
+    """Parallel style of an adapter whose matrix is split: B is split like the matrix's outputs, or A like its
+    inputs.
+    """
 
     def __init__(self, *, by_rows: bool) -> None:
         """`by_rows`: whether the matrix beside the adapter is split by its inputs."""
@@ -115,7 +117,9 @@ class _BesideSplit(ParallelStyle):
 
 
 def freeze(part: nn.Module, model: TransformerSpec, training: TrainingSpec, dtype: torch.dtype) -> None:
-    """Freeze the parameters of a model slice that the job does not train, and cast them to the type of products."""
+    """Freeze the parameters in a model slice that the job does not train, and cast them to `dtype`, used in
+    products.
+    """
     frozen, still = frozen_parts(model, training), set()
     for name, parameter in part.named_parameters():
         if _is_frozen(name, frozen) if training.tuning is None else not is_adapter(name):

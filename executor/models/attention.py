@@ -50,7 +50,7 @@ _WIDEST_FLASH = 256
 
 
 class AttentionInputs(NamedTuple):
-    """Inputs of an attention kernel; if `causal`, which goes without `bias`, the last query sees the last key."""
+    """Inputs of an attention kernel. A `causal` mask lets the last query see the last key, and excludes a `bias`."""
 
     query: Tensor
     """Queries, (B, H, Q, K)."""
@@ -62,7 +62,9 @@ class AttentionInputs(NamedTuple):
 
 
 class AttentionResult(NamedTuple):
-    """Inputs of attention's backward pass: outputs over all keys, their log-sum-exps, and the outputs' gradient."""
+    """Inputs of attention's backward pass that its forward pass lacks: outputs, log-sum-exps over all keys, output
+    gradient.
+    """
 
     out: Tensor
     """Outputs, (B, H, Q, K); `gradient` has the same shape."""
@@ -152,7 +154,9 @@ class _FlashOfCuda:
 
 
 class WrittenOut:
-    """Attention with scores written to memory in fp32, for masks, types and widths that no flash kernel takes."""
+    """Attention that writes the scores to memory, in fp32. It serves masks, types and head widths that no
+    flash kernel takes.
+    """
 
     def forward(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
         """Softmax of the biased scores times the values, and the log-sum-exp of each query's scores."""
@@ -165,7 +169,7 @@ class WrittenOut:
         return out.to(query.dtype), lse_BHQ
 
     def backward(self, inputs: AttentionInputs, result: AttentionResult) -> Gradients:
-        """Gradients of query, key and value: dS = P ∘ (dP − Σ dO ∘ O), with P from scores and log-sum-exp."""
+        """Gradients of query, key and value, by dS = P ∘ (dP − Σ dO ∘ O) with recomputed probabilities P."""
         return self.gradients(inputs, result)[0]
 
     def gradients(self, inputs: AttentionInputs, result: AttentionResult) -> tuple[Gradients, Tensor]:
@@ -252,7 +256,7 @@ class Buckets:
 
 
 class _Biased(torch.autograd.Function):
-    """Attention, (B, H, Q, K), with biases of a table on the scores; recomputes the biases in the backward pass."""
+    """Attention with a table's biases on the scores, (B, H, Q, K). The backward pass recomputes the biases."""
 
     @staticmethod
     def forward(ctx: Any, buckets: Buckets, table: Tensor, *heads: Tensor) -> Tensor:
@@ -298,7 +302,7 @@ class _Core(nn.Module):
         return self.turns(x_BHSK, self.sequence.places(x_BHSK.shape[2]), self.turning)
 
     def scaled(self, query_BHSK: Tensor) -> Tensor:
-        """Queries, multiplied where the spec's scale of scores is not the kernels' own."""
+        """Queries, multiplied so that kernels, which scale scores by 1/√K, apply the spec's scale instead."""
         return query_BHSK if self.query_scale == 1.0 else query_BHSK * self.query_scale
 
     def attended(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor) -> Tensor:
@@ -330,7 +334,9 @@ class Attention(_Core):
         self.key_norm = _norm(spec, spec.kv_size) if normed else None
 
     def forward(self, x_BSD: Tensor, source: Tensor | None = None, *, table: Tensor | None = None) -> Tensor:
-        """Output, (B, S, D), for inputs (B, S, D); keys and values of `source` if given, scores biased by `table`."""
+        """Output, (B, S, D) → (B, S, D). Keys and values are projected from `source` if given; `table` biases the
+        scores.
+        """
         source_BSD = x_BSD if source is None else source
         query_BHSK = self._heads(self.query(x_BSD), self.query_norm)
         key_BGSK = self._heads(self.key(source_BSD), self.key_norm)

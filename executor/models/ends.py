@@ -34,13 +34,13 @@ TIED = {"head.weight": "embedding.tokens.weight"}
 
 
 def original(name: str, *, tied: bool) -> str:
-    """Name of the original of a parameter that is another stage's copy; `name` itself if it is no copy."""
+    """Name of the parameter of which `name` is another stage's copy; `name` itself if it is no copy."""
     stem, copied, _ = name.partition(COPY)
     return f"{stem}.weight" if copied else TIED.get(name, name) if tied else name
 
 
 def held_by_several(spec: TransformerSpec, layers: tuple[int, ...]) -> dict[str, list[int]]:
-    """Pipeline stages that hold each shared parameter (tied embedding, bias tables), in order, if several do."""
+    """Shared parameter (tied embedding or bias table) → stages that hold it, in order; only those held by several."""
     embeds = bisect_right([*accumulate(layers)], spec.tower.layers) if spec.tower else 0
     stages_by_name = {EMBEDDING: [embeds, len(layers) - 1]} if spec.tied_embeddings else {}
     if spec.stacks is not None and spec.stacks.position_buckets:
@@ -52,12 +52,14 @@ def held_by_several(spec: TransformerSpec, layers: tuple[int, ...]) -> dict[str,
 
 
 class ChunkOfLogits(nn.Module):
-    """Logits of a chunk of tokens, their loss and its gradient. Without compilation there are two fp32 copies of the
-    logits for a moment.
+    """Computes the logits of a chunk of tokens, their loss, and the loss's gradient with respect to them. Without
+    compilation there are two fp32 copies of the logits for a moment.
     """
 
     def forward(self, x_CD: Tensor, weight_VD: Tensor, targets_C: Tensor) -> tuple[Tensor, Tensor]:
-        """Sum of the chunk's losses in fp32, and its gradient to the logits, (C, V) in the type of the weights."""
+        """Sum of the tokens' losses in fp32, and its gradient with respect to the logits, (C, V) in the type of the
+        weights.
+        """
         scores_CV = F.log_softmax(F.linear(x_CD, weight_VD).float(), dim=-1)
         targets_C1 = targets_C.unsqueeze(1)
         if torch.compiler.is_compiling():  # it fuses what is not done in place
@@ -128,7 +130,9 @@ def make_norm(spec: TransformerSpec) -> nn.Module:
 
 
 def is_gain(name: str) -> bool:
-    """Whether a parameter is the gain of a norm that a family may store less one; gains of gated norms are not."""
+    """Whether a parameter of this name is the gain of a norm other than a gated one. Some families store those less
+    one.
+    """
     return name.endswith("norm.weight") and not name.endswith("gated_norm.weight")
 
 
@@ -138,7 +142,7 @@ def through(norm: nn.Module | None, x_BSD: Tensor) -> Tensor:
 
 
 class Positions(nn.Module):
-    """Learned embeddings of positions; `sequence` says which positions this rank's tokens have."""
+    """Learned embeddings of positions. `sequence` has the positions of this rank's tokens."""
 
     def __init__(self, spec: TransformerSpec) -> None:
         super().__init__()
@@ -179,7 +183,9 @@ class Embedding(nn.Module):
         self.dropout = dropout
 
     def forward(self, tokens_BS: Tensor, images: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """Vectors (B, S, D) of tokens (B, S); `images` has vectors for places of images, and a mask with 1 at text."""
+        """Vectors of tokens, (B, S) → (B, S, D). `images`: vectors of images, zero at text, and a mask that is 1 at
+        text.
+        """
         x_BSD: Tensor = self.tokens(tokens_BS)
         if self.scale != 1.0:
             x_BSD = x_BSD * self.scale

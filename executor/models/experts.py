@@ -38,7 +38,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module):
-    """MLP of two matrices and an activation, or of three with a gate; `inner` None is the spec's inner width."""
+    """MLP of two matrices, or with a gate of three. `inner` is the width between them; None: that of the spec."""
 
     def __init__(self, spec: TransformerSpec, inner: int | None = None) -> None:
         super().__init__()
@@ -62,7 +62,8 @@ class FeedForward(nn.Module):
 def choose_experts(
     spec: TransformerSpec, scores_BSE: Tensor, bias_E: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Probabilities of all experts, and weights and numbers of the experts that each token chooses, in fp32.
+    """Router's choice for each token: probabilities of all experts in fp32, and weights and indices of the chosen
+    ones.
 
     A bias has a part in which are chosen, and none in their weights.
     """
@@ -102,7 +103,7 @@ Exchange = Callable[[Tensor, Tensor, Run], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertPlace:
-    """Which experts a rank holds, and which part of each."""
+    """Which experts a rank holds, and which part of their inner width."""
 
     first: int = 0
     count: int | None = None
@@ -129,7 +130,8 @@ class RoutedExperts(nn.Module):
         self.activation = ACTIVATIONS[spec.activation]
 
     def forward(self, rows_RD: Tensor, counts: Counts) -> Tensor:
-        """Results (R, D) of rows (R, D) ordered by expert, `counts` for each; partial sums of split experts.
+        """Experts' outputs, (R, D) → (R, D), of rows ordered by expert, `counts` for each. Split experts give
+        partial sums.
 
         Grouped products read counts on the device, so that the host waits for nothing.
         """
@@ -215,7 +217,7 @@ class Routed(nn.Module):
         return torch.zeros(self.spec.num_experts) if load is None else load.cpu()
 
     def _mixed(self, x_BSD: Tensor, weights_BSK: Tensor, chosen_BSK: Tensor, counts_E: Tensor) -> Tensor:
-        """Route copies of tokens through their experts and sum the results with the experts' weights, (B, S, D)."""
+        """Outputs of each token's chosen experts, summed with the experts' weights, (B, S, D)."""
         k, x_ND = self.spec.experts_per_token, x_BSD.flatten(0, 1)
         order = chosen_BSK.flatten().argsort(stable=True)  # place by expert → copy
         back = torch.empty_like(order)
@@ -227,7 +229,7 @@ class Routed(nn.Module):
         return (copies.view(-1, k, copies.shape[-1]) * weights_NK1).sum(1).view_as(x_BSD)
 
     def _balance(self, probabilities_BSE: Tensor, counts_BE: Tensor) -> Tensor:
-        """This rank's part of the load-balance loss; parts of a sequence's tensor ranks add up.
+        """This rank's part of the load-balance loss; the parts of all tensor ranks add up.
 
         Over context ranks their mean counts, as of the loss of the tokens.
         """
@@ -268,7 +270,7 @@ class MoE(nn.Module):
 
 
 def reorder(rows: Tensor, order: Tensor, back: Tensor, *, copies: int = 1) -> Tensor:
-    """Copies of rows in another order; `back` is the inverse permutation, so that the backward pass only gathers."""
+    """Rows, each `copies` times, laid out in `order`. `back` is the inverse of `order`, for the backward pass."""
     reordered: Tensor = _Reorder.apply(rows, order, back, copies)  # type: ignore[no-untyped-call]
     return reordered
 
@@ -289,7 +291,9 @@ def _has_grouped_product(rows: Tensor, weight: Tensor) -> bool:
 
 
 class _Reorder(torch.autograd.Function):
-    """k copies of each row, laid out in `order`; the backward pass sums gradients of a row's copies in one order."""
+    """k copies of each row, laid out in `order`. The backward pass sums the copies' gradients, always in the same
+    order.
+    """
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, order: Tensor, back: Tensor, k: int) -> Tensor:
@@ -307,7 +311,7 @@ class _Reorder(torch.autograd.Function):
 
 
 class _AddLoss(torch.autograd.Function):
-    """Identity in the forward pass; the backward pass adds the gradient of `share` of `loss`."""
+    """Identity that adds `share` times `loss` to what is differentiated in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, loss: Tensor, share: float) -> Tensor:
@@ -318,6 +322,6 @@ class _AddLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        """Gradient of `x`, unchanged, and gradient `share` of the loss."""
+        """Gradient of `x`, which passes unchanged, and gradient of the loss, which is `share`."""
         (loss,) = ctx.saved_tensors
         return gradient, torch.full_like(loss, ctx.share), None

@@ -31,7 +31,7 @@ _SCALE = 2.0**-_WORD
 
 
 class Values(Protocol):
-    """Interface of a source of parameter values, any box of a parameter by itself."""
+    """Interface of a source of parameter values. It can give any box of a parameter without the rest."""
 
     def fill(self, name: str, shape: tuple[int, ...], box: Box, into: Tensor) -> None:
         """Write the box of the parameter of this name and shape into a contiguous tensor of the box's sizes.
@@ -93,7 +93,7 @@ def _to_rates(name: str, shape: tuple[int, ...], into: Tensor) -> None:
 
 
 def _fill_normal(into: Tensor, key: int, shape: tuple[int, ...], box: Box, device: torch.device) -> None:
-    """Draw normal values of a box: runs of consecutive elements, in groups of about `_AT_ONCE` elements, on the device.
+    """Draw normal values of a box on `device`, about `_AT_ONCE` elements at a time, in runs of consecutive elements.
     Runs are as long as the box has whole rows.
     """
     inner = len(shape) - 1
@@ -118,7 +118,9 @@ def _fill_normal(into: Tensor, key: int, shape: tuple[int, ...], box: Box, devic
 
 
 def _normal(starts: Tensor, length: int, parity: int | None, key: int) -> Tensor:
-    """Standard normal values of `length` elements from each start on; `parity` of all starts, None if mixed."""
+    """Standard normal values of `length` elements from each of `starts` on. `parity` is that of all starts, None if
+    mixed.
+    """
     pairs = (length + 1) // 2 if parity == 0 else length // 2 + 1
     bits = bits_of((starts[:, None] >> 1) + torch.arange(pairs, device=starts.device), key)
     radius = shifted(bits, _WORD).double().add_(1).mul_(_SCALE).log_().mul_(-2).sqrt_()

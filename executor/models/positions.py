@@ -35,13 +35,15 @@ Places = tuple[range, ...]
 
 
 def positions(places: Places, device: torch.device) -> Tensor:
-    """Every position of the runs, (S,)."""
+    """All positions in these runs of positions, in order, (S,)."""
     return torch.cat([torch.arange(run.start, run.stop, device=device) for run in places])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visibility:
-    """Mask of attention: a query sees itself and earlier keys as far back as `window` allows, or all keys."""
+    """Mask of attention: a query sees its own and earlier keys, as far back as `window` allows, or all with
+    `both_ways`.
+    """
 
     both_ways: bool = False
     """Whether a query sees every key, later ones included, without a bias, as in an encoder."""
@@ -66,7 +68,9 @@ class Visibility:
         return keys[0].start > queries[-1].stop - 1 or keys[-1].stop - 1 < self.first_seen(queries[0].start)
 
     def is_causal(self, queries: Places, keys: Places) -> bool:
-        """Whether a causal mask is enough: keys end with the queries' own, nothing else is hidden or biased."""
+        """Whether a causal mask is enough: the last key is the last query's own, and nothing else hides or biases
+        keys.
+        """
         first, last = queries[0], keys[-1]
         ends_alike = len(queries) == 1 and last.start <= first.start < last.stop == first.stop
         return not self.both_ways and self._unbiased(queries, keys) and (keys == queries or ends_alike)
@@ -183,7 +187,7 @@ def slowed(speeds_K: Tensor, scaling: RotaryScaling) -> Tensor:
 
 
 class Sequence(Protocol):
-    """Interface of a rank's tokens of a sequence, for modules that depend on positions."""
+    """Interface of those tokens of a sequence that a rank has, for modules that depend on positions."""
 
     def places(self, count: int) -> Places:
         """Positions of the `count` tokens that this rank has."""
@@ -215,7 +219,7 @@ class WholeSequence:
         return F.scaled_dot_product_attention(query_BHSK, key_BGSK, value_BGSK, **how, enable_gqa=grouped)
 
     def _mask_of(self, query_BHSK: Tensor, visible: Visibility) -> Tensor:
-        """Bias of all scores, made once and kept while nothing changes."""
+        """Bias of all scores, cached until the mask, the shape, the type or the device changes."""
         _, heads, tokens, _ = query_BHSK.shape
         places = self.places(tokens)
         key = (visible, heads, tokens, query_BHSK.dtype, query_BHSK.device)

@@ -38,8 +38,8 @@ _MAX_INT8 = 127.0
 @cache
 @with_values
 def nf4_numbers() -> tuple[float, ...]:
-    """The 16 numbers of NF4: quantiles of a normal distribution on either side of 0, over the largest. See QLoRA,
-    section 3 and appendix E: the outermost are halfway between those of 15 and of 16 even steps.
+    """The 16 values of NF4's codes: quantiles of a normal distribution on either side of 0, divided by the largest.
+    See QLoRA, section 3 and appendix E: the outermost are halfway between those of 15 and of 16 even steps.
     """
     outer = 1 - (1 / 32 + 1 / 30) / 2
     negative, positive = (
@@ -85,11 +85,13 @@ class Part:
 
     @property
     def blocks(self) -> tuple[int, int]:
-        """Number of rows of the full matrix, and of blocks in each row."""
+        """Number of rows of the full matrix, and number of blocks in each row."""
         return self.full_shape[0], self.full_shape[1] // self.block
 
     def stored(self, rows: int) -> dict[str, Tensor]:
-        """Byte buffers on the meta device for `rows` quantised rows: codes, scales, for NF4 scales of scales."""
+        """Byte buffers on the meta device for `rows` quantised rows: codes, scales and, for NF4, scales of these
+        scales.
+        """
         if self.base == "int8":
             return {"weight": _bytes(rows, self.columns, torch.int8), "scales": _bytes(rows, 4)}
         groups = -(-self.blocks[0] * self.blocks[1] // NF4_GROUP)
@@ -113,7 +115,7 @@ class Part:
         return values_wide
 
     def _largest(self, scales: Tensor, first: int, groups: Tensor) -> Tensor:
-        """Largest magnitude of each block of some rows of an NF4 matrix, (rows, blocks)."""
+        """Largest magnitude of each block of some NF4 rows, from their quantised scales, (rows, blocks)."""
         numbers_of = groups.view(torch.float32).flatten()
         numbers = torch.tensor(dynamic_numbers(), device=scales.device)
         rows, blocks = (torch.arange(size, device=scales.device) for size in scales.shape)
@@ -167,7 +169,7 @@ def _as_bytes(numbers: Tensor) -> Tensor:
 
 
 def _divisor(largest: Tensor) -> Tensor:
-    """Largest magnitudes with 1 in place of 0, to divide by."""
+    """The largest magnitudes with each 0 replaced by 1, so that one can divide by them."""
     return largest.masked_fill(largest == 0, 1.0)
 
 

@@ -163,7 +163,9 @@ class StateScan(nn.Module):
         repeats = 1 if groups % parts == 0 else (parts if parts % groups == 0 else heads) // groups
 
         def by_unit(name: str, tokens: Tensor, dim: int) -> Tensor:
-            """Split into groups or heads of W numbers; groups are repeated where they are fewer than ranks."""
+            """Split dimension `dim` into groups or heads, and repeat groups where the ranks cannot share them
+            evenly.
+            """
             grouped = name.startswith(("query", "key"))
             tokens = torch.unflatten(tokens, dim, (groups if grouped else heads, -1))
             return tokens.repeat_interleave(repeats, dim) if grouped and repeats > 1 else tokens
@@ -200,7 +202,7 @@ class GatedNorm(nn.Module):
 
 
 def part_here(parameter: Tensor) -> Tensor:
-    """This rank's part of a parameter; gradients of unsplit parameters are summed over the ranks."""
+    """This rank's shard of a parameter. Gradients of parameters that each rank has in full are summed over ranks."""
     if not isinstance(parameter, DTensor):
         return parameter
     placements = [Partial() if one.is_replicate() else one for one in parameter.placements]
@@ -268,7 +270,9 @@ def scanned(
     chunk = min(chunk, tokens)
 
     def in_chunks(values: Tensor, per_head: bool) -> Tensor:
-        """Values by chunk, (B, C, G, [R,] L, width); padding of the last chunk neither decays nor writes."""
+        """Values cut into C chunks of L tokens, (B, C, G, [R,] L, width). Padding of the last chunk leaves the state
+        unchanged.
+        """
         values = F.pad(values, (0, 0, 0, 0, 0, -tokens % chunk))
         values = torch.unflatten(values, 1, (-1, chunk)).movedim(2, -2)
         return torch.unflatten(values, 2, (groups, -1)) if per_head else values
@@ -301,7 +305,7 @@ def scanned(
 
 
 def _weighed_products(one_BCGLN: Tensor, other_BCGLN: Tensor, decays_between: Tensor) -> Tensor:
-    """Products of each token with those before it, weighed by decays (…, L, L, W): (B, C, G, R, L, L)."""
+    """Products of each two tokens of a chunk, weighted by `decays_between` (…, L, L, W): (B, C, G, R, L, L)."""
     if decays_between.shape[-1] == 1:
         return (one_BCGLN @ other_BCGLN.transpose(-1, -2)).unsqueeze(3) * decays_between.squeeze(-1)
     left, right = one_BCGLN[:, :, :, None, :, None], other_BCGLN[:, :, :, None, None]

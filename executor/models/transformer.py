@@ -73,7 +73,7 @@ class Patches(nn.Module):
 
 
 class Projector(nn.Module):
-    """Projection of a vision tower's tokens to the decoder's width; neighbouring patches are joined or averaged."""
+    """Joins or averages neighbouring patches of a vision tower's output, and projects them to the decoder's width."""
 
     def __init__(self, tower: Tower, width: int) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class Placing(nn.Module):
     """Puts features of images at the first places of a sequence, and marks where its text is."""
 
     def forward(self, features_NFD: Tensor, samples: int, tokens: int) -> tuple[Tensor, Tensor]:
-        """Features in the sequence, (B, S, D) with zeros at text, and a mask (1, S, 1) with ones at text."""
+        """Features at their places in sequences, (B, S, D), zero at text; and a mask that is 1 at text, (1, S, 1)."""
         features_BFD = torch.unflatten(features_NFD, 0, (samples, -1)).flatten(1, 2)
         image_tokens = features_BFD.shape[1]
         text_S = torch.arange(tokens, device=features_BFD.device) >= image_tokens
@@ -154,7 +154,9 @@ class Block(nn.Module):
         self.dropout, self.scale = dropout, spec.residual_scale
 
     def forward(self, x_BSD: Tensor, source: Tensor | None = None, *, table: Tensor | None = None) -> Tensor:
-        """Residual stream after the block, (B, S, D); `source`: an encoder's output; `table`: biases of scores."""
+        """Residual stream after the block, (B, S, D). `source` is the encoder's output, `table` has biases of
+        scores.
+        """
         if self.norms_sums:
             assert self.attention is not None
             assert self.mlp is not None

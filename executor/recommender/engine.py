@@ -103,7 +103,7 @@ class DenseNetwork(nn.Module):
         return logits
 
     def _dot(self, bottom_bX: Tensor, deep: Sequence[Tensor]) -> Tensor:
-        """Output of the bottom network beside the products of all pairs of vectors."""
+        """Output of the bottom network, concatenated with the dot products of all pairs of a sample's vectors."""
         width = self.model.tables[0].width
         vectors = [one.reshape(len(one), -1, width).to(bottom_bX.dtype) for one in deep]
         if self.bottom is not None:
@@ -132,7 +132,7 @@ def initialise_dense(network: DenseNetwork, seed: int) -> None:
 
 
 def _elements(table: TableSpec) -> int:
-    """Elements of one sample's vectors of a table."""
+    """Number of elements in the vectors that one sample gets from a table."""
     return int(table.outputs) * table.width
 
 
@@ -260,7 +260,9 @@ class RecommenderEngine:
         return self.update_dense()
 
     def _taken_gradients(self) -> Tensor:
-        """Gradients of the dense network as one tensor, padded to equal shares of all ranks; parameters keep none."""
+        """Flat gradients of the dense network, padded so that ranks share them evenly; the parameters' own are
+        removed.
+        """
         parameters = list(self.network.parameters())
         parts = [(torch.zeros_like(one) if one.grad is None else one.grad).view(-1) for one in parameters]
         number = sum(one.numel() for one in parts)
@@ -295,6 +297,6 @@ class RecommenderEngine:
 
 
 def _cut(samples: Tensor, shares: int) -> tuple[Tensor, ...]:
-    """Samples of each share, in memory of their own as on a rank, since some products round by their alignment."""
+    """Samples cut into shares, each in memory of its own as on a rank, since alignment changes how products round."""
     parts = samples.chunk(shares)
     return parts if shares == 1 else tuple(one.clone() for one in parts)

@@ -202,7 +202,9 @@ class ServedTables:
         return [_vectors(spec, cache, bags) for spec, cache, bags in tables]
 
     def counts(self) -> Ints:
-        """Counts per table so far, (T, 4): ids looked up, cache hits, rows from the host, of these from the drive."""
+        """Counts so far of each table, (T, 4): ids looked up, cache hits, rows fetched from the host, and rows read
+        from the drive.
+        """
         counts = [(cache.counts, row.read) for cache, row in zip(self.caches, self.stored, strict=True)]
         return np.array([(row.lookups, row.hits, row.fetched, read) for row, read in counts], np.int64)
 

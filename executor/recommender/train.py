@@ -55,7 +55,7 @@ from planner.recommender.plan import RecommenderPlan
 
 
 def block_rows(part: Slice) -> tuple[int, int]:
-    """First row and end of the block of consecutive rows that a checkpoint saves in place of a slice's rows."""
+    """Begin and end of the block of consecutive rows that a checkpoint saves for a slice, in place of its own rows."""
     size = -(-part.rows // part.ways)
     return min(part.residue * size, part.rows), min((part.residue + 1) * size, part.rows)
 
@@ -63,7 +63,8 @@ def block_rows(part: Slice) -> tuple[int, int]:
 def to_blocks(
     peers: Peers, siblings: Sequence[Slice], own_rows: Mapping[Slice, Tensor], none: Tensor
 ) -> dict[Slice, Tensor]:
-    """Regroup rows that slices of a part hold in turn into blocks of consecutive rows, one for each slice.
+    """Regroup rows that are dealt to slices in turn (round-robin) into blocks of consecutive rows, one block for
+    each slice.
 
     `siblings` are all slices of the part; every rank calls it, with `none` of such rows where it has no slice.
     """
@@ -97,13 +98,13 @@ def from_blocks(
 
 
 def _shared(part: Slice, at: Slice) -> tuple[int, int]:
-    """Range of the rows of slice `part` that belong to the block that is saved in place of slice `at`."""
+    """Range of the rows of slice `part` that lie in the block of slice `at` (`block_rows`)."""
     begin, end = (max(0, -(-(border - part.residue) // part.ways)) for border in block_rows(at))
     return min(begin, part.held_rows), min(end, part.held_rows)
 
 
 def _shared_rows(part: Slice, at: Slice) -> int:
-    """Number of rows of slice `part` that belong to the block that is saved in place of slice `at`."""
+    """Number of the rows of slice `part` that lie in the block of slice `at` (`block_rows`)."""
     begin, end = _shared(part, at)
     return end - begin
 
@@ -148,7 +149,7 @@ def put_back(
 def _keyed_exchanged(
     peers: Peers, siblings: Sequence[Slice], rows_by_slice: Mapping[Slice, Rows], none: Rows
 ) -> dict[Slice, Rows]:
-    """Rows that each slice owns by their keys, given the rows that were loaded into each block."""
+    """Rows that this rank's slices own by the rows' keys, received from the ranks that loaded them."""
     ways = len(siblings)
     order = sorted(siblings, key=lambda part: (part.rank, part.residue))
     owner = {source: rows[KEYS] % ways for source, rows in rows_by_slice.items()}
@@ -192,7 +193,9 @@ class RecommenderState:
         return self.engine.device
 
     def contents(self) -> Contents:
-        """Views of all tensors that this rank holds; rows that ranks hold in turn are copies, as blocks."""
+        """Views of all tensors that this rank saves. Rows that are dealt to ranks in turn are copied into blocks
+        instead.
+        """
         self._blocks, self._twins, self._keyed = [], [], []
         self._updates = torch.tensor(float(self.engine.embeddings.steps))
         contents: Contents = {"updates.tables": unsplit(self._updates)}
@@ -218,7 +221,7 @@ class RecommenderState:
         assert not contents
 
     def spread(self) -> None:
-        """Send loaded blocks and keyed rows to the slices that hold their rows."""
+        """Send rows that were loaded as blocks or with keys to the slices that own them."""
         embeddings = self.engine.embeddings
         for loaded, twin in self._twins:
             twin.copy_(loaded)
@@ -235,7 +238,7 @@ class RecommenderState:
         embeddings.traffic.take_counts()
 
     def reads_once(self, rate: float) -> bool:
-        """Whether one rank reads for all: True, as all ranks would open all files for the small dense network."""
+        """True: one rank reads for all others, as else every rank would open all files for the small dense network."""
         return True
 
     def progress(self, step: int, data: str) -> RecommenderProgress:
@@ -478,7 +481,7 @@ def _stage_seconds(run: _Run, last: int) -> tuple[dict[str, float], dict[str, in
 
 
 def _formula(engine: RecommenderEngine, batch: Clicks) -> dict[str, int]:
-    """Bytes that this rank should send in each stage of a recommender's step with these samples."""
+    """Bytes that this rank should send in each stage of a recommender's step, computed from the step's samples."""
     embeddings = engine.embeddings
     return sent_bytes(
         embeddings.slices,

@@ -105,14 +105,14 @@ def run_diagnostic_steps(
 
 
 def _stop_requested(measurement: str, notes: list[str], engine: Engine, stop: Callable[[], bool]) -> bool:
-    """Whether any rank was asked to stop, known on every rank; adds a note that the measurement is left out."""
+    """Whether any rank was asked to stop, the same answer on every rank. If so, note that `measurement` is left out."""
     (is_requested,) = any_rank(engine.device, stop())
     notes += [f"asked to stop after the last step: {measurement} not measured"] * is_requested
     return is_requested
 
 
 def _unless_it_fails(measurement: str, notes: list[str], tell: Callable[[], _Result]) -> _Result | None:
-    """Result of `tell`; None, and a note, if it fails in a run of one rank.
+    """Result of `tell`. If it fails in a run of one rank, add a note and return None.
 
     Of several ranks the one that fails raises RunError, and those that lose touch with it go on raising that.
     """
@@ -162,12 +162,14 @@ def _parts(
 
 
 def _batch(engine: Engine, batches: Batches, config: RunConfig, number: int) -> tuple[torch.Tensor, ...]:
-    """This rank's part of the batch of diagnostic step `number`, counted from 0 after the last measured step."""
+    """This rank's part of the batch of diagnostic step `number`; 0 is the first step after the measured ones."""
     return batches.between(config.warm_up + config.steps + number, engine.share.first, engine.share.last)
 
 
 def takes_flexible(engine: Engine) -> bool:
-    """Whether blocks use FlexAttention in measured steps, as they have a window or ALiBi, and whole sequences."""
+    """Whether measured steps use FlexAttention: for a window or ALiBi, if ranks have whole sequences and its kernels
+    fit.
+    """
     model, tokens = engine.plan.model, engine.plan.training.sequence_length
     biased = model.positions == "alibi" or (model.attention_window or tokens) < tokens
     return biased and engine.layout.cp == 1 and fits_flex(engine.device, model.head_dim)
@@ -199,7 +201,7 @@ class AttentionKernels(OperatorWatch):
 
 
 def in_words(seen: Collection[str], *, flexible: bool) -> str:
-    """Note on the attention kernels seen; `flexible`: measured steps use FlexAttention, which is not seen."""
+    """Note on the attention kernels seen. `flexible` says that the measured steps, unlike these, use FlexAttention."""
     kinds = [name for name in KERNELS.values() if name in seen]
     kernels = " and ".join(kinds) or "none that torch has fused"
     followed = "FlexAttention; in the steps that are followed, with a dense mask: " if flexible else ""

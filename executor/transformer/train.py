@@ -94,13 +94,15 @@ class TransformerState:
         return contents
 
     def substitutes(self, contents: Contents) -> dict[str, str]:
-        """Names of copies that may not be saved → names of their originals, such as the embedding for a tied head."""
+        """Name of each tensor → name to load where a checkpoint lacks it: of its original, as the embedding of a
+        tied head.
+        """
         split = [name.partition(".") for name in contents]
         tied = self.engine.plan.model.tied_embeddings
         return {f"{kind}.{name}": f"{kind}.{original(name, tied=tied)}" for kind, _, name in split}
 
     def make_anew(self, contents: Contents) -> None:
-        """Set initial values of rows that pad the vocabulary under this layout; their states are zero."""
+        """Set rows that pad the vocabulary under this layout to initial values; their optimizer states are zero."""
         values = InitialValues.of(self.engine.plan, self.engine.options, self.engine.device)
         for name, rows in contents.items():
             kind, _, weight_name = name.partition(".")
@@ -124,7 +126,7 @@ class TransformerState:
 
 
 def _states(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Tensor]:
-    """Optimizer states of one parameter as plain tensors, made as by its first step if it has none."""
+    """Optimizer states of one parameter as plain tensors. If it has none, make them as its first step would."""
     moments = _MOMENTS[type(optimizer)]
     state = optimizer.state[parameter]
     if moments and not state:
@@ -341,7 +343,9 @@ def routers_so_far(engine: Engine) -> tuple[RouterReport, ...]:
 
 
 def router_reports(loads: Tensor, copies_per_step: float) -> Iterator[RouterReport]:
-    """Report of each layer with load, given `loads`, (layers, E), and all copies of tokens in a step."""
+    """Report of each MoE layer that has any load, from `loads`, (layers, E), and the number of token copies in a
+    step.
+    """
     experts = loads.shape[1]
     for layer, load_E in enumerate(loads.double()):
         if load_E.sum() > 0:
