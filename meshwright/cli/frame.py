@@ -97,7 +97,7 @@ def typer_function(command: Command[Any], words: Sequence[str] | None = None) ->
 
 
 def _parameter(name: str, default: Any, flag: Flag, *, heading: str, hidden: bool) -> inspect.Parameter:
-    """Build the keyword parameter of a function, annotated for typer, for one flag."""
+    """Make the Python parameter, annotated for typer, that stands for one flag in the verb's signature."""
     if flag.command_default is not AS_FIELD:
         default = flag.command_default
     if default is ...:

@@ -27,8 +27,8 @@ Word = TypeVar("Word", bound=str)
 
 
 def proof_of(word: str | None) -> Proof:
-    """Read `--solver`: what proves the answer; the search if the flag is not given. Raises InputError for an unknown
-    word."""
+    """Read `--solver`, the method that proves the answer; `search` if the flag is not given. Raises InputError for an
+    unknown word."""
     return choice_of(PROOFS, word or "search", "--solver", "cannot tell what proves the answer")
 
 

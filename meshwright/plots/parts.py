@@ -47,8 +47,8 @@ def stack_bars(
     numbers: bool = True,
     reach: float = 0.0,
 ) -> None:
-    """Draw stacked bars: a bar per row of `values`, a piece per column, and a number in each piece long enough on an
-    axis up to `reach`."""
+    """Draw stacked bars: a bar per row of `values`, a piece per column, and its number in each piece that is long
+    enough, as a share of the longest bar or of `reach`."""
     min_length = _MIN_LABEL_SHARE * max(reach, values.sum(axis=1).max())
     start = np.zeros(len(values))
     for part in values:

@@ -66,8 +66,7 @@ def pictures_of(plan_type: type[AnyPlan]) -> dict[str, Draw]:
 def draw_plan(
     kind: str, plan: AnyPlan, estimates: Sequence[Estimate] = (), gpus: Sequence[int] | None = None
 ) -> Drawing:
-    """Draw one kind of picture for a plan, with its ranked layouts (best first), at these numbers of GPUs if the kind
-    takes some.
+    """Draw one kind of picture of a plan; some kinds also use its ranked layouts (best first), or the numbers `gpus`.
 
     Raises:
         UnknownNameError: there is no such kind.

@@ -174,8 +174,8 @@ def _passes_of(frame: Frame) -> Frame:
 
 
 def _row_of(ranks: Frame, lanes: int) -> Frame:
-    """Vertical middle of each rank's row in the chart; rows are higher by `lanes` lanes, which show copies to and
-    from the host."""
+    """Vertical middle of each rank's row in the chart. Rows are higher by `lanes` lanes, which show host copies and
+    CPU updates."""
     return (1 + _LANE_HEIGHT * lanes) * ranks.to_numpy(float)
 
 
@@ -298,7 +298,8 @@ def _timeline_finding(frame: Frame, ranks: int, step_seconds: float) -> str:
 
 
 def _busiest_lane(moves: Frame, step_seconds: float) -> str:
-    """Words on the busiest lane of moves, and its share of the step."""
+    """Words on the busiest channel for host copies or CPU updates, with its share of the step: "the drive is busy for
+    31.2 %"."""
     busy = (moves["end_seconds"] - moves["start_seconds"]).groupby([moves["rank"], moves["lane"]]).sum()
     (_, lane), seconds = busy.idxmax(), float(busy.max())
     return f"the {lane} is busy for {percent(seconds / step_seconds)}"

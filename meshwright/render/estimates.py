@@ -81,8 +81,8 @@ def estimate_facts(estimate: Estimate, expected: ExpectedStep | None, *, note: s
 
 
 def estimate_text(estimate: Estimate, *, searched: bool = False) -> str:
-    """Text on a layout: speed, time by part, memory by part, host memory, warnings; and how blocks were split if that
-    was `searched`."""
+    """Text on a layout: speed, time by part, memory by part, host memory, warnings; if `searched`, also how blocks
+    are split over stages."""
     layout, per_gpu = estimate.layout, round(estimate.tokens_per_second / estimate.layout.num_gpus)
     rate = f"{format_count(estimate.tokens_per_second)} tokens/s ({format_count(per_gpu)} per GPU)"
     most = estimate.microbatches
@@ -230,8 +230,8 @@ _LAYOUT = {*SPLIT, "zero", "recompute"}
 
 
 def expected_lines(question: Question, layout: Layout, expected: ExpectedStep | None) -> list[str]:
-    """Lines such as "Expected step 14.7 s, 90 % interval 13.8 s to 16.1 s", and on the measured runs nearest to the
-    layout; empty without such runs."""
+    """Line with the step time expected in a real run and its 90 % interval, and line on the nearest measured runs;
+    empty if `expected` is None."""
     if expected is None:
         return []
     low, high = map(format_seconds, expected.interval)
@@ -285,8 +285,8 @@ def _whose(runs: NearRuns) -> str:
 def expected_record(
     question: Question, layout: Layout | None, expected: ExpectedStep | None
 ) -> dict[str, Any] | None:
-    """JSON object of the expected step: seconds, 90 % interval, nearest measured runs, and features of the layout
-    that no run had; None without such runs."""
+    """JSON object of the expected step time: seconds, 90 % interval, nearest measured runs, and layout features that
+    no run had; None if unknown."""
     if expected is None:
         return None
     near = expected.nearest

@@ -83,7 +83,8 @@ class Table:
         return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
 
     def lines(self, width: int) -> list[str]:
-        """Table as lines of `width` characters; columns without room stand below, after the first column again.
+        """Table as lines of at most `width` characters; columns that do not fit follow in blocks below, which repeat
+        the first column.
 
         Only a number that fills more than a line goes beyond it.
         """
@@ -101,8 +102,8 @@ def table(
     words: Sequence[str] = (),
     names: Sequence[str] = (),
 ) -> Table:
-    """Make a text table: columns in `words` wrap, columns in `names` are aligned left like them, the others hold
-    numbers."""
+    """Make a text table: columns in `words` are left-aligned and wrap, columns in `names` are left-aligned, the
+    others hold numbers."""
     assert all(len(row) == len(headers) for row in rows)
     return Table(
         columns=tuple(

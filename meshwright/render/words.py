@@ -163,12 +163,14 @@ def wrapped(text: str, *, indent: str = "  ") -> str:
 
 
 def sentence_lines(text: str, *, less: int = 0, indent: str = "") -> list[str]:
-    """Break a sentence into lines `less` characters shorter than the terminal's width, or than 120 if it is wider."""
+    """Break a sentence into lines that are at least `less` characters shorter than the terminal, or than 120 if that
+    is wider."""
     return lines_of(text, min(line_width(), _LONGEST_LINE) - less, indent=indent)
 
 
 def lines_of(text: str, width: int, *, indent: str = "", cut: bool = False) -> list[str]:
-    """Break text into lines of `width` characters at spaces, or after commas of words longer than a line.
+    """Break text at spaces into lines of at most `width` characters; words longer than a line are split after their
+    commas.
 
     A number stays beside its unit. With `cut`, a word without commas that fills more than a line is cut as well.
     """

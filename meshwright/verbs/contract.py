@@ -103,7 +103,8 @@ class PlanAnswer(SavedAnswer):
         return repr(explain(self))
 
     def why_not(self, layout: str) -> str:
-        """Explain as text why another layout is not the plan; axes that the layout leaves out are chosen freely."""
+        """Explain as text why another layout is not the plan; if the layout names only some axes, a search sets the
+        others."""
         from meshwright.verbs.explain import why_not
 
         return repr(why_not(self, layout))
@@ -114,8 +115,8 @@ class PlanAnswer(SavedAnswer):
         return ()
 
     def plot(self, kind: str = "", *, gpus: Sequence[int] | None = None) -> Drawing:
-        """Draw a kind of picture of the plan, at these numbers of GPUs if the kind takes several. Raises
-        UnknownNameError for an unknown kind."""
+        """Draw one kind of picture of the plan; some kinds are drawn over the numbers `gpus`. Raises UnknownNameError
+        for an unknown kind."""
         from meshwright.plots.pictures import draw_plan
 
         return draw_plan(kind or self.usual_picture, self.plan, self.estimates, gpus)

@@ -44,7 +44,7 @@ class WhyNotOptions(ExplainOptions):
 
 @as_keywords(WhyNotOptions)
 def why_not(options: WhyNotOptions) -> Answer:
-    """Explain why a layout is not the plan; axes that the layout leaves out are chosen freely.
+    """Explain why a layout is not the plan; if the layout names only some axes, a search sets the others.
 
     Raises:
         InputError: not a plan file, or not a layout.

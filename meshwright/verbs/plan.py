@@ -60,8 +60,8 @@ class LargestOptions(Searching, Limits, Request):
 
 @as_keywords(LargestOptions)
 def largest(options: LargestOptions) -> Largest:
-    """Find the largest model of a family that fits: without offload, with each kind of offload of the stack, and with
-    all; and prove that no larger size fits.
+    """Find the largest models of a family that fit: without offload, with each kind of offload, and with all kinds;
+    prove that no larger size fits.
 
     A family is `llama` or `gpt`, and `by` is the quantity that grows: depth (number of blocks), width (with the depth
     of published sizes), or sequence (by 256 tokens at a time). By depth or sequence any model may take the place of

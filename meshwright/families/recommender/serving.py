@@ -482,7 +482,7 @@ class CacheServed(ServedRecommender):
         return table_of(columns)
 
     def save(self, path: str | Path) -> None:
-        """Write the vectors looked up for the requests (first batch size): per table an array of (requests,
+        """Write the embedding vectors looked up at the first batch size: for each table an array of shape (requests,
         width)."""
         of_tables = zip(*(batch for one in self.run.answered[:1] for batch in one.vectors), strict=True)
         arrays: list[Any] = [np.concatenate([one.numpy() for one in of]) for of in of_tables]

@@ -382,7 +382,7 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 
 def _of_the_log(log: Log, logs: Sequence[Path], steps: TypicalSteps) -> list[str]:
-    """Sentences on the lines that were read from the log, and on lines left out."""
+    """Sentences on the log: how many lines were read, which were left out and why, and what was assumed."""
     count = log.steps.count
     lines = f"{counted(count, 'line')} of steps of {log.format.called}"
     notes = [f"Read from {sentence_list(_names(logs))}: {lines}"]

@@ -1,4 +1,4 @@
-"""Duration and cost of a plan's training run, on paper and with the step expected by measured runs."""
+"""Duration and cost of a plan's training run, on paper and with the step time expected in a real run."""
 
 from __future__ import annotations
 

@@ -71,7 +71,8 @@ def ask(options: ForecastOptions) -> Forecasted:
 
 
 def _job(question: Question, plan: Plan) -> tuple[Job, ExpectedStep | None]:
-    """Training job of a plan, with the expected step time (None if no run is known)."""
+    """Training job of a plan for the forecast, and the step time expected in a real run (None if only the predicted
+    one is known)."""
     priced = priced_again(plan)
     expected = expected_step(question, priced)
     seconds = priced.step_seconds if expected is None else expected.seconds
