@@ -56,8 +56,9 @@ far is used."""
 
 
 def lean_limits(limits: Restrictions) -> Restrictions:
-    """Copy of the restrictions for questions about memory alone: only the smallest and largest microbatch
-    sizes, default axis order and no shard groups, as other values need no less memory."""
+    """Narrow the restrictions for a search on memory alone: only the smallest and largest microbatch sizes
+    and, unless the user restricts these axes, the default axis order and no shard groups. Other values need
+    no less memory."""
     unused = limits.unused | ({"order", "shard"} - limits.only.keys() - limits.never.keys())
     return replace(limits, extreme_mbs=True, unused=frozenset(unused))
 
@@ -85,8 +86,8 @@ class LargestSize:
 
 
 def offload_choices(question: Question) -> tuple[tuple[str, ...], ...]:
-    """Sets of data (residencies, such as optimizer states) that a search may offload to host memory: none,
-    each residency of the stack alone, then all together, also with states on the drive."""
+    """Choices of what a search may offload to host memory: nothing, one kind of data (such as optimizer
+    states) that the stack can offload, or all kinds. Only the last choice may also use the drive."""
     cluster = question.cluster
     usable = cluster.gpu.kind != "cpu" and cluster.host_memory is not None
     parts = [part for part in Offload._fields if cluster.drive is not None or part != "drive"]
@@ -162,8 +163,8 @@ class _SizeSearch:
         )
 
     def _count_fitting(self, sizes: Ints, sure: int, guess: int) -> int:
-        """Count how many of the `sizes`, in rising order, fit before the first that does not, by doubling
-        steps and bisection; the first `sure` sizes are known to fit."""
+        """Number of `sizes`, in rising order, that fit before the first that does not. It is found by
+        doubling steps and bisection; the first `sure` sizes are known to fit."""
 
         def fits(number: int) -> bool:
             """Whether the `number`-th size fits."""
@@ -326,9 +327,9 @@ class Remedies:
         return changes
 
     def on_the_same_machine(self) -> Iterator[Alternative]:
-        """Yield plans that fit on the same cluster: with each axis that the search excludes by default, such
-        as offload; with more host memory than the machine has, the least first; with other stacks, the
-        fastest plan first, which offload if they must."""
+        """Yield plans that fit on the same cluster: with an axis that the search excludes by default (such as
+        offload), with more host memory, and with other software stacks. Of host memories only the smallest
+        that suffices is used; stacks come fastest plan first, and offload only if they must."""
         question, limits, until = self.question, self.limits, self._seconds_until(MACHINE_SHARE)
         opened = (
             Change(f"--allow {name}", question, replace(limits, allowed=limits.allowed | {name}))
@@ -459,9 +460,9 @@ def _machine_class(cluster: ClusterSpec) -> tuple[str, bool]:
 
 
 def larger_hosts(question: Question, limits: Restrictions, state_bytes: float) -> Iterator[Change]:
-    """Yield a change of `--host-memory` for each larger size to try: powers of two, from the bytes of the
-    `state_bytes` that do not fit in the devices. Yields nothing over several pools, or if devices are their
-    own hosts."""
+    """Yield changes of `--host-memory` to larger powers of two in GiB, the smallest first. The first holds
+    those of the `state_bytes` that do not fit in the devices. Yields nothing over several pools, or if
+    devices are their own hosts."""
     if question.has_pools or is_own_host(question.cluster):
         return
     cluster, now = question.cluster, question.cluster.host_memory or 0.0

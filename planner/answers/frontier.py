@@ -251,8 +251,8 @@ class Technique:
 
 
 def window_frame(question: Question, estimate: Estimate) -> pd.DataFrame:
-    """Data frame of a plan's price by number of offloaded blocks: a row per residency of the stack (kind of
-    offload) and number of a rank's blocks that have it, none to all."""
+    """Data frame of a plan's price by number of blocks that each rank offloads. It has a row for each kind of
+    offload (residency) of the stack and each of some numbers from no blocks to all."""
     import pandas as pd
 
     layout, blocks = estimate.layout, question.model.num_layers // estimate.layout.pp
@@ -320,8 +320,8 @@ def _trainer_techniques(question: Question, layout: Layout) -> Iterator[Techniqu
     stack, overlaps = question.stack, layout.overlap or ()
 
     def technique(name: str, is_used: bool, **values: tuple[Any, Any]) -> Technique:
-        """Create a technique that stack fields switch; each field is given with its values without and with
-        the technique."""
+        """Create a technique that consists of fields of the software stack. Each field is given as a pair:
+        its values without and with the technique."""
         off, on = ({fact: pair[at] for fact, pair in values.items()} for at in (0, 1))
         return Technique(name=name, part="stack", on=on, off=off, is_used=is_used)
 
@@ -350,7 +350,8 @@ def _math_techniques(question: Question, allow: Sequence[str]) -> list[Technique
     techniques, problems = list[Technique](), list[Problem]()
 
     def add(name: str, part: Literal["model", "training"], problem: str, **on: Any) -> None:
-        """Add a technique that changes fields of a part of the question, and the problem with it, if any."""
+        """Add a technique that changes fields of the question's `part`, and record `problem`, if it is not
+        empty."""
         techniques.append(Technique(name=name, part=part, on=on))
         problems.extend([Problem("--allow", problem)] * bool(problem))
 
@@ -508,8 +509,8 @@ def _walk_down(descent: MemoryDescent, fastest: SearchResult, points: int | None
 
 
 def _fastest_within(descent: MemoryDescent, limit: float, as_fast_as: Point | None = None) -> Point | None:
-    """Fastest plan within a memory limit (bytes) or, if a point is given, any plan as fast as the point; None
-    if no such plan exists, or time ran out."""
+    """Fastest plan within a memory limit (bytes); if a point is given, any plan within the limit that is as
+    fast as the point. None if no such plan exists, or time ran out."""
     question, limited = descent.question, replace(descent.limits, max_memory=limit)
     if as_fast_as is None:
         result = descent.budget.try_search(question, limited, effort="bounds")
@@ -591,9 +592,9 @@ def frontier_frame(
 def _price_near_frontier(
     question: Question, columns: LayoutColumns, prices: BalancedPrices, line: list[Estimate], budget: Budget
 ) -> tuple[Bools, list[Estimate]]:
-    """Price in full the layouts whose quick prices seem to improve the frontier of known plans `line`, in
-    which the chosen plan is last. Returns the mask of quick prices that do not improve it, and the plans
-    priced in full.
+    """Price in full the layouts whose quick prices would improve the frontier of the known plans `line`. The
+    last plan in `line` is the chosen one. Returns the mask of quick prices that do not improve it, and the
+    plans priced in full.
 
     A cheap price may be too low; the best-looking layouts are priced in full until none looks better any
     more. Beyond `MAX_PRICED` layouts the remaining ones are left out, as their real prices are unknown.
@@ -617,7 +618,7 @@ def _price_near_frontier(
 
 
 def evenly_spread(question: Question, columns: LayoutColumns, flat: int) -> Layout:
-    """Layout with evenly spread blocks for the entry `flat` of flattened prices (layouts, recompute
+    """Layout with evenly spread blocks for index `flat` of the flattened price table (layouts, recompute
     policies)."""
     row, policy = divmod(flat, len(RECOMPUTE_POLICIES))
     layout = columns.layout(row)
@@ -628,8 +629,8 @@ def evenly_spread(question: Question, columns: LayoutColumns, flat: int) -> Layo
 def _cheap_rows(
     question: Question, x: LayoutColumns, prices: BalancedPrices, shown_mask: Bools, max_named: int | None
 ) -> dict[str, object]:
-    """Columns of the data frame for layouts at quick prices, those that the mask `shown_mask` selects from
-    flattened prices (layouts, policies)."""
+    """Columns of the data frame, by name, for the quick prices that `shown_mask` selects. The mask covers the
+    flattened price table (layouts, recompute policies)."""
     row, policy = np.nonzero(shown_mask.reshape(prices.step_seconds.shape))
     seconds = prices.step_seconds[row, policy]
     named_rows = np.unique(row) if max_named is None or len(row) <= max_named else row[:0]

@@ -103,7 +103,8 @@ class Optimum:
 
 
 def answered_question(plan: Plan) -> Question:
-    """Question that a plan file answers, on complete nodes if the plan chose among numbers of GPUs."""
+    """Question that a plan file answers; if the plan chose among numbers of GPUs, the question's cluster is
+    one complete node."""
     question, objective = plan.question, plan.objective
     if objective is None or not objective.gpus:
         return question
@@ -268,8 +269,8 @@ def _search_one(
 
 
 def _value_at_bound(question: Question, objective: Objective, result: SearchResult) -> float:
-    """Bound on the objective's value over one search's layouts: its value if the best plan's step took only
-    the proven lower bound."""
+    """Bound on the objective's value over all layouts of one search: the value of the best plan if its step
+    took only the proven lower bound."""
     best, bound = result.best, result.certificate.bound
     if bound <= 0:
         return objective.measure.open
@@ -357,8 +358,8 @@ def no_plan_words(question: Question, deadline: float | None) -> str:
 
 
 def split_by_padding(question: Question, limits: Restrictions) -> list[Restrictions]:
-    """Split restrictions into one for each set of tensor-parallel degrees with equal model FLOPs, most FLOPs
-    first; the padding of the vocabulary depends on tp."""
+    """Split restrictions into parts whose tensor-parallel degrees have equal model FLOPs, the part with most
+    FLOPs first. FLOPs differ because the padding of the vocabulary depends on tp."""
     groups: dict[float, set[int]] = {}
     for tp in tried_tensor_degrees(question, limits):
         groups.setdefault(model_flops(question.model, question.training, tp), set()).add(tp)

@@ -107,8 +107,9 @@ def with_own_trainer(question: Question, user: Restrictions) -> Restrictions:
 
 
 def recommended_restrictions(question: Question, user: Restrictions) -> Iterator[Restrictions]:
-    """Yield restrictions for an optimum to train with, the strictest first: its stack's trainer can run it and it
-    fits with probability `FITTING`; it fits so; the trainer can run it; whatever the user permits."""
+    """Yield the restrictions under which to look for a recommended layout, the strictest first. Added to the
+    user's own are: the stack's trainer can run the layout and it fits with probability `FITTING`; only the
+    latter; only the former; nothing."""
     sure, previous = user.with_confidence(question, FITTING), list[Restrictions]()
     for limits in (with_own_trainer(question, sure), sure, with_own_trainer(question, user), user):
         if limits not in previous:
@@ -155,8 +156,8 @@ def _ordinary_restrictions(question: Question, user: Restrictions, also: Sequenc
 
 
 def classical_layout(question: Question, limits: Restrictions) -> Estimate | None:
-    """Find and price the layout that an expert would write down for the stack without a search, within the
-    restrictions and their probability of fitting; None if none of the first few candidates is."""
+    """Find and price the layout that an expert would write down for the stack without a search. None if none
+    of the first few candidates satisfies the restrictions and fits with the probability that they require."""
     question, stack = limits.apply_confidence(question), question.stack
 
     def priced(layout: Layout) -> Estimate | None:
@@ -351,9 +352,9 @@ def recommend(
 def simplest_competitive(
     question: Question, result: SearchResult, sure: Restrictions, budget: Budget
 ) -> tuple[SearchResult, LayoutKind] | None:
-    """Find the best layout of the simplest kind (set of layouts) whose best step is about as fast as the
-    fastest step within `sure`, so that the model cannot distinguish them; the fastest layout if there is no
-    such kind. None if nothing fits, or time ends.
+    """Find the best layout of the simplest kind of layouts that is about as fast as the fastest layout within
+    `sure`: the model cannot tell their steps apart. If there is no such kind, return the fastest layout. None
+    if nothing fits, or time ends.
 
     If the trainer cannot run the fastest, the fastest that it can run takes its place, so that the answer is one
     that the trainer can run wherever any fits. Layouts that are too slow, or slower than the best of an earlier
@@ -436,7 +437,8 @@ def chance_faster(question: Question, reference: Estimate, rival: Estimate) -> f
 
 
 def _slowest_competitive(question: Question, reference: Estimate) -> float:
-    """Step seconds above which the reference is clearly faster than any layout, however many axes differ."""
+    """Step time, seconds, above which a layout is clearly slower than the reference, however many of its axes
+    differ."""
     clear = NormalDist().inv_cdf(CLEAR) * deviation_on(len(COMPARED), pair_error_of(question))
     return reference.compared_seconds * math.exp(clear) * (1 + TIE_TOLERANCE)
 
@@ -448,8 +450,8 @@ def _compare_with(question: Question, best: Estimate, rival: Estimate) -> Altern
 
 
 def max_slowdown(question: Question) -> float | None:
-    """Largest relative slowdown at which another layout may be preferred to the fastest by its mean over
-    scenarios. None if the profile has no scenarios, or the question gives its own risk."""
+    """Largest slowdown, relative to the fastest layout, at which another layout may be preferred for its mean
+    step time over scenarios. None if the profile has no scenarios, or the question gives its own risk."""
     scenarios = question.hardware.scenarios
     if scenarios is None or question.risk != "none" or question.has_pools:
         return None
@@ -459,8 +461,9 @@ def max_slowdown(question: Question) -> float | None:
 def choose_by_scenarios(
     question: Question, limits: Restrictions, result: SearchResult, budget: Budget
 ) -> tuple[Layout, PlanChoice] | None:
-    """Layout with the least mean step over scenarios (plausible sets of constants) among the fastest layouts
-    of a finished search, with the record of the comparison; None if the search's best layout wins."""
+    """Choose, among the fastest layouts of a finished search, the layout with the least mean step over
+    scenarios (plausible sets of constants). It is returned with a record of the comparison; None if the
+    search's best layout wins."""
     share, first = max_slowdown(question), result.best
     if share is None:
         return None

@@ -143,7 +143,7 @@ MEMORY_TERMS = ("static", "layer_static", "layer_activation", "head_static", "wo
 
 def may_hold_blocks(space: Space, cores: Ints, by_kind: list[Values], limit: Array, allowed: Bools) -> Bools:
     """Whether the ranks of each core (layout without ZeRO stage and schedule) may have memory for all blocks,
-    (N,), at a moment that every schedule has: one microbatch is live in each block.
+    (N,). Counted is only what every schedule needs: one microbatch is live in each block.
 
     No rank holds less than those in the middle of a 1F1B pipeline but the last, which may: it sends nothing on. All
     blocks must fit if they are as light as those of any kind, and those of each kind alone.
@@ -188,8 +188,8 @@ def _fits_within(space: Space, max_memory: float | None) -> tuple[object, ...]:
 
 
 def _cached_values(space: Space, name: object, allowed: Bools) -> Array:
-    """Cached array `name` with a value for every core, (N,), NaN where not computed yet; each set of allowed
-    recompute policies has its own array."""
+    """Cached array called `name` for one set of allowed recompute policies: a value for every core, (N,), NaN
+    until it is computed."""
     key = name, allowed.tobytes()
     if key not in space.memo:
         space.memo[key] = np.full(len(space.cores), np.nan)
@@ -216,8 +216,8 @@ def _ideal_bounds(space: Space, allowed: Bools) -> Array:
 
 
 def _ideal_costs(space: Space) -> tuple[StageCosts, Ints]:
-    """Ideal costs of each group of cores (layouts before ZeRO stage and schedule are chosen) with equal block
-    costs, and the index of each core's group, (N,)."""
+    """Stage costs of compute and tensor-parallel communication alone, a row for each group of cores (layouts
+    without ZeRO stage and schedule) with equal block costs; and the index of each core's group, (N,)."""
     question, cores = space.question, space.cores
     _, kind = first_of_each([getattr(cores, name) for name in columns_that_affect("blocks")])
     representative = np.empty(int(kind.max(initial=-1)) + 1, dtype=np.int64)
@@ -236,8 +236,8 @@ def _ideal_costs(space: Space) -> tuple[StageCosts, Ints]:
 
 
 def _unshared_costs(space: Space, rows: LayoutColumns, seconds_of: Callable[[Terms], Values]) -> StageCosts:
-    """Stage costs of layouts as if each parameter lay on one rank only, so that nothing is communicated
-    between data-parallel ranks. Coefficients that `seconds_of` does not return are zero."""
+    """Stage costs of layouts as if nothing were communicated between data-parallel ranks. Coefficients that
+    `seconds_of` does not return are zero."""
     by_kind = terms_by_kind(space.question, rows, partial(time_terms, data_parallel=False))
     return costs_by_kind([seconds_of(terms) for terms in by_kind], space.question.kinds, len(rows))
 
@@ -247,15 +247,15 @@ _IDEAL = [name for name in SECONDS[: SECONDS.index("p2p")] if not name.startswit
 
 
 def _compute_and_tp_seconds(term: Term) -> Array:
-    """Seconds of compute, recompute and tensor-parallel communication of one cost term."""
+    """Sum of the parts compute, recompute and tensor-parallel communication of one cost term, seconds."""
     parts = [term[part] for part in ("compute", "recompute", "tp_comm") if part in term]
     return np.asarray(sum(parts, start=np.zeros(1)))
 
 
 def relaxed_bounds(space: Space, cores: Ints, allowed: Bools, max_memory: float | None) -> Array:
-    """Lower bounds of the step of some cores (layouts without ZeRO stage and schedule), seconds (N,), without
-    data-parallel communication; infinite if memory cannot hold the blocks. Every coefficient is the least
-    over the ZeRO variants."""
+    """Lower bound of the step of each given core (layout without ZeRO stage and schedule) if data-parallel
+    communication took no time, seconds (N,). It is infinite if memory cannot hold the blocks. Every
+    coefficient is the least over the ZeRO variants."""
     fits = partial(_may_fit, space, max_memory)
     may_fit = _per_policy_choice(space, _fits_within(space, max_memory), cores, allowed, fits) != 0
     bound = np.full(len(cores), np.inf)
@@ -269,9 +269,9 @@ PerChoice = Callable[[Ints, Sequence[Bools]], Iterable[Array | Bools]]
 
 
 def _per_policy_choice(space: Space, name: object, cores: Ints, allowed: Bools, compute: PerChoice) -> Array:
-    """Cached result of `compute` for each of the given cores under the `allowed` recompute policies, (N,).
-    Missing values are computed at once for `allowed` and for each single policy, as searches of one answer
-    need all of these, and most of the work is shared."""
+    """Values of `compute` for the given cores under the `allowed` recompute policies, (N,), from a cache
+    where they are known. Missing values are computed at once for `allowed` and for each single policy, as
+    searches of one answer need all of these, and most of the work is shared."""
     choices = [allowed, *(one for one in np.eye(len(allowed), dtype=np.bool_) if (one != allowed).any())]
     tables = [_cached_values(space, name, choice) for choice in choices]
     if len(new := cores[np.isnan(tables[0][cores])]):
@@ -312,8 +312,9 @@ def _may_fit(space: Space, max_memory: float | None, cores: Ints, choices: Seque
 
 
 def _unshared_bounds(space: Space, cores: Ints, choices: Sequence[Bools]) -> Array:
-    """Lower bounds of the step of cores without data-parallel communication, seconds (choices · N,), for one
-    set of allowed recompute policies after another; a bound for every ZeRO stage.
+    """Lower bounds of the step of N cores if data-parallel communication took no time, seconds (choices ·
+    N,): first of all cores under the first set of allowed recompute policies, then under the next. They hold
+    for every ZeRO stage.
 
     Data-parallel communication in sight adds to a pass what it takes itself, less what a host that lags behind has to
     launch meanwhile, at most. Gradients are added up in fewest passes at the highest stage; most is left for later at

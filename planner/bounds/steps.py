@@ -82,9 +82,9 @@ def quick_bounds(group: RankCosts) -> Array:
 
 
 def pipeline_seconds(schedule: Schedule, pp: Ints | int, m: Ints, cycle: Array, busiest: Array) -> Array:
-    """Lower bound of the time at which rank 0 ends its last action, seconds (N,), by the inequalities above.
-    Some rank takes `busiest` seconds for each of `m` microbatches, and a microbatch takes `cycle` seconds
-    down the pipeline and up again."""
+    """Lower bound of the time at which rank 0 ends its last action, seconds (N,), from the work of the
+    busiest rank and the round trip of a microbatch. Some rank takes `busiest` seconds for each of `m`
+    microbatches, and a microbatch takes `cycle` seconds down the pipeline and up again."""
     steady = schedule_named(schedule).steady
     if steady == "queue":
         return cycle + (m - 1) * busiest
@@ -123,8 +123,8 @@ def _may_fit(group: RankCosts) -> Bools:
 def rank_bounds(
     group: RankCosts, cut_off: float, precision: float, seconds_NRB: Array | None = None
 ) -> Array:
-    """Lower bound of the step time at which the ranks together can hold all blocks, seconds (N,), by
-    bisection from the quick bound.
+    """Lower bound of the step time, seconds (N,): in a shorter step the ranks together cannot take all
+    blocks. It is found by bisection from the quick bound.
 
     `seconds_NRB` (N, R, B) are those of one microbatch on a rank with each size within the cut-off, at least, if they
     are known.
@@ -204,9 +204,9 @@ def rank_sizes(group: RankCosts, step: Array) -> tuple[Ints, Ints]:
 
 
 def _rank_sizes(group: RankCosts, seconds_NRB: Array, step: Array, work: Array) -> tuple[Ints, Ints]:
-    """Minimum and maximum number of blocks of each rank in a step of at most `step` (N,) seconds, (N, R)
-    each, from the seconds of each block count. `work` is a lower bound of the seconds of one microbatch over
-    all ranks.
+    """Minimum and maximum number of blocks that each rank can have in a step of at most `step` (N,) seconds,
+    (N, R) each. `seconds_NRB` are the seconds of each number of blocks. `work` is a lower bound of the
+    seconds of one microbatch over all ranks.
 
     Where the ranks have little to spare, each must hold the blocks that the others cannot, which raises both, and none
     takes longer than with its most blocks; so a further round is tighter, and each alone is admissible.
@@ -243,8 +243,8 @@ def _rank_sizes(group: RankCosts, seconds_NRB: Array, step: Array, work: Array) 
 
 
 def rank_limits(group: RankCosts, end_N: Array, work_N: Array, least_NR: Array, longest_NR: Array) -> Array:
-    """Maximum seconds per microbatch that each rank may take for the pipeline to end in `end_N` seconds,
-    (N, R). These are the path inequalities above, solved for the rank.
+    """Maximum seconds that each rank may take for a microbatch if the pipeline is to end within `end_N`
+    seconds, (N, R). These are the path inequalities above, solved for the rank.
 
     Ranks take `least_NR` to `longest_NR` seconds for one microbatch, all together at least `work_N`. Sums over other
     ranks are what all work leaves, with at most `longest_NR` on every rank that does not matter.
@@ -415,8 +415,9 @@ BOUNDLESS = 1e30
 
 @lru_cache(maxsize=256)
 def _runs(kinds: Kinds, pp: int, fewest_blocks: int, most_blocks: int) -> Ints:
-    """Number of blocks of each kind in every run of neighbouring blocks that a rank may have, (K, R, B, J),
-    for `fewest_blocks` to `most_blocks` blocks. Ranks and counts with fewer runs repeat a run.
+    """Number of blocks of each kind in every run of consecutive blocks that a rank may have, (K, R, B, J): K
+    kinds, R ranks, B run lengths and J runs. Lengths go from `fewest_blocks` to `most_blocks`. Ranks and
+    counts with fewer runs repeat a run.
 
     All ranks have at least `fewest_blocks` blocks, so blocks lie before and behind a run. Where a run leaves none for
     the other ranks, any run stands for it.

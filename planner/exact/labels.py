@@ -85,8 +85,8 @@ class Choices:
 
     @cached_property
     def ways(self) -> Bools:
-        """Whether each rank may have each block count if the earlier ranks have 0 to L blocks together, (R, L
-        + 1, B)."""
+        """Whether each rank may have each block count when all earlier ranks together have 0, 1, ... or L
+        blocks, (R, L + 1, B)."""
         return np.asarray(self.useful[:, None, :] & (self.leaf.kinds.class_at[:, None] == self.classes))
 
     def table(self, layers_KR: Ints) -> Ints:
@@ -124,8 +124,8 @@ def choices_of(leaf: Leaf, target: float = math.inf) -> Choices | None:
 
 
 def least_remaining(choices: Choices, ways: Bools, added_CRB: Array) -> Array:
-    """Minimum sum of `added_CRB` over rank r and all later ranks, (R + 1, C, L + 1), for each number of
-    blocks on earlier ranks; infinite if impossible.
+    """Minimum sum of `added_CRB` over rank r and all later ranks, for each number of blocks on earlier ranks,
+    (R + 1, C, L + 1). It is infinite if the remaining blocks cannot be placed.
 
     `ways` (R, L + 1, B) are those of `Choices.ways` that remain.
     """
@@ -210,8 +210,8 @@ class Labels:
 
 
 class LabelPass:
-    """One pass of label setting over the ranks; it finds every placement that may take at most `target`
-    seconds, unless a better one stands for it."""
+    """One pass of label setting, which extends partial placements rank by rank. It finds every placement that
+    may take at most `target` seconds, except those dominated by another one."""
 
     def __init__(self, choices: Choices, ways: Bools, cuts: Cuts, target: float) -> None:
         """Prepare bounds on the ranks not filled yet. `ways` (R, L + 1, B) says whether a rank may make a
@@ -244,9 +244,9 @@ class LabelPass:
         """Whether the seconds of a pass depend only on the rank's block count, as under the fastest policy."""
 
     def run(self) -> tuple[Labels, Bools] | None:
-        """Run the pass; return the labels (placements) that fill all ranks, and whether each block count of a
-        rank, after each number of earlier blocks, leads to such a label, (R, L + 1, B). None if there would
-        be more than `MOST_LABELS` labels."""
+        """Run the pass; return the labels (placements) that fill all ranks, and which choices lead to them,
+        (R, L + 1, B). A choice is a block count of a rank after a number of earlier blocks. None if there
+        would be more than `MOST_LABELS` labels."""
         leaf, steps = self.choices.leaf, []
         least_R = np.where(self.choices.useful, self.choices.optimizer, np.inf).min(axis=1)
         zero, optimizer, limit = np.zeros(1), np.full(1, least_R.max()), np.full((1, leaf.pp + 1), NO_LIMIT)
@@ -294,8 +294,8 @@ class LabelPass:
         return extended
 
     def _limit_windows(self, labels: Labels, rank: int, prior_K: Array, rank_K: Array, rest_K: Array) -> None:
-        """Lower the time limits of labels (partial placements) by the 1F1B windows that begin on a rank,
-        which bound the seconds of later ranks."""
+        """Tighten the time limits of later ranks that each label (partial placement) carries, by the 1F1B
+        windows that begin on the given rank."""
         leaf = self.choices.leaf
         after_warm_up = leaf.microbatches - 1 - (leaf.pp - rank)
         if self._steady != "pairs" or after_warm_up < 0:  # microbatches do not outlast the warm-up
@@ -312,8 +312,8 @@ class LabelPass:
         np.minimum(labels.limit[:, rank + 1 :], limit_KQ, out=labels.limit[:, rank + 1 :])
 
     def _trim(self, labels: Labels, rank: int) -> Labels:
-        """Drop labels (partial placements) that leave later ranks too little time, and limits and cuts that
-        no longer matter."""
+        """Drop labels (partial placements) that leave later ranks too little time. Of the other labels, drop
+        time limits and critical paths that can no longer bind."""
         choices, block, later = self.choices, self._least_block, slice(rank + 1, None)
         fixed_Q, slowest_Q, held_Q, reach_Q = self._sums[:, later] - self._sums[:, rank + 1, None]
         limit_KQ = labels.limit[:, later] * (1 + ROUNDING)
@@ -346,8 +346,8 @@ class LabelPass:
         return np.rint(np.clip(merits / self.target, -MUCH, MUCH) / GRAIN)
 
     def _on_a_way(self, steps: list[Ints]) -> Bools:
-        """Whether some label (partial placement) that reaches the last rank has each block count on each
-        rank, after each number of earlier blocks, (R, L + 1, B); dominated labels count as well."""
+        """Which choices lie on a way to the last rank, (R, L + 1, B); a choice is a block count of a rank
+        after a number of earlier blocks. Ways of dominated labels (partial placements) count as well."""
         on_a_way = np.zeros_like(self.ways)
         reached = np.array([self.choices.leaf.num_layers])
         for rank in range(len(steps) - 1, -1, -1):
@@ -370,8 +370,8 @@ class LabelPass:
 
 
 def undominated(kind: Ints, merits: Array) -> Bools:
-    """Mask (K,) of the labels that no other label of equal `kind` dominates (is at least as good in all D
-    merits); of equal labels only the first stays."""
+    """Mask (K,) of the labels that no other label of equal `kind` dominates, that is, equals or exceeds in
+    all D merits. Of equal labels only the first stays."""
     order = np.lexsort((-merits.sum(axis=1), kind))
     starts = np.flatnonzero(np.diff(kind[order], prepend=kind[order[0]] - 1))
     survives = np.zeros(len(kind), dtype=np.bool_)
@@ -479,9 +479,9 @@ def _scenario_paths(leaf: Leaf, scenarios: StageCosts, blocks_RP: Ints) -> Scena
 
 
 def _mean_path_cuts(choices: Choices, paths: Sequence[ScenarioPaths]) -> Cuts:
-    """Lower bounds of the step time weighed over scenarios: for each set of critical paths, their mean length
-    in seconds. Each path includes the synchronisation of its last rank, one rank's optimizer step and the
-    overhead of its scenario."""
+    """Lower bounds of the step time weighed over scenarios: the mean length, seconds, of each set of critical
+    paths, with one path for each scenario that counts. Each path includes the synchronisation of its last
+    rank, one rank's optimizer step and the overhead of its scenario."""
     leaves = choices.leaf.scenario_leaves
     choices_of = [Choices(leaf, choices.first, choices.blocks, choices.useful) for leaf in leaves]
     added, fixed = np.zeros((len(paths), *choices.seconds.shape)), np.zeros(len(paths))

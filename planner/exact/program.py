@@ -147,7 +147,8 @@ class Program:
         self._cost[self.y[number]] = seconds / self.scale
 
     def place(self, number: int, leaf: Leaf, columns: Columns, paths: Iterable[CriticalPath]) -> None:
-        """Replace the lower bound of a layout by columns for its placements, with known critical paths as rows.
+        """Replace a layout's lower bound in the program by variables (columns) for its placements. Known
+        critical paths are added as constraints (rows).
 
         Where y[l] = 1, U[l] ≥ the optimizer step of every rank of the layout.
         """
@@ -186,8 +187,8 @@ class Program:
         return solved._replace(bound=solved.bound * self.scale)
 
     def step_is_no_shorter_than_path(self, choice: Choice, path: CriticalPath) -> None:
-        """Add a row that bounds the step of a layout from below by one critical path: M ≥ length of the path
-        plus the synchronisation of its last rank, where y[l] = 1."""
+        """Add a row that bounds the step of a layout from below by a critical path: where y[l] = 1, M is at
+        least the path's length, including the synchronisation of its last rank."""
         fixed = float(path_lengths(choice.leaf, [path], choice.leaf.no_blocks)[0])
         own_J = (path_lengths(choice.leaf, [path], choice.columns.blocks)[:, 0] - fixed) / self.scale
         length = choice.sum(own_J, fixed / self.scale)
@@ -201,7 +202,8 @@ class Program:
                 self.step_is_no_shorter_than_path(choice, path)
 
     def modelled_seconds(self, choice: Choice, placement: Placement) -> float:
-        """Step seconds of a placement by the critical paths that are rows of the program, in full precision."""
+        """Step seconds of a placement in full precision, from only those critical paths that are rows of the
+        program."""
         leaf, blocks = choice.leaf, placement.table
         longest = float(path_lengths(leaf, choice.paths, blocks).max())
         return longest + float(leaf.once_a_step("optimizer", blocks).max()) + leaf.overhead
@@ -377,9 +379,9 @@ PRECISION = 1e-3
 
 
 def leaves_by_full_count(leaf: Leaf, cut_off: float = math.inf) -> list[tuple[float, Leaf]]:
-    """Copies of a placement problem, one for each number of blocks of every stage that are recomputed in
-    full, each with a lower bound of its step in seconds, lowest bound first. Only bounds below `cut_off` are
-    returned. If there is no number to choose, the problem itself is returned alone.
+    """Copies of a placement problem, one for each number of blocks that every stage recomputes in full, with
+    a lower bound of each copy's step in seconds. The lowest bound comes first. Only bounds below `cut_off`
+    are returned. If there is no number to choose, the problem itself is returned alone.
 
     Of two numbers with which the same stages fit only the smaller is kept: it dominates if every choice in time is in
     time there too, and as fast.
@@ -405,8 +407,8 @@ def leaves_by_full_count(leaf: Leaf, cut_off: float = math.inf) -> list[tuple[fl
 
 
 def good_of_numbers(leaf: Leaf, cut_off: float) -> tuple[tuple[Placement, float] | None, float]:
-    """Find a good placement for the most promising numbers of fully recomputed blocks; return it with its
-    step seconds, and a lower bound of the step over all numbers. The placement is None if none fits. The
+    """Find a good placement, with its step seconds, among the most promising numbers of fully recomputed
+    blocks. Also return a lower bound of the step over all numbers. The placement is None if none fits. The
     bound is at most `cut_off`, and at most the step of the placement."""
     best: tuple[Placement, float] | None = None
     if leaf.uses_full_counts and math.isinf(cut_off) and (first := least_number(leaf)) is not None:

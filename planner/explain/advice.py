@@ -190,8 +190,9 @@ def _turn_on_switches(
     values = {name: value for name, value in values.items() if value != getattr(stack, name)}
 
     def priced_with(names: Iterable[str]) -> dict[str, Estimate]:
-        """Price today's layout with each of the switches `names` added, by name; without switches that break
-        a rule, or that do not fit although today's layout does."""
+        """Price today's layout with each of the switches `names` turned on in addition, one at a time; return
+        the prices by name. Left out are switches that break a rule, or that do not fit although today's
+        layout does."""
         priced = {}
         for name in names:
             switched = question.updated("stack", **{name: values[name]})
@@ -217,8 +218,8 @@ def _turn_on_switches(
 def _other_questions(
     question: Question, restrictions: Restrictions, best: Estimate, budget: Budget
 ) -> Iterator[OtherQuestion[Estimate]]:
-    """Yield the best plans of changed questions: with gradients summed in 16 bits, if they are summed in 32
-    and that saves time; then in a narrower precision and on twice the GPUs, if the hardware allows."""
+    """Yield plans of changed questions, where they apply: with gradients summed in 16 bits (if that saves
+    time), in a narrower precision, and on twice the GPUs."""
     training = question.training
     sums_in_fp32 = (training.gradient_dtype or question.stack.gradient_dtype) == "fp32"
     if sums_in_fp32 and training.precision not in FULL:
@@ -240,8 +241,8 @@ def _other_questions(
 
 
 def _path(pricer: MovePricer, as_run: MovePricer, today: Estimate, switched_on: Estimate) -> Iterator[Change]:
-    """Yield changes of the layout one after another, each with the largest gain for its effort on top of the
-    earlier changes, until no change gains.
+    """Yield the changes of the layout in order, each with the largest gain for its effort after the earlier
+    changes. It ends when no change gains.
 
     `pricer` prices them with the switches turned on, from `switched_on`; `as_run` prices each by itself on
     `today`'s layout, without the switches.
@@ -422,8 +423,8 @@ def moves(question: Question, layout: Layout) -> Iterator[Move]:
 
 
 def changed_words(first: Layout, second: Layout) -> str:
-    """Words of layout notation in which the layout `second` differs from `first`, such as "tp4 dp4", "mbs2",
-    "no sp" or "usual overlap"; placement is ignored. Placement is ignored."""
+    """Layout-notation words for the axes in which the layout `second` differs from `first`, such as "tp4
+    dp4", "mbs2", "no sp" or "usual overlap". Placement is ignored."""
     words = []
     for name, word in AXES.items():
         old, new = first.resolve(name), second.resolve(name)

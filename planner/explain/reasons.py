@@ -72,8 +72,8 @@ class Sensitivity:
 
     @property
     def best(self) -> Estimate:
-        """Estimate of whichever plan is faster, the new best or the unchanged one; of the new best if the
-        unchanged plan does not fit."""
+        """Estimate after the change, of the faster of two plans: the new best and the unchanged one. If the
+        unchanged plan does not fit, it is of the new best."""
         replanned = self.replanned
         worth = NEGLIGIBLE_GAIN * self.repriced.step_seconds
         slower = replanned is None or self.repriced.step_seconds - replanned.step_seconds <= worth
@@ -469,8 +469,8 @@ def binding_constraint(question: Question, estimate: Estimate, limits: Restricti
 
 
 def ties_and_rival(estimate: Estimate, rivals: Sequence[Estimate]) -> tuple[list[Estimate], Estimate | None]:
-    """Select from a plan's rivals with other degrees the layouts whose step ties with the plan's, and the
-    fastest slower layout (None if all tie)."""
+    """Select, among rivals with other degrees than the plan's, those whose step ties with the plan's, and the
+    fastest of the others (None if all tie)."""
     different = [rival for rival in rivals if not same_degrees(rival.layout, estimate.layout)]
     ties = [rival for rival in different if abs(gain(estimate, rival)) <= NEGLIGIBLE_GAIN]
     distinct = (rival for rival in different if rival not in ties)

@@ -356,7 +356,8 @@ class Values:
         return None
 
     def assume_unset(self, word: Word) -> None:
-        """Treat variables in a test that the script never assigns as empty, and record the assumption."""
+        """Treat the variables of a test as empty if the script never assigns them, and record this
+        assumption."""
         for piece in word.pieces:
             variable = _PLAIN_VARIABLE.fullmatch(piece.text) if piece.expands else None
             if variable is not None and self._elements(variable[1], None, 0) is None:
@@ -390,8 +391,8 @@ class Values:
 
 
 def _without_affix(values: list[str], how: str, pattern: str) -> list[str] | None:
-    """Values without a prefix (`#`) or suffix (`%`) that is plain text, or that reaches to a plain mark
-    (`##*/`, `%.*`); None for other patterns."""
+    """Values after removal of a prefix (`#`) or suffix (`%`), as in `${NAME##*/}` or `${NAME%.*}`. None
+    unless the pattern is plain text with at most one `*`, at its outer end."""
     if not re.fullmatch(r"\*?[^*?\[\]$\\`]+" if "#" in how else r"[^*?\[\]$\\`]+\*?", pattern):
         return None
     removed = re.escape(pattern).replace(r"\*", ".*?" if how == "#" else ".*")
@@ -532,8 +533,8 @@ class _Test:
 
 
 def apply_builtin(words: list[str], runs: Truth, values: Values) -> None:
-    """Change variables as a shell builtin does (`read`, `eval`, `unset`, ...); `runs` is None if it is
-    unknown whether it runs."""
+    """Change the known variables as a shell builtin (`read`, `eval`, `unset`, ...) does; `runs` is None if it
+    is unknown whether the builtin runs."""
     names: list[str] = []
     if words[0] in CALLS:
         text = " ".join(words)
