@@ -373,8 +373,8 @@ class Plan(AnyPlan):
 
     @property
     def proved_seconds(self) -> float:
-        """Step seconds that the certificate proves minimal: of the plan, or of the faster layout `first` to
-        which the plan was preferred."""
+        """Step seconds that the certificate proves minimal. They are the plan's, unless the plan was
+        preferred to the faster layout `first`; then they are of `first`."""
         if self.recommendation is not None and self.recommendation.choice is not None:
             return self.recommendation.choice.first_seconds
         return self.prediction.weighed_seconds or self.prediction.step_seconds

@@ -47,7 +47,8 @@ class Filling(NamedTuple):
 
 
 class FillingOrder(NamedTuple):
-    """Order in which embedding rows enter a growing GPU cache, as S steps of rows."""
+    """Order in which embedding rows enter a GPU cache as it grows. Each of S steps adds rows of the tables of
+    one class."""
 
     tables: CachedTables
     step_class: Ints
@@ -66,8 +67,9 @@ class FillingOrder(NamedTuple):
         return self._filling(float(self.curve.rows_for(share)), share, fills_up=True)
 
     def _filling(self, capacity: float, bound: float, *, fills_up: bool = False) -> Filling:
-        """Rows of each table in all steps that fit completely in `capacity` bytes, and of the next step as
-        many as fit or, with `fills_up`, as reach the capacity."""
+        """Rows of each table in a cache of `capacity` bytes: all steps that fit completely, and a part of the
+        next step. The part is rounded down to stay within the capacity or, with `fills_up`, up to reach
+        it."""
         tables, ends = self.tables, self.curve.rows_up_to
         step = int(np.searchsorted(ends, capacity, side="right")) - 1
         rows = np.zeros(len(tables.counts))

@@ -27,8 +27,8 @@ OTHER_PRECISION = "it trains in bf16, fp16 or fp32"
 
 
 def export_program(export: JobExport, limits: Mapping[str, tuple[Any, ...]], source: str) -> None:
-    """Export the fields that the training program or the checkpoint determines, such as the model, without
-    settings; `source` names the origin of the dropout in messages."""
+    """Export, without settings, the plan fields that the training program or the checkpoint determines, such
+    as the model. Messages name `source` as the origin of the dropout."""
     for field in TransformerSpec.model_fields:
         export.sets(f"model.{field}")
     export.supports(limits)
@@ -37,8 +37,8 @@ def export_program(export: JobExport, limits: Mapping[str, tuple[Any, ...]], sou
 
 
 def export_recompute(export: JobExport, settings: Mapping[str, Any], differs: str = "") -> None:
-    """Export full recompute of every block by these settings, or no recompute; any other policy is reported
-    as lacking."""
+    """Export full recompute of every block as `settings`, and no recompute as no settings; report any other
+    recompute policy as lacking."""
     policies = export.job.layout.policies
     export.sets("layout.recompute", settings, differs=differs, when=policies == ("full",))
     reason = "it recomputes whole blocks, of all or of none"

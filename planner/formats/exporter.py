@@ -122,8 +122,8 @@ class JobExport:
     def sets(
         self, path: str, settings: Written = NOTHING, *, differs: str = "", when: object = True, **also: Any
     ) -> None:
-        """Express a plan field by trainer settings, if `when` is true; `differs` says how their meaning
-        differs."""
+        """Record that trainer settings express a plan field, if `when` is true; `differs`, if given, says how
+        the trainer's meaning differs."""
         if when:
             self._answer(path, {**settings, **also}, "otherwise" if differs else "expressed", differs)
 
@@ -133,8 +133,8 @@ class JobExport:
             self._answer(path, {}, "lacking", reason)
 
     def supports(self, limits: Mapping[str, tuple[Any, ...]], otherwise: Verdict = "lacking") -> None:
-        """State for each plan field in `limits` whose value the trainer does not support that it is lacking,
-        or has another meaning.
+        """Report each plan field in `limits` whose value the trainer does not support, with the verdict
+        `otherwise`.
 
         `limits` has a reason and the supported values of each field, by path; supported values need no setting.
         """
@@ -154,8 +154,8 @@ class JobExport:
         self.lacks(path, f"it has no {plan_value}", when=is_unknown)
 
     def choose(self, path: str, value: Any, choices: Mapping[Any, Written], reason: str) -> None:
-        """Express a plan field by the settings that `choices` has for its value; other values are lacking for
-        the reason."""
+        """Express a plan field by the settings that `choices` lists for its value. A value that is not listed
+        is reported as lacking, with the reason."""
         self.sets(path, choices.get(value, NOTHING))
         self.lacks(path, reason, when=value not in choices)
 

@@ -463,8 +463,8 @@ def _attention_of(args: Arguments) -> dict[str, Any]:
 
 
 def _pattern_of(args: Arguments, pattern: Any, *, last: bool) -> tuple[int, ...]:
-    """Marks (0 or 1) of all blocks, from a pattern of marks or a period N, which marks every N-th block: the
-    last of each N with `last`, else the first."""
+    """Mark (0 or 1) of every block, from a list of marks or from a period N, which marks one block of every
+    N: the last with `last`, else the first."""
     count = args.get("num_layers") or 0
     if count > MAX_LAYERS:
         raise InputError(f"`--num-layers {count}` are more blocks than any model has")

@@ -69,8 +69,8 @@ class Arguments(Settings):
         self.values[name], self.flags[name] = value, flag
 
     def refuse(self, words: str, reason: str, row: Argument | None = None) -> None:
-        """Record a problem with these words of the command, or only a note if no price depends on the
-        argument of the table's `row`."""
+        """Record the `words` of the command as a problem, or only as a note if the table says in `row` that
+        no price depends on the argument."""
         if row and row.why:
             self.unpriced += [UnusedSetting(row.name, True, words, Fate("noted", f"{reason}, and {row.why}"))]
         else:
@@ -173,7 +173,8 @@ def _setting_name(flag: str) -> str:
 
 @cache
 def _flags() -> dict[str, tuple[str, bool | None]]:
-    """Name of the setting of each flag, and the value of a flag that takes no argument (else None), by flag."""
+    """For each flag, the name of its setting and the value for which the flag stands (None if a value follows
+    the flag)."""
     flags: dict[str, tuple[str, bool | None]] = {}
     for name, row in TABLE.arguments.items():
         if row.kind != "off":
@@ -289,9 +290,9 @@ _DERIVED = """
 
 
 def printed_arguments(text: str) -> tuple[dict[str, Any], list[str], list[str]]:
-    """Arguments of Megatron-LM as listed at the head of its log: all values by name; the words of a command
-    for values other than the defaults; and the names of unknown settings that could change layout or memory.
-    """
+    """Read the arguments that Megatron-LM lists at the head of its log. Returns values other than the
+    defaults by name, the words of a command for them, and the names of unknown settings that could change
+    layout or memory."""
     values, words, unknown = dict[str, Any](), list[str](), list[str]()
     earlier = TABLE.spelled("earlier")
     for printed, shown in _PRINTED.findall(text):

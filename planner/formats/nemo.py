@@ -94,9 +94,9 @@ class FileArguments(Arguments):
             self.assign("group_query_attention", True, self.flags["num_query_groups"])
 
     def finish(self, source: str, column: str) -> None:
-        """Record all unread settings as unused, each with its treatment in the table (by its path in
-        `column`, else by Megatron-LM's name). Raises InputError with all settings of the `source` that could
-        not be read."""
+        """Record all unread settings as unused, each with its treatment in the table. A setting is looked up
+        by its path in `column`, then by its Megatron-LM name. Raises InputError with all settings of the
+        `source` that could not be read."""
         if self.problems:
             hint = '--also "model.KEY=VALUE" says one'
             raise InputError(f"the {source} cannot be read", problems=self.problems, hint=hint)

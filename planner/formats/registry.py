@@ -109,8 +109,8 @@ def exporter_named(name: str) -> Exporter:
 
 
 def exporter_of(plan: Plan) -> tuple[str, str]:
-    """Name of the exporter that can write a plan (the exporter of the plan's trainer, else of its stack),
-    with an empty reason; if there is none, an empty name with the reason."""
+    """Name of an exporter that can write a plan, with an empty reason; if there is none, an empty name with
+    the reason. The user's trainer is tried alone if one was named, else the trainers of the plan's stack."""
     requested = plan.user_restrictions.trainer
     executors = ["torchrun"] if plan.stack.name in OWN_STACKS else []
     names = [requested] if requested else [*trainers_of(plan.stack), *executors]

@@ -100,7 +100,8 @@ class Table:
         return fates.get(spelling) or next(starts, None)
 
     def fields(self, part: str, get: Callable[[str], Any], *, mixtures: bool = False) -> dict[str, Any]:
-        """Values of the plan fields of one part that single arguments express, by name of the field."""
+        """Values of the fields of one plan part (such as `model`), by name; only of fields that a single
+        trainer argument expresses."""
         values = {}
         for argument in self.arguments.values():
             argument_part, _, field = argument.field.removeprefix("not ").partition(".")
@@ -109,7 +110,7 @@ class Table:
         return values
 
     def spelled(self, column: str) -> dict[str, str]:
-        """Name of the argument for each spelling in a column ("earlier", "role", ...), by spelling."""
+        """Map from each spelling in a column ("earlier", "role", ...) to the name of its argument."""
         words = {name: one.spellings.get(column, "").split() for name, one in self.arguments.items()}
         return {spelling: name for name, spellings in words.items() for spelling in spellings}
 
@@ -206,8 +207,8 @@ class Settings:
         return argument.default if argument is not None else None
 
     def get(self, path: str, default: Any = _OF_TABLE) -> Any:
-        """Value of a setting, which is marked as read; if the file lacks the setting, `default`, or without
-        it the trainer's default."""
+        """Value of a setting, which is marked as read. If the file lacks the setting, it is `default` if
+        given, else the trainer's default."""
         self.read.add(path)
         return self.values.get(path, self.default_of(path) if default is _OF_TABLE else default)
 
@@ -227,8 +228,8 @@ class Settings:
         return int(value)
 
     def plan_value(self, path: str) -> Any:
-        """Value of a setting in the plan's vocabulary, or each item of a list; an empty list if there is no
-        value.
+        """Value of a setting, translated into the plan's terms; a list is translated item by item, and a
+        missing value gives an empty list.
 
         Raises:
             InputError: the table has none for it.

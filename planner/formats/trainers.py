@@ -75,8 +75,8 @@ def _rules(table: Mapping[str, Breach]) -> tuple[Rule, ...]:
 
 
 def _streaming_rule(name: str) -> dict[str, Breach]:
-    """Rule that a trainer streams weights and states from the host for all blocks or for none, and only if
-    they are sharded."""
+    """Rule that a trainer can offload only in one way: it streams weights and states of all blocks from the
+    host, and only if they are sharded."""
     return {
         f"{name} offloads the weights of all blocks with their states, where it shards them, nothing else": Breach(
             lambda q, x: (

@@ -43,8 +43,8 @@ def gap_of(seconds: float, bound: float) -> float:
 
 
 def stage_sizes(layers: int, pp: int, vpp: int, schedule: Schedule, rank_minimum: int = 0) -> tuple[int, int]:
-    """Minimum and maximum number of blocks of one virtual stage in the search, if every rank has at least
-    `rank_minimum`. `planner.placement.patterns` says which sizes go together where a schedule is not
+    """Smallest and largest number of blocks that the search gives a virtual stage, if every rank has at least
+    `rank_minimum` blocks. `planner.placement.patterns` says which sizes go together where a schedule is not
     plain."""
     if pp == 1:
         return layers, layers
@@ -155,13 +155,14 @@ class Leaf(Pipeline):
         return np.zeros((self.num_stages, self.kinds.number * len(self.allowed)), dtype=np.int64)
 
     def choice_indices(self, layers_KR: Ints) -> Ints:
-        """Row of each rank's blocks, (..., R), in tables with a row for every block count and start position.
-        The index is blocks times `Kinds.classes` plus the class of positions where they begin."""
+        """Row index of each rank's blocks, (..., R), in tables with a row for every pair of block count and
+        start position. The index is blocks times `Kinds.classes` plus the class of positions where they
+        begin."""
         return self.choice_index(np.cumsum(layers_KR, axis=-1) - layers_KR, layers_KR)
 
     def choice_index(self, blocks_before: Ints, blocks: Ints) -> Ints:
-        """Row of `blocks` blocks after `blocks_before` earlier blocks, in tables with a row for every block
-        count and start position."""
+        """Row index of `blocks` blocks that follow `blocks_before` others, in tables with a row for every
+        pair of block count and start position."""
         return blocks * self.kinds.classes + self.kinds.class_at[np.minimum(blocks_before, self.num_layers)]
 
     def busy_seconds(self, blocks_SP: Ints) -> Array:
@@ -185,7 +186,8 @@ class Leaf(Pipeline):
         return self.timeline.critical_path(forward_S, first_S, self.cost("p2p"), sync_R, second_S)
 
     def step_seconds(self, blocks_SP: Ints) -> Array:
-        """Step seconds of placements, (...,); with scenarios, their mean as the risk preference weighs it."""
+        """Step seconds of placements, (...,); with scenarios, the mean over those that the risk preference
+        counts (all, or the slowest)."""
         if self.scenarios is None:
             return super().step_seconds(blocks_SP)
         return weigh(self.step_seconds_by_scenario(self.scenarios, blocks_SP), self.risk)

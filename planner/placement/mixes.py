@@ -31,8 +31,8 @@ _AT_ONCE = 250_000
 
 
 def fastest_mixes(leaf: Leaf, sizes: Sequence[int] | None = None) -> tuple[Array, Ints]:
-    """For each of B block counts on each rank, the minimum seconds of one microbatch under any mix of
-    recompute policies, (B, R), and the blocks of this mix, (B, R, P). Seconds are infinite where no mix fits.
+    """Fastest mix of recompute policies for each of B block counts on each rank: seconds of one microbatch,
+    (B, R), and blocks under each policy, (B, R, P). Seconds are infinite where no mix fits.
 
     `sizes` are the numbers of blocks to try; by default all that a stage may hold. With several kinds of blocks
     rows are choices, `Leaf.choice_indices`: every class of positions for each number of blocks.
@@ -71,8 +71,8 @@ def every_mix(size: int, allowed: Bools) -> Ints:
 
 
 def _fastest_enumerated(leaf: Leaf, size_B: Ints) -> tuple[Array, Ints]:
-    """Seconds of one microbatch, (B·C, R), and blocks, (B·C, R, K·P), of the fastest mix of policies, found
-    by trying every mix. Each number of blocks has C classes of positions."""
+    """Fastest mix of recompute policies, found by trying every mix: seconds of one microbatch, (B·C, R), and
+    blocks of each kind under each policy, (B·C, R, K·P). Each number of blocks has C classes of positions."""
     rows, every_C, policies = [], np.arange(leaf.kinds.classes), int(leaf.allowed.sum())
     # for each number of blocks: all at once
     has_one_mix = policies == 1 or leaf.recompute is not None or leaf.full_count is not None
@@ -94,8 +94,8 @@ def _fastest_enumerated(leaf: Leaf, size_B: Ints) -> tuple[Array, Ints]:
 
 
 def priced_mixes(leaf: Leaf, size_B: Ints, start_C: Ints, number_M: Ints | None = None) -> tuple[Array, Ints]:
-    """Seconds of one microbatch, (B, C, M, R), and blocks, (B, C, M, R, K·P), of M mixes of policies for stages that
-    begin at the blocks `start_C`; seconds are infinite where a mix does not fit.
+    """Price M mixes of recompute policies for stages that begin at the blocks `start_C`: seconds of one
+    microbatch, (B, C, M, R), and blocks, (B, C, M, R, K·P). Seconds are infinite where a mix does not fit.
 
     With `number_M`, or a number in the leaf, so many first blocks are recomputed in full. Else it is the mix that the
     leaf names, or every mix; then all sizes have equally many.
@@ -125,8 +125,8 @@ def _seconds(leaf: Leaf, blocks_BRP: Ints, possible_BR: Bools | bool = True) -> 
 
 
 def _fastest_mixes(leaf: Leaf, policy_set: tuple[int, ...], size_B: Ints) -> Ints:
-    """Fastest mix of the recompute policies in `policy_set` that fits in memory, as blocks under each policy,
-    (B, R, P), for each of B block counts on each rank."""
+    """Number of blocks under each policy, (B, R, P), in the fastest mix of the policies in `policy_set` that
+    fits in memory, for each of B block counts on each rank."""
     backward_RP, kept_RP = leaf.by_rank("layer_backward"), leaf.by_rank("layer_activation")
     faster_first_RU = np.array(policy_set)[np.argsort(backward_RP[:, policy_set], axis=1, kind="stable")]
     # three policies: the slowest one repeats where the set has fewer
@@ -224,8 +224,8 @@ def _balanced_counts(leaf: Leaf, seconds_BR: Array) -> Ints:
 
 
 def _reduced_to(most_R: Ints, total: int, low: int, order: list[int]) -> Ints:
-    """Remove blocks from the ranks of `order` in turn until `total` blocks are left; return the number on
-    each rank, (R,)."""
+    """Remove single blocks from the ranks of `order` in turn until `total` blocks are left; return each
+    rank's number of blocks, (R,)."""
     layers_R = most_R.copy()
     while layers_R.sum() > total:
         for rank in order:

@@ -61,8 +61,9 @@ def chunk_sizes(num_layers: int, stages: int, most_smaller: int = MOST_SMALLER) 
 
 
 def policy_ends(allowed_P: Bools, sizes_CR: Ints, per_chunk: bool = False) -> Ints:
-    """List all divisions of the blocks of a rank or, with `per_chunk`, of a chunk among recompute policies,
-    (T, P). Each entry is the index where the blocks that recompute at least as much as a policy end."""
+    """List every division of a rank's blocks (with `per_chunk`, a chunk's blocks) among the recompute
+    policies, (T, P). Each entry is the index where the blocks that recompute at least as much as a policy
+    end."""
     most_blocks = int((sizes_CR if per_chunk else sizes_CR.sum(axis=0)).max())
     first, *stronger = np.flatnonzero(allowed_P).tolist()
     stronger.reverse()  # the blocks that recompute most come first
@@ -77,8 +78,8 @@ def policy_ends(allowed_P: Bools, sizes_CR: Ints, per_chunk: bool = False) -> In
 
 
 def blocks_of_chunks(ends_TP: Ints, sizes_C: Ints, per_chunk: bool = False) -> Ints:
-    """Number of blocks of each model chunk of one rank under each policy, (T, C, P), from the indices at
-    which the policies' blocks end. With `per_chunk` each chunk begins anew."""
+    """Number of blocks of each model chunk of one rank under each policy, (T, C, P). `ends_TP` are the
+    indices where the blocks of each policy end. With `per_chunk` each chunk begins anew."""
     end_C = sizes_C if per_chunk else np.cumsum(sizes_C)
     begin_C = end_C - sizes_C
     upto_TCP = np.clip(ends_TP[:, None, :], begin_C[:, None], end_C[:, None]) - begin_C[:, None]
@@ -137,8 +138,8 @@ def best_pattern(leaf: Leaf, cut_off: float = math.inf) -> tuple[Placement, floa
 
 
 def _undominated(leaf: Leaf, patterns: Ints) -> Ints:
-    """Indices of the patterns (placements) for which no other pattern with the same stage sizes has backward
-    passes that are all as short. Longer actions never shorten a timeline."""
+    """Indices of the patterns (placements) that no other pattern dominates. A pattern dominates another of
+    the same stage sizes if none of its backward passes is longer. Longer actions never shorten a timeline."""
     layers = patterns.sum(axis=-1)
     backward = np.concatenate([scenario.backward(patterns) for scenario in leaf.scenario_leaves], axis=-1)
     front: list[int] = []

@@ -102,8 +102,8 @@ class RankCosts:
         return replace(self, costs=self.costs.rows(rank_rows), microbatches=self.microbatches[rows])
 
     def limited_to(self, seconds: float) -> RankCosts:
-        """Copy of the costs for one chunk per rank, without the block counts for which a rank needs more than
-        `seconds` seconds."""
+        """Copy of the costs, for one chunk per rank, without the block counts with which every rank would
+        take more than `seconds` seconds."""
         if np.isinf(seconds):
             return self
         num_blocks = seconds / (self.microbatches[:, None] * self.by_rank(self.least_block_seconds))
@@ -175,8 +175,8 @@ class RankCosts:
         return np.asarray(np.max(shares, axis=0))
 
     def balanced(self, fixed_NR: Array, each_NR: Array) -> Array:
-        """Smallest possible maximum over the ranks, (N,), if each rank starts at the value `fixed_NR`, each
-        block adds `each_NR`, and blocks may be divided."""
+        """Smallest possible maximum over the ranks, (N,), of a value that starts at `fixed_NR` and grows by
+        `each_NR` with each block. Blocks may be divided."""
         with np.errstate(divide="ignore", invalid="ignore"):
             together_N = (self.num_layers + (fixed_NR / each_NR).sum(axis=1)) / (1.0 / each_NR).sum(axis=1)
         # the largest of the others where blocks add nothing somewhere
@@ -301,8 +301,8 @@ class RankCosts:
 
     @cached_property
     def least_work(self) -> Array:
-        """Lower bound of a microbatch's seconds, summed over the ranks of a pipeline with one chunk each, (N,):
-        each kind of block is placed as if it were alone in memory."""
+        """Lower bound of the seconds that all ranks together take for one microbatch, (N,), with one chunk
+        per rank. Each kind of block is placed as if it were alone in memory."""
         work_of_kinds = [kind.least_seconds_of_blocks for kind in self.of_kinds]
         return np.asarray(sum(work_of_kinds[1:], start=work_of_kinds[0]) + self.fixed_seconds.sum(axis=1))
 
@@ -336,8 +336,9 @@ def groups_of(columns: LayoutColumns, rows: Ints | None = None) -> list[Ints]:
 
 
 def cheapest_seconds(blocks_N: Array | Ints, seconds_NE: Array, room_NE: Array | Ints) -> Array:
-    """Minimum total seconds of `blocks_N` blocks, (N,), if at most `room_NE` blocks may take each of the E
-    durations `seconds_NE`. The cheapest come first, and any number may take the slowest."""
+    """Minimum total seconds of `blocks_N` blocks, (N,), if each block takes one of the E durations
+    `seconds_NE`, and at most `room_NE` blocks may take each. The cheapest come first, and any number may take
+    the slowest."""
     order_NE = np.argsort(seconds_NE, axis=1, kind="stable")
     seconds_NE = np.take_along_axis(seconds_NE, order_NE, axis=1)
     filled_NE = np.cumsum(np.take_along_axis(room_NE, order_NE, axis=1), axis=1)
@@ -348,7 +349,8 @@ def cheapest_seconds(blocks_N: Array | Ints, seconds_NE: Array, room_NE: Array |
 
 
 def count_fitting(available: Array, size: Array) -> Array:
-    """Number of times that `size` bytes fit into `available` bytes, rounded up within rounding errors."""
+    """Number of times that `size` bytes fit into `available` bytes; a count just below an integer by rounding
+    errors is rounded up."""
     with np.errstate(divide="ignore", invalid="ignore"):
         count = np.floor(available / size * (1 + np.copysign(TOLERANCE, available)))
     return np.where(size > 0, count, np.where(available >= 0, np.inf, -1.0))

@@ -93,8 +93,8 @@ def binding_stages(priced: PricedOptions, sharding: Sharding) -> tuple[BindingSt
 
 
 def _state(priced: PricedOptions, sharding: Sharding) -> tuple[State, float]:
-    """State of local search in which all tables are placed as in a sharding, and the seconds of the
-    sharding's step, which are the unit of time of the state."""
+    """Local-search state with all tables placed as in a sharding, and the seconds of this sharding's step.
+    The step is the state's unit of time."""
     problem = every_option(replace(priced, host_memory=priced.host_memory or np.inf), "step")
     placement = Placement(np.array(rows_of(priced, sharding)), tuple(placed.at for placed in sharding.tables))
     step = problem.value(problem.use(placement))
@@ -104,8 +104,8 @@ def _state(priced: PricedOptions, sharding: Sharding) -> tuple[State, float]:
 
 
 def _repriced(state: State, scale: float, table: int) -> tuple[float, TablePlacement | None, float | None]:
-    """Step seconds without a table, the best alternative placement of the table, and the step seconds with
-    that placement."""
+    """Effect of one table on the step: step seconds without the table, the best other placement of the table,
+    and step seconds with that placement."""
     problem, options = state.problem, state.problem.priced.options
     was = state.remove(table)
     without_seconds = problem.value(state.use) * scale

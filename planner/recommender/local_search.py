@@ -65,7 +65,8 @@ class State:
         return float(self._scores(self.use[None])[0])
 
     def excess_share(self, use: Array) -> Array:
-        """Share (...) by which the use (..., K + M + 1) exceeds memory of GPUs or hosts at the fullest moment."""
+        """Largest share by which `use` (..., K + M + 1) exceeds a memory of GPUs or hosts at any moment,
+        (...); 0 if it exceeds none."""
         return np.asarray(np.maximum(use[..., self.memories].max(axis=-1) - 1, 0))
 
     def _scores(self, use: Array) -> Array:
@@ -104,8 +105,8 @@ class State:
         return float(scores[best]), (int(rows[best]), tuple(places[best, : shards[best]].tolist()))
 
     def _put(self, shard: Array, active: Ints, use: Array, places: Ints, nth: int, *, on_nodes: bool) -> None:
-        """Put the nth shard of several candidate option rows where the cost grows least; updates `use` and
-        `places`."""
+        """Place the nth shard of each of several candidate option rows where it adds least cost; updates
+        `use` and `places`."""
         use_before, node = use[active], self.node_of_gpu
         longest = self.problem.stage_seconds(use_before)
         if on_nodes:
@@ -284,8 +285,8 @@ def repack(state: State, gpu: int, random: np.random.Generator) -> bool:
 
 
 def _ways(own_counts: Ints, partner_counts: Ints, random: np.random.Generator) -> tuple[Ints, Ints]:
-    """Option rows whose shards may move between two GPUs, and the moves to compare, as shards of each row
-    that the first GPU gains, (W, rows). The first of the W moves changes nothing."""
+    """Choose option rows whose shards may move between two GPUs, and W moves to compare. A move is the number
+    of shards of each row that the first GPU gains, (W, rows). The first of the W moves changes nothing."""
     room, spans = WAYS, {}
     for index in random.permutation(len(own_counts)).tolist():
         reach = max((room - 1) // 2, 1)

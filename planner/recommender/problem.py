@@ -138,15 +138,15 @@ class Problem:
 
     @property
     def span(self) -> Ints:
-        """Minimum number of GPUs that a shard of each option row loads, (R,): 1, or the GPUs of the last node
-        (which may be smaller) for rows over nodes."""
+        """Minimum number of GPUs that one shard of each option row loads, (R,). It is 1 or, for rows over
+        nodes, the number of GPUs of the last node, which may be smaller."""
         last_node = self.priced.gpus - (self.priced.nodes - 1) * self.priced.gpus_per_node
         return np.where(self.rows.on_nodes, last_node, 1)
 
     @property
     def mean(self) -> Array:
-        """Lower bound of the resources that a unit in each option row takes per GPU on average, and of a
-        host, (R, K + M + 1)."""
+        """Lower bound of the average resources that a unit in each option row takes of a GPU and of a host,
+        (R, K + M + 1)."""
         rows = self.rows
         mean = rows.everywhere + rows.shard * (rows.shards * self.span / self.priced.gpus)[:, None]
         mean[:, -1] = rows.everywhere[:, -1] + rows.shard[:, -1] * rows.shards / self.priced.nodes
@@ -381,8 +381,8 @@ def _fitting_rows(problem: Problem, rows: Rows) -> Rows:
 
 
 def _fixed_rows(priced: PricedOptions, restrictions: ShardingRestrictions) -> dict[int, tuple[int, Places]]:
-    """Row of the priced sharding option and places of the shards of each table that restrictions fix, by
-    table; the places are () if only the option is fixed."""
+    """For each table that restrictions fix, the row of its sharding option in the prices and the places of
+    its shards, which are () if only the option is fixed."""
     fixed: dict[int, tuple[int, Places]] = {}
     class_of_table, row_of = priced.class_of_table.tolist(), priced.row_of
     for word in restrictions.fixed:

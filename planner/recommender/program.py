@@ -69,7 +69,7 @@ class OptionsProgram:
             self.problem += pulp.lpSum(self.x[row] for row in rows) == count, f"units_{class_index}"
 
     def stages_and_memories_hold_the_mean(self) -> None:
-        """Define E[k], the load of stage k that the chosen options put on every GPU, and bound the load of
+        """Define E[k], the load of stage k that the chosen options put on every GPU; then bound the load of
         each stage k by T[k] and the use of each memory by 1. Both hold for the mean over GPUs (or hosts), and
         for the load on every GPU plus the largest load of tables with given places."""
         stages, host = self.base.shape[1], self.of.base.shape[1] - 1
@@ -102,7 +102,7 @@ class OptionsProgram:
                     self.problem += total <= self.of.priced.gpus, f"large_{m}_{k}"
 
     def stage_is_no_shorter_than_a_shard(self) -> None:
-        """Bound each stage from below by the work of large shards on some GPU, which has at least the mean
+        """Bound each stage from below by the work of large shards on one GPU: some GPU has at least the mean
         number of an option's shards. A class of one table uses only one of its rows, so its rows share a
         constraint."""
         of, shards = self.of, self.rows.shards
@@ -152,8 +152,8 @@ class PlacesProgram(OptionsProgram):
             self.alike_gpus_in_order_of_load()
 
     def every_shard_has_a_place(self) -> None:
-        """Constrain places of each option row, Σ_p y[r, p] = shards · x[r], and slices of a table to different places,
-        y[r, p] ≤ x[r]; for a class of one table the bounds of y ensure it."""
+        """Give each option row as many places as shards, Σ_p y[r, p] = shards · x[r], and slices of a table
+        different places, y[r, p] ≤ x[r]. For a class of one table the bounds of y ensure the latter."""
         for row, at in self.y.items():
             shards = int(self.rows.shards[row])
             self.problem += pulp.lpSum(at) - shards * self.x[row] == 0, f"shards_{row}"

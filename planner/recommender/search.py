@@ -263,8 +263,9 @@ def _descend(search: Search, start: Placement, seed: int = 0) -> None:
 
 
 def probe(search: Search, relaxed: type[OptionsProgram]) -> bool:
-    """Close the option rows that no placement as good as the incumbent can use, by solving the relaxed
-    program with a unit in each row; repeat while rows close. Returns whether a placement can be as good."""
+    """Close the option rows that no placement as good as the incumbent can use, and repeat while many rows
+    close. Rows are judged by the relaxed program with a unit in the row. Returns whether a placement can be
+    as good."""
     while not search.stopped():
         limit, rows = search.value * (1 + ROUNDED), search.open_rows
         problem = search.unit.with_rows(rows)
@@ -289,8 +290,8 @@ def probe(search: Search, relaxed: type[OptionsProgram]) -> bool:
 
 
 def _prove_with_places(search: Search) -> None:
-    """Probe the open option rows, then solve the program with places over the remaining rows, if places are
-    not too many; repeat after a new incumbent that closes many rows."""
+    """Probe the open option rows, then solve the program with places over the rows still open; repeat after a
+    new incumbent that closes many rows. Does nothing if places are too many."""
     problem, work, is_open = search.problem, 0.0, True
     while is_open and search.gap > PROVEN and not search.stopped():
         rows = search.open_rows
@@ -305,8 +306,8 @@ def _prove_with_places(search: Search) -> None:
 
 
 def _solve_with_places(search: Search, work_before: float) -> tuple[float, bool]:
-    """Solve the program with places over the open option rows; returns the work of all such programs so far,
-    and whether it ended early because a new incumbent closes many rows."""
+    """Solve the program with places over the open option rows. Returns the work of all such programs so far,
+    and whether this one ended early because a new incumbent closes many rows."""
     rows, ordered = search.open_rows, search.solver == "cbc"
     limit, total, closes_rows = search.value / search.scale, work_before, False
     program = PlacesProgram(search.unit.with_rows(rows), ordered=ordered, limit=limit)

@@ -56,7 +56,7 @@ def _gpus_words(question: Question, layout: Layout) -> Words:
 
 def _divides(noun: str, count: Callable[[TransformerSpec], float]) -> dict[str, Row]:
     """Create the rule that the tensor-parallel degree divides a count of the model, such as its attention
-    heads, as rule name → (condition, sentence)."""
+    heads. The result maps the rule's name to (condition, sentence)."""
 
     def sentence(question: Question, layout: Layout) -> Words:
         """Sentence and hint for a number that tp does not divide."""
@@ -86,8 +86,8 @@ def _nf4_block_words(question: Question, layout: Layout) -> Words:
 
 def _pieces(question: Question, x: LayoutColumns) -> Ints:
     """Number of pieces into which context parallelism cuts each sequence, for each layout, (N,): two per
-    rank, one from either end, so that causal work is equal; one per rank if all-to-alls exchange tokens for
-    heads, or cp is 1."""
+    rank, or one if cp is 1 or all-to-alls exchange tokens for heads. Two, one from either end, make causal
+    work equal."""
     return x.cp * np.where((x.cp == 1) | exchanges_by(question, x, "all-to-all"), 1, 2)
 
 
@@ -195,8 +195,8 @@ def _ring_words(question: Question, layout: Layout) -> Words:
 
 
 def overflows_hosts(question: Question, x: LayoutColumns, used: Sequence[Recompute] | None = None) -> Bools:
-    """Whether the offloaded data of each layout overflows the memory of some host, (N,), under the recompute
-    policies `used`; None stands for the allowed policy that offloads least."""
+    """Whether the offloaded data of each layout overflows the memory of some host, (N,), if blocks follow the
+    recompute policies `used`. With None they follow the allowed policy that offloads least."""
     pools = question.pools if offloads(x).any() or question.training.reference == "host" else ()
     excess = [host_bytes(pool, x, used) > usable_host_memory(pool.cluster) for pool in pools]
     overflows: Bools = np.any([np.zeros(len(x), np.bool_), *excess], axis=0)

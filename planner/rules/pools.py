@@ -123,8 +123,8 @@ def _counts(counts: Iterable[tuple[str, int]]) -> str:
 
 
 def with_mean_batch(question: Question, layout: Layout) -> Question:
-    """Copy of the question in which every replica takes the mean number of microbatches, rounded up, as rules
-    need one number."""
+    """Copy of the question in which every replica takes equally many microbatches, the mean number rounded
+    up. Rules need one number."""
     if not layout.replicas:
         return question
     return with_microbatches(question, layout, -(-question.training.global_batch // (layout.mbs * layout.dp)))

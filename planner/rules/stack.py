@@ -51,8 +51,8 @@ def _precision_words(question: Question, layout: Layout) -> Words:
 
 
 def _adapts_unsupported_matrices(question: Question) -> bool:
-    """Whether the question trains adapters (LoRA) that the executor lacks: adapters of matrices other than
-    those of attention and dense MLPs, adapters in a model with other parts, or in fp8."""
+    """Whether the question trains adapters (LoRA) that the executor lacks: in fp8, in a model with parts such
+    as experts, or on matrices other than those of attention and dense MLPs."""
     model, tuning = question.model, question.training.tuning
     if tuning is None:
         return False

@@ -213,8 +213,8 @@ class Prover:
         raise NotImplementedError
 
     def _report(self, *, exactly: bool = False) -> None:
-        """Report progress to the callback `on_progress`; unless `exactly`, the count of layouts may be half a
-        second old."""
+        """Report progress to the callback `on_progress`. The count of decided layouts may be half a second
+        old unless `exactly` is true."""
         if self.settings.on_progress is not None:
             total, now = len(self.candidates), time.monotonic()
             if exactly or now >= self._count_time + COUNT_INTERVAL:
@@ -263,8 +263,8 @@ class BranchAndBound(Prover):
 
     @property
     def abandoned(self) -> int:
-        """Number of undecided layouts if the exact search for placements gave up on all of them (its time ran
-        out); else 0."""
+        """Number of undecided layouts if the exact placement search ran out of time on every one of them;
+        else 0."""
         rows = self._open_rows()
         can_go_on = self._has_unopened() or (rows & (self.rows.state != ABANDONED)).any()
         return 0 if can_go_on else int(rows.sum())

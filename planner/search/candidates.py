@@ -113,7 +113,7 @@ class UniformCandidates:
         return float(min(self._core_bound.min(initial=np.inf), self.unopened.bound.min(initial=np.inf)))
 
     def unopened_bounds(self) -> tuple[Array, Ints]:
-        """Lower bound in seconds and number of layouts of every core or entry not yet opened."""
+        """For every core or entry not yet opened, its lower bound in seconds and its number of layouts."""
         bound = np.concatenate([self._core_bound, self.unopened.bound])
         return bound, np.concatenate([self._core_sizes, self.unopened.counts.layouts])
 

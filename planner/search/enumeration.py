@@ -146,8 +146,8 @@ def _divisors(number: int) -> list[int]:
 
 
 def _values(question: Question, limits: Restrictions, mesh: tuple[int, ...]) -> tuple[Values, Values]:
-    """List the values to combine in a mesh of degrees: of the axes that rules check together, and of the axes
-    vpp, schedule and microbatch size. In several pools of GPUs schedules are plain."""
+    """List the values to combine in a mesh of degrees, in two groups: of the axes that rules check together,
+    and of the axes vpp, schedule and microbatch size. In several pools of GPUs schedules are plain."""
     tp, pp, cp, dp = mesh
     model, ranks = question.model, dp * cp
     experts: Rows = [(1, tp)]
@@ -190,8 +190,8 @@ def _permitted_values(limits: Restrictions, names: tuple[str, ...], values: Rows
 
 
 def _seatings(cp: int, dp: int, pp: int) -> Rows:
-    """Indices of rank orders, one for each different sequence of those axes among cp, dp and pp that have
-    several ranks."""
+    """Indices of rank orders, one for each sequence of the axes cp, dp and pp. Axes of a single rank do not
+    count."""
     degrees, first = {"cp": cp, "dp": dp, "pp": pp}, dict[tuple[str, ...], int]()
     for index, order in enumerate(ORDERS):
         first.setdefault(tuple(axis for axis in order.split("-") if degrees.get(axis, 1) > 1), index)

@@ -120,8 +120,8 @@ class PoolCandidates:
         return np.zeros(1), np.array([len(self) - self._opened])
 
     def capacity_bounds(self, rows: Ints, cut_off: float) -> Array:
-        """Lower bounds of the rows' steps that account for memory capacity, seconds (N,), zero for replicas;
-        bounds above `cut_off` may be the cut-off."""
+        """Lower bounds of the rows' steps that account for memory capacity, seconds (N,); 0 for layouts of
+        replicas. Bounds above `cut_off` may be lowered to it."""
         bounds, in_stages = np.zeros(len(rows)), rows < self._num_stages
         bound = partial(capacity_bounds, cut_off=cut_off, precision=PRECISION)
         bounds[in_stages] = self._by_group(rows[in_stages], bound)
@@ -217,7 +217,7 @@ def count_layouts(question: Question, limits: Restrictions) -> int:
 
 
 def _stage_layouts(question: Question, limits: Restrictions) -> tuple[LayoutColumns, Bools]:
-    """Legal layouts with one stage per rank whose pipeline ranks fill the pools of GPUs, and whether hosts
+    """Legal layouts with one stage per rank whose pipeline ranks fill the pools of GPUs. Also whether hosts
     and drives have room for each layout's offloaded data, (N,)."""
     space = legal_space(question, replace(limits, only=_plain_only(limits)))
     rows = space.rows(*space.choices_of(np.flatnonzero(fills_pools(question, space.cores))))
@@ -225,8 +225,8 @@ def _stage_layouts(question: Question, limits: Restrictions) -> tuple[LayoutColu
 
 
 def orders_of(question: Question, layout: Layout) -> list[Layout]:
-    """Copies of the layout with its pipeline ranks in every order of the pools; the layout alone for a single
-    pool, or if it names pools."""
+    """Copies of the layout, one for each order of the pools in which its pipeline ranks can lie. Only the
+    layout itself for a single pool, or if the layout names pools."""
     if layout.pools_field or not question.has_pools:
         return [layout]
     return [layout.model_copy(update={"pools": pools}) for pools in _pools_in_every_order(question, layout)]

@@ -52,8 +52,8 @@ from planner.space.restrictions import Restrictions
 
 
 def relaxed_seconds(leaves: Sequence[Leaf], paths: Sequence[CriticalPath]) -> Array:
-    """Lower bound of the step of N layouts with one pipeline shape, seconds (N,), over all placements with
-    fractions of blocks; infinite where none fits.
+    """Lower bound of the step of N layouts of one pipeline shape, seconds (N,), over all placements, also of
+    fractions of blocks. It is infinite where none fits.
 
     Every path, and the mean of all, bounds the step from below; of a split backward pass the path counts only what it
     has of both halves.
@@ -95,8 +95,8 @@ def relaxed_seconds(leaves: Sequence[Leaf], paths: Sequence[CriticalPath]) -> Ar
 
 
 def _mixed_seconds(leaf: Leaf, price_NP: Array, kept_NP: Array, room_N: Array) -> Array:
-    """Minimum seconds of one microbatch in all blocks of each layout, (N,), if blocks are split among
-    recompute policies in any fraction that all ranks together have memory for."""
+    """Minimum seconds of one microbatch in all blocks of each layout, (N,), if any fraction of the blocks may
+    follow each recompute policy. All ranks together must have memory for the mix."""
     blocks, policies = leaf.num_layers, np.flatnonzero(leaf.allowed).tolist()
     best_N = np.full(len(room_N), np.inf)
     for policy in policies:
@@ -112,8 +112,8 @@ def _mixed_seconds(leaf: Leaf, price_NP: Array, kept_NP: Array, room_N: Array) -
 
 
 def _memory(leaves: Sequence[Leaf], column: Callable[[str], Array]) -> tuple[Array, Array]:
-    """Minimum bytes of a block under each recompute policy, (N, P), and bytes of all ranks together that
-    blocks may use, (N,), both per live microbatch.
+    """Minimum bytes of a block under each recompute policy, (N, P), and bytes that all ranks together have
+    for blocks, (N,). Both are per live microbatch.
 
     Only where a rank has one chunk and all blocks are of one kind: else it depends on the chunk how many microbatches
     of a block are live, and on the kind which bytes it has.
@@ -171,8 +171,8 @@ class TimedColumns:
         return TimedColumns(self.leaf, self.columns.only(mask), self.fixed, seconds_JQ, tail_J)
 
     def lower_bound(self, low: float, high: float) -> float:
-        """Lower bound of the step in seconds, by bisection between `low` and `high`: no shorter step has
-        columns for all blocks of the model."""
+        """Lower bound of the step in seconds, by bisection between `low` and `high`. In a shorter step the
+        columns cannot place all blocks of the model."""
         if self.limited_to(high) is None:
             return high
         while high > low * (1 + PRECISION):
@@ -195,8 +195,8 @@ class TimedColumns:
         return in_time
 
     def _hold_the_model(self) -> bool:
-        """Whether the block counts of the columns, one column a stage, can add up to the model's number of
-        blocks; a necessary condition."""
+        """Whether one column for each stage may together place exactly the model's number of blocks. The test
+        is necessary, not sufficient: it compares only the sums of smallest and of largest columns."""
         if not self.leaf.is_plain:
             return True
         blocks_J, stage_J = self.columns.num_blocks, self.columns.stage

@@ -470,8 +470,8 @@ def _place_plain(question: Question, layout: Layout) -> tuple[bool, float, Layou
 
 
 def _in_equal_stages(question: Question, layout: Layout) -> Layout:
-    """Place a layout's blocks in stages as equal as possible: of the splits with smaller stages at the ends,
-    the fastest that fits in memory, among equals the first.
+    """Place a layout's blocks in stages as equal as possible, with smaller stages at the ends. Of such splits
+    it is the fastest that fits in memory, and of equally fast ones the first.
 
     Used for replicas, which have the same blocks in all pools, and for several chunks a rank.
 

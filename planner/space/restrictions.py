@@ -84,8 +84,8 @@ class Restrictions:
         return replace(question, confidence=self.confidence)
 
     def with_confidence(self, question: Question, confidence: float) -> Restrictions:
-        """Copy of the restrictions with a probability of fitting above the question's; `max_memory` shrinks
-        accordingly."""
+        """Copy of the restrictions that requires the probability `confidence` of fitting, if it is above the
+        question's. The limit `max_memory` shrinks accordingly."""
         if confidence <= question.confidence:
             return self
         shares = [confident_share(one, question.memory_error) for one in (confidence, question.confidence)]
@@ -130,8 +130,8 @@ class Restrictions:
         return permitted
 
     def unbounded(self, axis: str, smallest: int) -> range:
-        """First values of an axis with unlimited numbers, from `smallest` or its minimum upwards: one more
-        than there are forbidden values, so that at least one is allowed."""
+        """First values to try of an axis without an upper limit, from `smallest` or the axis's minimum
+        upwards. They are one more than the forbidden values, so that at least one is allowed."""
         minimum = max(smallest, self.minima.get(axis, smallest))
         return range(minimum, minimum + len(self.never.get(axis, ())) + 1)
 
@@ -151,8 +151,8 @@ class Restrictions:
         raise InputError("every recompute policy is forbidden", hint="allow `full`: it needs least memory")
 
     def recomputes_by_count(self, question: Question) -> bool:
-        """Whether the trainer has a single number for recomputation, the number of first blocks of each stage
-        recomputed in full."""
+        """Whether the trainer sets recompute by a single number, that of the first blocks of every stage to
+        recompute in full."""
         counts = self.trainer is not None and trainer_named(self.trainer).counts_full
         return counts and self.recompute(question) == FULL_COUNT_POLICIES
 

@@ -115,8 +115,8 @@ def _in_even_ratios(question: AnyQuestion, first: int, last: int, points: int) -
 
 
 def plain_layouts(question: AnyQuestion, gpus: int) -> tuple[int, int]:
-    """Count the legal plain pipelines on `gpus` GPUs: those with equal stages, and all. A plain pipeline has
-    no ZeRO, and `mbs1` or one microbatch.
+    """Count the legal plain pipelines on `gpus` GPUs: first only those with equal stages, then all. A plain
+    pipeline has no ZeRO, and `mbs1` or one microbatch.
 
     For a recommender 1 if the GPUs divide its batch, else 0.
     """

@@ -87,8 +87,8 @@ class Groups:
 
 
 def candidate_cores(question: Question, limits: Restrictions) -> LayoutColumns:
-    """List the cores (layouts without microbatch size, ZeRO and schedule) with all degrees that divide GPUs,
-    batch and experts, legal or not."""
+    """List the cores (layouts without microbatch size, ZeRO and schedule), legal or not, whose degrees divide
+    the GPUs, batch and experts."""
 
     permitted = cache(limits.permitted)
 
@@ -169,8 +169,8 @@ def variants_of(question: Question, limits: Restrictions, families: LayoutColumn
 
 
 def legal_within(question: Question, limits: Restrictions, x: LayoutColumns, shaped: bool = False) -> Bools:
-    """Whether each layout satisfies restrictions and rules, (N,); rules on schedule and microbatch size are
-    checked only if `shaped`."""
+    """Whether each layout satisfies the restrictions and the rules of legality, (N,). Rules on schedule and
+    microbatch size are checked only if `shaped`."""
     legal = allowed_rows(question, limits, x)
     remaining = np.flatnonzero(legal)
     legal[remaining] = legal_rows(question, x.rows(remaining), shaped=shaped, hosts=False)
@@ -349,7 +349,7 @@ class Space:
         return space.rows(*space.choices_of(np.arange(len(space.cores))))
 
     def choices_of(self, cores: Ints) -> tuple[Ints, Ints]:
-        """List every layout of the given cores as index of its core, (N,), and its zero, shard, vpp and
+        """List every layout of the given cores: the index of its core, (N,), and its zero, shard, vpp and
         schedule, (N, 4)."""
         core, variant = self.variants.rows_of(self.family[cores])
         of_variant, shape = self.shapes.rows_of(self.pipeline[cores[core]] * ZERO_STAGES + variant[:, 0])

@@ -28,8 +28,8 @@ class Check:
 
 
 def check_equal(name: str, claimed: Mapping[str, Any], right: Mapping[str, Any]) -> Check:
-    """Check that all fields that a plan file claims equal the recomputed fields `right`. Numbers are equal up
-    to rounding, and missing ones count as 0."""
+    """Check that the fields `claimed` of a plan file equal the recomputed fields `right`. Numbers are equal
+    up to rounding, and missing ones count as 0."""
     claims, values = dict(_flat_values(claimed)), dict(_flat_values(right))
     mistakes = [
         f"`{place}` says {_value_text(claims.get(place))}, computed again it is {_value_text(values.get(place))}"

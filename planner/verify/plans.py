@@ -86,8 +86,8 @@ def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
 
 
 def _contradictions(plan: Plan, certificate: Certificate, priced: Estimate) -> Iterator[str]:
-    """Yield sentences on contradictions between a certificate, the plan's step and the stored objective: its
-    value, deadline, and the sizes, precisions and offers to choose from."""
+    """Yield a sentence for each contradiction between a plan's certificate, its step, and its stored
+    objective (value, deadline, and the sizes, precisions and offers to choose from)."""
     gap = 1 - certificate.bound / plan.proved_seconds
     if not math.isclose(certificate.gap, gap, rel_tol=0, abs_tol=TOLERANCE):
         yield f"its `gap` is {certificate.gap:.3g}; bound and step say {gap:.3g}"
