@@ -281,8 +281,8 @@ def _per_policy_choice(space: Space, name: object, cores: Ints, allowed: Bools, 
 
 
 def _bounds_per_policy(space: Space, cores: Ints, choices: Sequence[Bools]) -> Array:
-    """Lower bounds of the step of cores without data-parallel communication, under each set of allowed
-    recompute policies, seconds (choices, N)."""
+    """Lower bounds of the step of cores if data-parallel communication took no time, under each set of
+    allowed recompute policies, seconds (choices, N)."""
     bound = partial(_unshared_bounds, cores=cores, choices=choices)
     return _weighed_bounds(space, bound).reshape(len(choices), -1)
 

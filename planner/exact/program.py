@@ -271,8 +271,8 @@ def stage_columns(choices: Choices) -> Columns:
 
 
 def path_lengths(leaf: Leaf, paths: Sequence[CriticalPath], blocks: Ints) -> Array:
-    """Seconds of each critical path plus gradient synchronisation of its last rank, (..., paths), under the
-    placements `blocks`, (..., S, P)."""
+    """Length of each critical path, including gradient synchronisation of the path's last rank, for each of the
+    placements `blocks`, (..., S, P); seconds (..., paths)."""
     first_S, second_S = leaf.halves(blocks)
     return (
         leaf.forward(blocks) @ np.stack([path.forward_counts for path in paths], axis=1)

@@ -258,8 +258,8 @@ class ReplicaLeaf(Leaf):
         return str(self.layout).encode()
 
     def _with_microbatches(self, pool: int, microbatches: int) -> Leaf:
-        """Placement problem of a replica in one pool that takes the given number of microbatches, with the
-        memory that these need."""
+        """Placement problem of one replica in a pool for the given number of microbatches, with the memory
+        that these need."""
         replica, key = self.pools[pool], (pool, microbatches)
         if key not in self._filled:
             costs = replica.costs

@@ -205,7 +205,8 @@ by width follow, narrowest first."""
 
 @dataclass(frozen=True)
 class Family:
-    """Family of transformers, one for every size from 1, which grow in depth, width or sequence length."""
+    """Family of transformers of the sizes 1, 2, 3 and so on; with the size grows their depth, width or
+    sequence length."""
 
     name: str
     base: TransformerSpec

@@ -324,8 +324,8 @@ class Space:
         return replace(self.cores.rows(core), zero=zero, shard=shard, vpp=vpp, schedule=schedule)
 
     def smallest_rows(self) -> tuple[Ints, LayoutColumns]:
-        """Layout that needs least memory for every core and ZeRO stage, with the index of the core, (N,). It
-        is sharded over all ranks, with the minimum of offloaded blocks.
+        """For every core and ZeRO stage, the index of the core, (N,), and the layout that needs least memory.
+        It is sharded over all ranks, with the minimum of offloaded blocks.
 
         In 1f1b, or where a pipeline cannot run that (it has few microbatches, or was fixed) in its first shape.
         """
