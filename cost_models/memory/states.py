@@ -39,8 +39,8 @@ _BLOCKWISE |= dict.fromkeys(("adamw-8bit", "paged-adamw-8bit"), 2 * _8BIT)
 
 
 class StateBytes(NamedTuple):
-    """Bytes of weights, gradients and optimizer states per parameter of the part of the model that a rank
-    has, (N,) each. Parameters are those of the rank's share of the model."""
+    """Bytes per parameter of weights, gradients and optimizer states, for one part of the model, (N,) each.
+    Parameters are those of the rank's share of the model."""
 
     weights: Array
     gradients: Array
@@ -90,7 +90,7 @@ def state_bytes(
     question: Question, columns: LayoutColumns, part: Part = "block", on_device: DeviceShare = ALL_ON_DEVICE
 ) -> StateBytes:
     """Bytes per parameter of weights, gradients and optimizer states on the device, for one `part` of the
-    model, by the ZeRO stage of each layout; in fine-tuning per parameter of the model.
+    model under each layout. In fine-tuning they are per parameter of the model, not per trained parameter.
 
     With w bytes for passes and m for the update: if the shards are the parameters (`fully_shard`, and every
     trainer without a master copy), m/d, and gathered from them w, which ZeRO-2 holds all step and ZeRO-3 a

@@ -31,8 +31,8 @@ def addition_bytes(question: Question) -> float:
 
 
 def copied_bytes(question: Question, columns: LayoutColumns, trained: Array | float = 1.0) -> Array:
-    """Bytes per parameter that a rank copies around data-parallel collectives, forward and backward, (2, N);
-    `trained` is the share of parameters that are trained.
+    """Bytes moved per parameter by a rank's copies before and after data-parallel collectives, forward and
+    backward, (2, N). `trained` is the share of parameters that are trained.
 
     Gathered weights are read and written once more before each pass that gathers them. Gradients are read,
     and written in the reduced type, `gradient_passes` times per reduction.

@@ -119,16 +119,16 @@ def _half_operators(
 
 
 def _modulation_product(model: TransformerSpec, half: Half, name: str, vectors: int) -> Iterator[Operator]:
-    """Yield the operator of a diffusion transformer that scales (and may shift) the residual stream by
-    vectors of the image: one vector to scale and, if `vectors` is 2, one to add."""
+    """Yield, for a diffusion transformer only, the operator that multiplies the residual stream by one vector
+    per image and, if `vectors` is 2, adds another."""
     if model.diffusion is not None:
         over = Tensor(model.hidden_size * (1 + vectors / model.diffusion.tokens), "stream")
         yield Operator(f"{half} {name}", "modulation", half, over, inputs=vectors)
 
 
 def selective_saves_bytes(model: TransformerSpec, stack: StackSpec) -> bool:
-    """Whether selective recompute frees any activations in this model; outputs of experts, for example, exist
-    only in mixtures."""
+    """Whether selective recompute frees any activations of this model. It frees none if it drops only outputs
+    of operators that the model lacks, such as experts."""
     return not stack.drops <= OUTPUTS or any(stack.drops & one.redone_by for one in block_operators(model))
 
 
@@ -172,9 +172,8 @@ def patch_weights(tower: Tower) -> int:
 
 
 def transform_weights(model: TransformerSpec) -> int:
-    """Number of parameters of the matrix in the head before the output matrix, 0 without one: an encoder's
-    square matrix with bias and norm, or in a diffusion transformer the matrix that makes shifts and scales.
-    """
+    """Number of parameters of the head's matrix before the output matrix; 0 without such a matrix. It is an
+    encoder's square matrix with bias and norm, or makes a diffusion transformer's shifts and scales."""
     if model.diffusion is not None:
         return 2 * model.hidden_size * (model.hidden_size + 1)
     has_transform = model.encoder is not None and model.encoder.head_transform

@@ -104,8 +104,8 @@ class _KindPart(NamedTuple):
 
 
 def _kind_parts(model: TransformerSpec, training: TrainingSpec, tp: int) -> list[_KindPart]:
-    """Blocks of a job grouped by kind if kinds have different sequences or the job freezes some blocks, else
-    a single group of mean blocks."""
+    """Blocks of a job, grouped by kind if kinds have different sequences or the job freezes some blocks.
+    Otherwise a single group of all blocks, with the FLOPs of the mean block."""
     one_kind = not (model.stacks or model.tower or training.freeze)
     parts = list[_KindPart]()
     kinds = ((model.num_layers, model, training),) if one_kind else of_each_kind(model, training)

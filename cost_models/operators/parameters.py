@@ -96,7 +96,8 @@ def parameters(model: TransformerSpec, tp: Ints, ep: Ints | int = 1, etp: Ints |
 
 
 def block_weights(model: TransformerSpec) -> Weights:
-    """Number of parameters of an unsplit block, mean over the blocks, by their sharing among ranks."""
+    """Number of parameters of a block over all ranks, as a mean over the model's blocks, for each way of
+    sharing parameters among ranks."""
     return sum_amounts((one.share, one.weights) for one in block_operators(model))
 
 
@@ -234,8 +235,8 @@ def trained_share(question: Question, columns: LayoutColumns, part: Part) -> Tra
 
 
 def trained_weights(question: Question, columns: LayoutColumns, block: Array, experts: Array) -> Array:
-    """Number of trained parameters of a rank, (N,), from its parameters of a block outside experts (`block`)
-    and in experts."""
+    """Number of parameters that a rank trains, (N,), among its `block` parameters outside experts and its
+    `experts` parameters in experts."""
     unrouted, routed = (trained_share(question, columns, part).share for part in ("block", "experts"))
     return unrouted * block + routed * experts
 
@@ -271,8 +272,8 @@ def unfrozen_parameters(model: TransformerSpec, training: TrainingSpec) -> int:
 
 @lru_cache(maxsize=_CACHED)
 def _tuning_sizes(model: TransformerSpec, tuning: TuningSpec, element: float) -> tuple[Weights, Weights]:
-    """Trained parameters and bytes of frozen weights of a block over all ranks, by their sharing among ranks.
-    Each maps a sharing among ranks to an amount."""
+    """Number of trained parameters, and bytes of frozen weights, of a block over all ranks, for each way of
+    sharing parameters among ranks. Each maps a sharing among ranks to an amount."""
     operators = job_operators(model, tuning)
     trained = sum_amounts((one.share, one.weights) for one in operators if one.trained)
     frozen = sum_amounts((one.share, _frozen_bytes(one, element)) for one in operators if not one.trained)
@@ -280,8 +281,8 @@ def _tuning_sizes(model: TransformerSpec, tuning: TuningSpec, element: float) ->
 
 
 def _frozen_bytes(op: Operator, element: float) -> Weights:
-    """Bytes of an operator's frozen parameters, by their sharing among ranks. A matrix may be stored in fewer
-    bits, a bias is not."""
+    """Bytes of an operator's frozen parameters, for each way of sharing parameters among ranks. A matrix may
+    be stored in fewer bits, a bias is not."""
     gemm = op.gemm
     if gemm is None or gemm.stored_bytes is None:
         return {sharing: element * count for sharing, count in op.weights.items()}

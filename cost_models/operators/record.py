@@ -192,8 +192,8 @@ Weights = Mapping[Sharing, float]
 
 
 def sum_amounts(amounts: Iterable[tuple[float, Mapping[Key, float]]]) -> dict[Key, float]:
-    """Weighted sum of amounts per token by place of the activation, or of numbers of parameters by sharing
-    among ranks."""
+    """Add mappings from a key to an amount, each multiplied by its weight, from pairs (weight, mapping). Keys
+    are places of activations, or ways of sharing parameters among ranks."""
     total: dict[Key, float] = {}
     for times, amount in amounts:
         for key, value in amount.items():

@@ -149,8 +149,8 @@ def _pass_bytes(question: Question, op: Operator) -> _PassBytes:
 
 
 def _gated_traffic(size: float, *, in_one_kernel: bool) -> _PassBytes:
-    """Bytes that a gated activation moves per element of `size` bytes, and kernels launched; unfused, the
-    activation writes its result before the product."""
+    """Bytes moved per element of `size` bytes and kernels launched by a gated activation. Unless it is one
+    kernel, the activation is written to memory before it is multiplied."""
     return _PassBytes(3 * size, 5 * size, 1) if in_one_kernel else _PassBytes(5 * size, 9 * size, 2)
 
 
@@ -170,8 +170,8 @@ scattered into a map."""
 
 
 def routing_traffic(question: Question, columns: LayoutColumns) -> Traffic:
-    """Bytes moved and kernels launched by expert routing, mean over the blocks: router scores, and copies of
-    tokens ordered by destination, by expert and back.
+    """Bytes moved and kernels launched by expert routing, as a mean over the blocks. Routing computes router
+    scores and copies tokens in order of destination, in order of expert, and back.
 
     Forward a token is read once and written k times, its copies are reordered by expert if a rank has several
     (read and write, and once more on the way back), then read k times and their sum written. Backward the
@@ -196,8 +196,8 @@ def routing_traffic(question: Question, columns: LayoutColumns) -> Traffic:
 
 
 def _bias_bytes(question: Question) -> tuple[float, float]:
-    """Bytes moved per element of the experts' output, forward and backward, to add the experts' last bias
-    expert by expert in torch.
+    """Bytes moved per element of the experts' output, forward and backward, if torch adds the last bias to
+    the output of one expert after another.
 
     `torch.cat([t + b * p ...])`, with p the copy's weight (Megatron Core, moe/experts.py, `_apply_bias`):
     product, sum, joined; backward a product and a sum for b and for p, and gradients joined. A dispatcher
@@ -213,8 +213,8 @@ def _bias_bytes(question: Question) -> tuple[float, float]:
 
 
 def destinations(model: TransformerSpec, parts: Ints) -> Array:
-    """Expected number of ranks (or of nodes) to which a token is sent for its experts, which lie in order on
-    `parts` (N,) ranks (or nodes), (N,).
+    """Expected number of ranks (or nodes) to which a token is sent for its experts, (N,). The experts lie in
+    order on `parts` ranks (or nodes), (N,).
 
     Every choice of k experts is equally likely; if a token first chooses groups, every choice within them:
     with 8 groups on 8 nodes, of which it chooses 4, no token goes to more than 4 (DeepSeek-V3, arXiv

@@ -45,8 +45,8 @@ class RankMemory:
     """Memory model of a pipeline: peak bytes of each rank for any placement of blocks on stages."""
 
     def __init__(self, columns: Mapping[str, Array], table: ActionTable) -> None:
-        """Store the memory coefficients `columns` by name, (1 or R, Q) or (1 or R, P, Q), and find the
-        moments of the schedule `table` at which memory can peak."""
+        """Store the memory coefficients `columns` by name, and find the moments at which memory can peak in
+        the schedule `table`. Each coefficient is (1 or R, Q) or, with recompute policies, (1 or R, P, Q)."""
         self._x = {name: np.broadcast_to(size, (table.pp, *size.shape[1:])) for name, size in columns.items()}
         self._stages_RC = table.schedule.stages_of_rank(table.pp, table.vpp)
         self._last = int(table.rank_of_stage[-1])
@@ -86,8 +86,8 @@ class RankMemory:
         return np.concatenate([training_RKQ, update_R1Q], axis=-2)
 
     def _bytes_of_blocks(self, name: str, blocks_RKP: Array) -> Array:
-        """Bytes of each rank's blocks by part, (..., R, K, Q): coefficient `name` (bytes per block) times
-        `blocks_RKP`, the number of blocks under each recompute policy."""
+        """Bytes of each rank's blocks by part of memory, (..., R, K, Q), from the coefficient `name` in bytes
+        per block. `blocks_RKP` is the number of blocks under each recompute policy."""
         bytes_per_block = self._x[name]
         if bytes_per_block.ndim == 2:  # the same under all policies
             return np.asarray(blocks_RKP.sum(-1, keepdims=True) * bytes_per_block[:, None])
@@ -224,8 +224,8 @@ class Pipeline:
 
     @cached_property
     def by_stage(self) -> Column:
-        """Cached function from the name of a cost column to its values on each virtual stage, (S,) or (S, P);
-        in scenarios shaped as in `by_rank`."""
+        """Cached function from the name of a cost column to its values on each virtual stage, (S,) or, with
+        recompute policies, (S, P). In scenarios it is `by_rank`."""
         if self.scenario_axes:
             return self.by_rank
         return cache(lambda name: self.by_rank(name)[self.rank_of_stage])
@@ -317,8 +317,8 @@ class Pipeline:
 
 
 def on_stages(column: Column, kind: str, blocks_SP: Ints) -> Array:
-    """Values of the affine cost coefficient `kind` on every virtual stage, (..., S): a value per block times
-    `blocks_SP`, plus constants of embedding and head and, in a pass, of the stage."""
+    """Cost of the given `kind`, in seconds or bytes, on every virtual stage, (..., S). It adds the costs of
+    the blocks `blocks_SP`, of embedding and head and, for a pass, of the stage itself."""
     layer, last = column(f"layer_{kind}"), column(f"head_{kind}")
     each_SP = layer if layer.ndim > last.ndim else layer[..., None]
     stage = column(f"stage_{kind}") if kind in ("forward", "backward") else 0.0

@@ -169,8 +169,8 @@ def _pool_names(question: Question, counts: Iterable[int]) -> tuple[str, ...]:
 
 
 def rank_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> Terms:
-    """Cost coefficients of the R pipeline ranks of the n layouts `rows`, where rank r lies in pool
-    `pool_R[r]`, in n · R rows with the ranks of a layout next to each other."""
+    """Cost coefficients of the R pipeline ranks of each of the n layouts `rows`, in n · R rows, one layout
+    after another. Rank r lies in pool `pool_R[r]`."""
     pools, on_ranks = terms.priced, partial(_on_ranks, rows=rows, pool_R=pool_R)
     ranks = {name: join_terms([pool[name] for pool in pools], on_ranks) for name in pools[0]}
     for name, (seconds_Rn, slowdown_Rn) in _transfer_terms(terms, rows, pool_R).items():
@@ -181,8 +181,8 @@ def rank_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> Terms:
 
 
 def rank_costs(terms: PoolTerms, rows: Ints, pool_R: Ints) -> StageCosts:
-    """Stage costs of the R pipeline ranks of the n layouts `rows`, in n · R rows: the coefficients of
-    `rank_terms` summed over their parts."""
+    """Stage costs of the R pipeline ranks of each of the n layouts `rows`, in n · R rows. They are the
+    coefficients of `rank_terms`, summed over their parts."""
     columns = {name: _on_ranks([getattr(one, name) for one in terms.costs], rows, pool_R) for name in COLUMNS}
     for name, (seconds_Rn, slowdown_Rn) in _transfer_terms(terms, rows, pool_R).items():
         columns[name] = columns[name] + (seconds_Rn * (1 + slowdown_Rn)).T.reshape(-1)
@@ -190,8 +190,8 @@ def rank_costs(terms: PoolTerms, rows: Ints, pool_R: Ints) -> StageCosts:
 
 
 def _transfer_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> dict[str, tuple[Array, Array]]:
-    """Seconds of each rank's transfers, and their relative slowdown by stragglers, (R, n) each, for every
-    cost coefficient that includes transfers between ranks, by name."""
+    """For each cost coefficient that includes transfers between pipeline ranks, by name: seconds of each
+    rank's transfers, and their relative slowdown by stragglers, (R, n) each."""
     ranks, waits_n = len(pool_R), terms.blocking[rows]
 
     def between_pools(seconds: Array, sender: Ints, receiver: Ints) -> tuple[Array, Array]:
@@ -271,8 +271,8 @@ def _transfers(question: Question, enlarged: list[Question], columns: LayoutColu
 
 
 def _on_ranks(values: list[Array], rows: Ints, pool_R: Ints) -> Array:
-    """Values of one cost coefficient on each of R ranks of n layouts, flattened to (n · R,), from its values in each
-    pool of GPUs, (N,) or (N, P)."""
+    """Values of one cost coefficient on each of R ranks of n layouts, in n · R rows. `values` has those of
+    each pool of GPUs, (N,) or (N, P)."""
     value_nR = np.stack([value[rows] for value in values], axis=1)[:, pool_R]
     return value_nR.reshape(-1, *value_nR.shape[2:])
 
@@ -335,8 +335,8 @@ def replicas_by_pool(question: Question, layout: Layout) -> tuple[int, ...]:
 
 
 def among_replicas(pool: Question, question: Question) -> Question:
-    """Copy of the question about one pool, enlarged to the GPUs of all pools, with the other pools' GPUs
-    behind the link between pools.
+    """Copy of the question about one pool, whose cluster also has the GPUs of all other pools. Those are
+    reached over the link between pools.
 
     Collectives measured between its nodes are not used for that link.
     """
@@ -378,7 +378,8 @@ def _slower_link(pool_link: LinkSpec, pool_network: LinkSpec) -> LinkSpec:
 
 
 def _longest_terms(terms: Sequence[Term]) -> Term:
-    """For each of N layouts, the longest of the cost terms of K pools."""
+    """Cost term of N layouts that takes each layout's values from the one of K pools in which their sum is
+    largest."""
     which_N = np.stack([sum_of_parts(term) for term in terms]).argmax(axis=0)
     return join_terms(terms, lambda values: np.choose(which_N, values))
 

@@ -484,8 +484,8 @@ class Products:
 
 
 def _values_of(keys: Ints, known_keys: Ints, values: Ints, *, none: int) -> Ints:
-    """Value of each of `keys` in a table of `known_keys` and `values` (the last of several); `none` for
-    unknown keys."""
+    """For each of `keys`, the element of `values` at the last place where `known_keys` has this key; `none`
+    for an unknown key."""
     if not len(known_keys):
         return np.full(len(keys), none)
     order = np.argsort(known_keys, kind="stable")
@@ -495,8 +495,8 @@ def _values_of(keys: Ints, known_keys: Ints, values: Ints, *, none: int) -> Ints
 
 
 def _shape(dims: Any, first: int) -> Product | None:
-    """Shape of the matrix product of two of an operator's inputs, `first` and the next, with dimensions
-    `dims`; None if they do not fit."""
+    """Shape of the product of an operator's inputs number `first` and `first + 1`, where `dims` has the sizes
+    of all inputs; None if the two cannot be multiplied."""
     pair = dims[first : first + 2] if isinstance(dims, list) else []
     sized = (isinstance(one, list) and len(one) in (2, 3) and all(map(whole_number, one)) for one in pair)
     if len(pair) < 2 or not all(sized):
@@ -571,8 +571,8 @@ class HostSpans(Columns):
                 spans.add(begin, end - begin, part)
 
     def _computed(self) -> list[Interval]:
-        """Intervals in which the innermost running operator of the training thread computes, in order of
-        time; operators that only dispatch to another of the same name do not compute."""
+        """Intervals, in order of time, in which the training thread's innermost running operator computes.
+        Operators that only dispatch to another operator of the same name do not compute."""
         *columns, thread = self.arrays()
         training = self._threads.get(self.training, np.bincount(thread).argmax())
         start, seconds, name = (column[thread == training] for column in columns)

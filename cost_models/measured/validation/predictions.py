@@ -35,8 +35,8 @@ _BATCH_ROWS = 256
 
 
 def peak_bytes(case: Case, priced: Estimate) -> float:
-    """Predicted peak bytes on the rank that the row names, else on the fullest; allocated, reserved or in
-    use, as the row's measured peak."""
+    """Predicted peak memory in bytes on the rank that the row names or, if it names none, on the fullest
+    rank. Counts allocated, reserved or used bytes, as the row's measured peak does."""
     rank, counts = case.row.peak_rank, case.row.peak_counts
     memory = priced.rank_memory[priced.fullest_rank if rank is None else rank]
     if counts == "in use":
@@ -131,8 +131,8 @@ _UNSHOWN_GROUP: Any = Field(default_factory=dict, exclude=True)
 
 
 class Figure(Spec):
-    """Figure that a paper states (MFU or days), its prediction, and the published run with the changes to
-    which it refers."""
+    """Figure (MFU or days) that a paper states, its prediction, and the inputs of the prediction: a published
+    run and changes to it."""
 
     name: str
     published: float

@@ -126,8 +126,8 @@ _JOB = ("sequence_length", "global_batch", "precision")
 
 
 def sweep_of(row: Row) -> tuple[str, ...]:
-    """Name of a row's sweep within its source, in parts: from the column `sweep`, else model, sequence
-    length, GPUs, batch, cluster and precision."""
+    """Name, in parts, of the sweep to which a row belongs within its source, from the column `sweep`. Without
+    it, the parts are model, sequence length, GPUs, batch, cluster and precision."""
     if row.sweep:
         return tuple(row.sweep.split(" | "))
     sequence, batch, precision = (row.values.get(one, "") for one in _JOB)
@@ -169,7 +169,8 @@ def error_score(errors: Sequence[float]) -> ErrorScore | None:
 
 
 class _TimedRow(NamedTuple):
-    """Published run with measured and predicted step seconds, its layout, and the error of predicted ratios."""
+    """Published run with measured and predicted step seconds, its layout, and the error of predicted ratios
+    of step times."""
 
     run: Prediction
     measured: float
@@ -228,8 +229,8 @@ def _score_sweep(key: tuple[str, ...], rows: Sequence[_TimedRow]) -> SweepScore:
 
 
 def _anchored(rows: Sequence[_TimedRow]) -> list[float]:
-    """Step-time errors of a sweep after calibration by the median ratio of three rows, which are left out;
-    empty for fewer than five rows."""
+    """Step-time errors of a sweep after its predictions are divided by the median of predicted / measured of
+    three rows. These three are left out; empty for fewer than five rows."""
     if len(rows) < MIN_ORDERED:
         return []
     ordered = sorted(rows, key=lambda row: row.run.row.row_id)
@@ -305,13 +306,14 @@ def _recommended(rows: Sequence[_TimedRow]) -> _TimedRow:
     fastest = _fastest(rows)
 
     def is_slower(row: _TimedRow) -> bool:
-        """Whether a row is clearly slower than the fastest, beyond the error of the predicted ratio."""
+        """Whether a row is slower than the fastest with a probability of at least `CLEAR`, given the error of
+        predicted ratios of step times."""
         gain = math.log(row.predicted / fastest.predicted)
         return gain > 0 and chance_of_gain(gain, row.layout, fastest.layout, row.pair_error) >= CLEAR
 
     def distance(row: _TimedRow) -> tuple[bool, bool, bool, float]:
-        """Sort key by which simpler rows come first, without context parallelism, with spare memory, without
-        recomputation, then by predicted time."""
+        """Sort key of a row by four criteria in turn: no context parallelism, spare memory, no recomputation,
+        and shorter predicted time."""
         recomputes = any(policy != "none" for policy in row.layout.recompute)
         return row.layout.cp > 1, row.run.verdict != "fits", recomputes, row.predicted
 
@@ -383,15 +385,15 @@ class LeftOutRun(NamedTuple):
 
     @property
     def needed(self) -> float:
-        """Factor by which the run's 90 % interval must be stretched to include the measured step time,
-        log(measured / predicted) over the half width; negative if the run was faster."""
+        """Factor by which the run's 90 % interval must be stretched to include the measured step time;
+        negative if the run was faster than predicted. It is log(measured / predicted) over the half width."""
         assert self.deviation is not None
         return -math.log1p(self.error) / (self.deviation * half_width(INTERVAL_PROBABILITY))
 
 
 def reach_of(runs: Sequence[LeftOutRun]) -> Reach:
-    """Stretch factors with which step-time intervals include nine in ten of the runs; each of n runs of a
-    source weighs 1/√n."""
+    """Factors by which step-time intervals must be stretched, on the fast and on the slow side, to include
+    nine in ten runs. Each of n runs of a source weighs 1/√n."""
     sides = [(run.needed, run.source) for run in runs if run.deviation is not None]
     needed, weights = np.array([side for side, _ in sides]), source_weights([source for _, source in sides])
     tail = (1 - INTERVAL_PROBABILITY) / 2
@@ -400,8 +402,8 @@ def reach_of(runs: Sequence[LeftOutRun]) -> Reach:
 
 
 def coverage_by_source(runs: Sequence[LeftOutRun]) -> Mapping[str, tuple[bool, ...]]:
-    """Whether each run lies in its step-time interval, stretched by the factors of all other sources, by
-    source."""
+    """For each source, whether each of its runs lies in the run's step-time interval, stretched by factors
+    from the runs of all other sources."""
     covered = {}
     usable = (run for run in runs if run.deviation is not None)
     for source, of_source in group_by(usable, lambda run: run.source).items():
