@@ -657,8 +657,8 @@ def draw_ends_of(prediction: Forecast, steps: Array, runs: int = RUNS) -> Array:
 
 
 def ends_of(prediction: Forecast, steps: Array | None = None) -> tuple[float, float, float]:
-    """Seconds until the job ends: 5th percentile, expected value and 95th percentile over failures and, if
-    given, over equally probable step seconds `steps` (K,)."""
+    """Seconds until the job ends: 5th percentile, expected value and 95th percentile. The percentiles are
+    over random failures and, if given, over equally probable step seconds `steps` (K,)."""
     samples = draw_ends(prediction) if steps is None else draw_ends_of(prediction, steps)
     early, late = np.quantile(samples, (0.05, 0.95)).tolist()
     return early, prediction.seconds, late
@@ -678,8 +678,8 @@ def _sum_of(rng: np.random.Generator, counts: Ints, mean: float, threshold: floa
 
 
 def changes_of(current: Forecast, interval: int | None = None) -> dict[str, Forecast]:
-    """Forecast with each improvement of the cluster's operations (such as one more spare node) that shortens
-    the job by at least a thousandth, by improvement, best first.
+    """Forecasts under improvements of the cluster's operations (such as one more spare node), by improvement,
+    best first. Only those that shorten the job by at least a thousandth are included.
 
     If the user fixed the interval between checkpoints, every forecast has it, and the best interval is an improvement
     of its own; otherwise each forecast has its best interval.

@@ -117,8 +117,8 @@ def value_range(parse: Parser, minimum: str, maximum: str) -> AfterValidator:
 
 
 def _in_largest_unit(value: float, names: str, units: dict[str, float]) -> tuple[float, str]:
-    """Convert a value to the largest of the units `names` in which it is at least one, and return it with the
-    unit's name; if there is none, the unchanged value and an empty name."""
+    """Value in the largest of the units `names` in which it is at least one, and that unit's name. Without
+    such a unit, the unchanged value and an empty name."""
     sizes = ((name, units[name]) for name in names.split())
     return next(((value / size, name) for name, size in sizes if abs(value) >= size), (value, ""))
 

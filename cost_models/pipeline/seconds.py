@@ -370,8 +370,8 @@ by full recompute."""
 
 
 def _exposed_tensor_seconds(pieces: Pieces, comm: Array, window: Array) -> Array:
-    """Exposed seconds of tensor-parallel communication that takes `comm` seconds and may overlap matrix
-    products of `window` seconds, in the shape of `comm`.
+    """Exposed seconds of tensor-parallel communication that lasts `comm` seconds and may overlap matrix
+    products of `window` seconds. The result has the shape of `comm`.
 
     Kernels send while they multiply only within one node, as user buffers and symmetric memory reach no further.
     Without `overlap=` it is the stack's share. A layout with `overlap=tp` hides it behind products in as many
@@ -381,7 +381,7 @@ def _exposed_tensor_seconds(pieces: Pieces, comm: Array, window: Array) -> Array
     question, columns, stack = pieces.question, pieces.columns, pieces.question.stack
 
     def like_sent(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Array (N,) with as many axes as the communication seconds."""
+        """Reshape an array (N,) so that it has as many axes as the communication seconds `comm`."""
         return values.reshape(-1, *[1] * (comm.ndim - 1))
 
     supported = question.training.precision in USER_BUFFERS or not stack.transformer_engine
@@ -460,8 +460,8 @@ def layer_backward(pieces: Pieces) -> Term:
 
 
 def split_backward(pieces: Pieces, backward: Term) -> tuple[Term, Term]:
-    """Seconds by part of one block's complete backward pass, and of its half for weight gradients, which
-    schedules that split the pass may run later.
+    """Seconds by part of one block's complete backward pass and, separately, of its half for weight
+    gradients. Schedules that split the pass may run this half later.
 
     Communication stays with the other half. If every pass is split each half has separate launches; if few
     are, launches are divided like the device's work, so that the halves add up to the complete pass.
@@ -638,9 +638,9 @@ class _MatrixGathers:
         return self._run_by_run(behind)
 
     def _run_by_run(self, runs: Sequence[tuple[Array, Array, Array]]) -> _Exposed:
-        """Exposed and hidden communication seconds of a sequence of matrices, (N,) each; every matrix has
-        seconds of (gather, all communication, compute). Only under ZeRO-3 does each matrix wait for its own
-        communication."""
+        """Exposed and hidden communication seconds of a pass over several matrices in order, (N,) each.
+        `runs` has each matrix's seconds of its gather, of all its communication, and of its compute. Only
+        under ZeRO-3 does each matrix wait for its own communication."""
         gathers, communication, seconds = (np.stack(some) for some in zip(*runs, strict=True))
         late = self._slice_N * (gathers > 0).sum(axis=0)
         waited = [_exposed_behind(self._pieces, *run) for run in zip(communication, seconds, strict=True)]
@@ -704,8 +704,8 @@ def sync_terms(pieces: Pieces) -> dict[str, Term]:
 
 
 def _unhideable_seconds(pieces: Pieces, reduce_shown: Array) -> Array:
-    """Seconds per block of data-parallel communication that `overlap=dp` cannot hide and that are not yet
-    counted as exposed, (N,); 0 in layouts without `overlap=dp`.
+    """Data-parallel communication seconds per block that `overlap=dp` cannot hide, (N,), less those already
+    counted as exposed. 0 in layouts without `overlap=dp`.
 
     No compute remains that could hide the last block's reduction, and none has begun that could hide the
     first gather.

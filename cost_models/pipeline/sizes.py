@@ -71,9 +71,9 @@ _NARROW_COPIES = 2.0
 
 
 def narrow_copies(question: Question) -> float:
-    """Bytes per parameter of a block of the fp8 or fp4 copies of its matrices, which Transformer Engine casts
-    once a step. There is one for each direction in which a product reads a matrix. A frozen matrix is also
-    read both ways, as its input needs a gradient (module/linear.py, 2.5).
+    """Bytes per parameter of a block for the fp8 or fp4 copies of matrices that Transformer Engine makes once
+    a step. There is one for each direction in which a product reads a matrix. A frozen matrix is also read
+    both ways, as its input needs a gradient (module/linear.py, 2.5).
 
     Quantised matrices have none: they are widened to 16 bits where they are used, and multiplied in 16 bits.
     """
@@ -85,8 +85,8 @@ def narrow_copies(question: Question) -> float:
 
 
 def _persistent_bytes(states: StateBytes, parameters: Array, gathered: Array | float) -> Term:
-    """Bytes by part of memory that a module occupies throughout the step; `gathered` are additional bytes per
-    parameter of weights that stay gathered."""
+    """Bytes by part of memory that a module occupies throughout the step. Weights that stay gathered add
+    `gathered` bytes per parameter."""
     parts = {"gradients": states.gradients * parameters, "optimizer": states.optimizer * parameters}
     return {"weights": (states.weights + gathered) * parameters, **parts}
 
@@ -207,8 +207,8 @@ output and input, and of a masked copy. Equally many exist when the scores are m
 
 
 def _mixing_bytes(pieces: Pieces) -> Array:
-    """Temporary bytes of the backward pass of unfused attention scores or an unfused recurrent scan, (N, 1),
-    less the MLP's activations, which are freed before."""
+    """Temporary bytes in the backward pass of unfused attention scores or of an unfused recurrent scan, (N,
+    1). The MLP's activations, which are freed before, are subtracted."""
     question, columns = pieces.question, pieces.columns
     model, training = question.model, question.training
     tokens, stream = tokens_on_rank(question, columns, "split"), columns.tokens(training.sequence_length)

@@ -253,7 +253,7 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
 
 
 def _with_freed_ends(pieces: Pieces, moment: Term) -> Term:
-    """Memory term of the loss's peak: `moment` less the weights of embedding and head, if the stack frees
+    """Memory term `moment` of the loss's peak, less the weights of embedding and head if the stack frees
     these during the loss. Their backward pass gathers them again, through a buffer (counted once if it is a
     stream's own), in addition to the gradients of logits in the weights' type."""
     question, columns = pieces.question, pieces.columns
@@ -267,8 +267,8 @@ def _with_freed_ends(pieces: Pieces, moment: Term) -> Term:
 
 
 def _stream_pools(pieces: Pieces, terms: Terms) -> dict[str, Array]:
-    """Bytes per cost coefficient that `fully_shard` allocates for a single CUDA stream, as the allocator has
-    a separate pool for each stream.
+    """Bytes that `fully_shard` allocates in the allocator's separate pools of single CUDA streams, by cost
+    coefficient.
 
     Collectives gather into a buffer of the copy-in stream, for two blocks or for embedding and head, from
     which weights are copied out. The reduction's stream makes the shards of gradients: from the second step
@@ -306,8 +306,8 @@ def stage_terms(question: Question, columns: LayoutColumns) -> Terms:
 
 
 def terms_by_kind(question: Question, columns: LayoutColumns, price: Price = stage_terms) -> list[Terms]:
-    """Cost coefficients for each kind of block (such as attention or recurrent), which `price` computes as if
-    all blocks were of that kind. Only coefficients of blocks differ between kinds."""
+    """Cost coefficients for each kind of block (such as attention or recurrent). `price` computes those of a
+    kind as if all blocks were of that kind. Only coefficients of blocks differ between kinds."""
     if question.kinds.number == 1:
         return [_zero_frozen_terms(kind, price(kind, columns)) for kind in question.by_kind]
     # a block without experts does not depend on their degrees, but for updates by shares of the whole model
@@ -333,7 +333,8 @@ def terms_by_kind(question: Question, columns: LayoutColumns, price: Price = sta
         common = common | begins
 
     def select_rows(pair: list[Array]) -> Array:
-        """Values of the second term for layouts with such blocks on a rank, else of the first."""
+        """Values of the second term for layouts that offload the states of an explicit number of blocks, else
+        of the first."""
         return np.where(has_blocks if pair[0].ndim == 1 else has_blocks[:, None], pair[1], pair[0])
 
     own_names = [name for name in OF_BLOCKS if name in common]

@@ -130,8 +130,8 @@ def zipf_accesses(rows: int, exponent: float) -> Accesses:
 
 
 def power_sums(lower: Array, up_to: Array, exponent: float) -> Array:
-    """Sum of r^−`exponent` over `lower` < r ≤ `up_to`, by the Euler-Maclaurin formula: the integral, half the
-    ends, and a twelfth of the slopes there."""
+    """Sum of r^−`exponent` over all integers r with `lower` < r ≤ `up_to`, by the Euler-Maclaurin formula. It
+    adds the integral, half the difference at the ends, and a twelfth of that of the slopes."""
     folds = np.log(up_to / lower)
     power = (1.0 - exponent) * folds
     tiny = np.abs(power) < 1e-12
@@ -269,8 +269,8 @@ def lru_curve(accesses: Accesses) -> Accesses:
 
 
 def _rises(present: Array, absent: Array) -> Array:
-    """Increments of a cumulative curve from 0 to the total, from `present` or the complement `absent`,
-    whichever loses fewer digits."""
+    """Increments of a cumulative curve that starts at 0, from its values `present` or their complements
+    `absent`. Each increment uses the one that loses fewer digits."""
     curve, gone = np.concatenate(([0.0], present, present[-1:] + absent[-1])), np.append(absent, 0.0)
     late = -np.diff(np.concatenate(([curve[-1]], gone)))
     return np.where(curve[1:] < 0.5 * curve[-1], np.diff(curve), late)

@@ -77,8 +77,8 @@ Filled = tuple[Array, Array, Array]
 
 
 def filled_bytes(question: RecommenderQuestion, x: OptionColumns) -> dict[str, tuple[Filled, Filled]]:
-    """Bytes of ids, vectors and rows in update at each moment of a step: on GPUs that hold (part of) a shard,
-    and on every GPU."""
+    """Bytes of ids, of vectors and of rows being updated at each moment of a step. Each moment has the bytes
+    on GPUs that hold a shard, or part of one, and the bytes on every GPU."""
     facts, gpus, element_bytes = question.facts, question.cluster.num_gpus, question.training.exchange_bytes
     if (buffers := facts.eager_buffers) is None:  # all are held at once
         vectors = 2 * facts.output_buffers * element_bytes

@@ -38,8 +38,8 @@ Pair = tuple[int, Option]
 
 @dataclass(frozen=True, slots=True)
 class OptionColumns:
-    """Counts of ids, rows and vectors for O sharding options of table classes, columns (O,), for one table
-    and one step of all GPUs."""
+    """Counts of ids, rows and vectors for O sharding options, in columns (O,). They are counts of one table
+    of the option's class, in one step on all GPUs."""
 
     form: npt.NDArray[np.str_]
     width: Array

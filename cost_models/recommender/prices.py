@@ -107,9 +107,9 @@ class Links(NamedTuple):
 
 
 def links_of(question: RecommenderQuestion) -> Links:
-    """Linear costs of the collectives between the question's GPUs, as the straight line through their seconds
-    at two message sizes: the mean bytes of embedding vectors per GPU and step, and twice as many. Formulas
-    are straight lines; measured curves have a start-up that large messages do not show."""
+    """Linear costs of the collectives between the question's GPUs: straight lines through their seconds at
+    two message sizes. The sizes are the mean bytes of embedding vectors per GPU and step, and twice as many.
+    Formulas are straight lines; measured curves have a start-up that large messages do not show."""
     cluster, profile = question.cluster, question.profile
     everyone = group_of(cluster, cluster.num_gpus)
     node = group_of(cluster, cluster.gpus_per_node)
@@ -137,8 +137,8 @@ def links_of(question: RecommenderQuestion) -> Links:
 
 
 def index_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:
-    """Seconds per step and sharding option in which ids and lengths arrive by all-to-all at a GPU that holds
-    a shard, (O,); 0 if the exchange is hidden."""
+    """Seconds per step, besides start-up, of the all-to-all by which a GPU with a shard receives ids and
+    lengths, for each sharding option, (O,). 0 if the stack hides the exchange or has none."""
     facts = question.facts
     if not facts.exchanges_ids or facts.hides_ids:
         return np.zeros(len(x))
@@ -288,8 +288,8 @@ def _update(question: RecommenderQuestion, ids: Array, distinct: Array, width: A
 
 
 def _change(question: RecommenderQuestion, distinct: Array, rows: Array, width: Array) -> Array:
-    """Seconds per step to read and write the rows of a batch with optimizer states, (O,), or all rows in
-    order if the stack updates entire tables."""
+    """Seconds per step to read and write the rows that a batch uses, with their optimizer states, (O,). If
+    the stack updates entire tables, all rows are read and written, in order."""
     measured, share = question.hardware.tables, question.embedding.update_efficiency
     if question.facts.updates_whole_tables:
         return rows * 2 * _kept_bytes(question, width) / (question.cluster.gpu.memory_bandwidth * share)
@@ -316,8 +316,8 @@ def _streamed_seconds(question: RecommenderQuestion, amount: Array) -> Array:
 def _rate(
     question: RecommenderQuestion, points: Points, share: float, row_bytes: Array, pooling: ArrayLike = 1.0
 ) -> Array:
-    """Bytes/s at which memory reads or writes rows of `row_bytes`, (O,): as measured at `points` or, without
-    points, the share `share` of memory bandwidth for very long rows, and less for short rows."""
+    """Bytes/s at which memory reads or writes rows of `row_bytes`, (O,), as measured at `points`. Without
+    points it is the share `share` of memory bandwidth for very long rows, and less for short rows."""
     bandwidth = question.cluster.gpu.memory_bandwidth
     if points:
         return bandwidth * efficiency(points, row_bytes, pooling)
@@ -417,8 +417,8 @@ def stage_loads(question: RecommenderQuestion, x: OptionColumns, links: Links) -
 
 
 def fixed_seconds(question: RecommenderQuestion, links: Links) -> tuple[Array, Array]:
-    """Seconds of each of K stages that no sharding changes, (K,), and seconds of other work that the table
-    work of each stage hides, (K,).
+    """Seconds of each stage that do not depend on the sharding, and seconds of other work that each stage's
+    table work hides, (K,) each.
 
     A CPU's cores move the bytes of a reduction themselves, so there it hides behind nothing.
     """

@@ -133,8 +133,8 @@ def actions_in_rounds(pp: int, vpp: int, m: int, warm_up_R: Ints, round_size: in
     warm_up_R1 = np.minimum(warm_up_R, units)[:, None]
 
     def with_weight_halves(backward_RU: Ints) -> Ints:
-        """Number of actions in `backward_RU` backward passes, with the weight halves between them if backward
-        passes are split."""
+        """Number of actions in a row of `backward_RU` backward passes, including the weight halves between
+        them if backward passes are split."""
         return backward_RU + np.maximum(0, backward_RU - rank_R1) if splits else backward_RU
 
     def place_of_backward(unit_RU: Ints) -> Ints:
@@ -161,8 +161,8 @@ KIND, CHUNK, MICROBATCH, OVERLAPPED = range(4)
 
 
 def repeat(rounds: int, *entries: Entry) -> Ints:
-    """Repeat the actions `entries` for `rounds` rounds, with the next microbatch in each: rows of kind,
-    chunk, microbatch and overlap mark, (rounds · entries, 4)."""
+    """Repeat the actions `entries` for `rounds` rounds, with the microbatch number one higher in each round.
+    Returns rows of kind, chunk, microbatch and overlap mark, (rounds · entries, 4)."""
     once_E4 = np.array([(*entry, 0) for entry in entries])
     rows = np.tile(once_E4, (rounds, 1))
     rows[:, MICROBATCH] += np.arange(rounds).repeat(len(entries))
@@ -170,8 +170,8 @@ def repeat(rounds: int, *entries: Entry) -> Ints:
 
 
 def overlap(rows_A4: Ints, places: Sequence[int], period: int) -> Ints:
-    """Mark actions as overlapped with the next action: the indices `places` of every `period` rows. The rows
-    are changed in place and returned."""
+    """Mark actions as overlapped with the next action: in every `period` rows, those at the indices `places`.
+    The rows are changed in place and returned."""
     rows_A4[np.isin(np.arange(len(rows_A4)) % period, places), OVERLAPPED] = 1
     return rows_A4
 
@@ -199,8 +199,8 @@ in the number between the two halves of their backward pass. The last row is for
 
 @lru_cache(maxsize=CACHED_TABLES)
 def peak_moments(table: ActionTable) -> tuple[tuple[Ints, ...], tuple[Ints, ...]]:
-    """Number of live microbatches of each chunk, and of live microbatches between the halves of their
-    backward pass, at each moment at which a rank's memory can peak.
+    """At each moment at which a rank's memory can peak: the number of each chunk's live microbatches, and of
+    those that are between the two halves of their backward pass.
 
     Returns for each rank an array (K, V) of live microbatches: the distinct Pareto-maximal vectors of forwarded
     microbatches per chunk whose backward pass has not ended, over the rank's own order. Memory rises with every

@@ -139,7 +139,7 @@ class Timeline:
 
     def _pace(self, duration_BS: Array, end_EB: Array) -> tuple[Array, Ints]:
         """Seconds by which each additional microbatch delays the end of each rank, (B, R or 1), and number of
-        microbatches to add to the table for an exact value, (B,).
+        microbatches that the table lacks to make these seconds exact, (B,).
 
         It is exact for a group of rounds that repeatedly takes equally long, if the omitted microbatches are
         a multiple of the group's; otherwise the longest round bounds it.
@@ -223,8 +223,8 @@ class Timeline:
         return CriticalPath(forward, backward + inputs, backward + weight, transfers, rank)
 
     def _repeated_stretches(self, path: Ints, end_E: Array, pace: float) -> list[tuple[int, int, int]]:
-        """Stretches of a critical path (given from the last action) that repeat in the steady state, as
-        (microbatches, begin, end): for each phase of the schedule the shortest stretch that keeps the pace.
+        """Stretches of a critical path that repeat in the steady state, as (microbatches, begin, end), for
+        each phase of the schedule the shortest that keeps the pace. The path is given from the last action.
         """
         table, actions = self.table, self.row_of.shape[1]
         at = np.argsort(self.row_of, axis=None)[path]

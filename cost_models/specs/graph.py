@@ -122,7 +122,7 @@ def read_link(values: Mapping[str, str | None], place: str, problems: list[Probl
     refuse = messages.append
 
     def parsed(parse: Callable[[str], T], text: str) -> T | None:
-        """Parse a quantity; an invalid one is added to the messages, and gives None."""
+        """Parse a quantity; if its text is invalid, add the error to the messages and return None."""
         try:
             return parse(text)
         except ValueError as error:

@@ -143,8 +143,8 @@ class Kinds:
 
     @cached_property
     def _repeats(self) -> tuple[int, int]:
-        """Start and period, of least sum, of the pattern of kinds: they repeat every `period` blocks from
-        block `start` on."""
+        """First block and period from which the kinds of blocks repeat, with the least sum: from block
+        `start` on, the same kinds recur every `period` blocks."""
         kinds, best = np.array(self.of_block), (0, len(self.of_block))
         for period in range(1, len(kinds)):
             if period >= sum(best):
@@ -155,8 +155,8 @@ class Kinds:
 
     @cached_property
     def class_at(self) -> Ints:
-        """Equivalence class of each position between blocks, (L + 1,): the same sequence of kinds follows all
-        positions of a class, as far as there are blocks."""
+        """Equivalence class of each position between blocks, (L + 1,). All positions of a class are followed
+        by the same sequence of kinds, as far as there are blocks."""
         return self.class_after(np.zeros(1, dtype=np.int64), np.arange(len(self.of_block) + 1))
 
     @property
@@ -171,9 +171,9 @@ class Kinds:
         return np.where(at < begin, at, begin + (at - begin) % period)
 
     def distinct_starts(self, blocks: int) -> tuple[Ints, Ints]:
-        """Start block of each distinct sequence of kinds over `blocks` blocks, and index of the sequence that
-        follows the positions of each class, (classes,); arbitrary for a class with too few blocks after it.
-        """
+        """First block of each distinct sequence of the kinds of `blocks` blocks in a row, and, for each class
+        of positions, the index of the sequence that follows, (classes,). It is arbitrary if too few blocks
+        follow."""
         if blocks == 0:
             return np.zeros(1, dtype=np.int64), np.zeros(self.classes, dtype=np.int64)
         kinds, starts = np.array(self.of_block), min(self.classes, len(self.of_block) - blocks + 1)
@@ -264,8 +264,8 @@ def kinds_in(model: TransformerSpec, training: TrainingSpec) -> Kinds:
 
 
 def of_each_kind(model: TransformerSpec, training: TrainingSpec) -> tuple[BlocksOfKind, ...]:
-    """Number of blocks, model and job for each kind of block in a training job: the model has only such
-    blocks, the job has their sequences and trained parts.
+    """For each kind of block in a training job: the number of such blocks, a model with only such blocks, and
+    a job with their sequences and trained parts.
 
     In an encoder-decoder the decoder's kinds carry the encoder tokens per decoder token. For a vision tower,
     an image is a sequence.

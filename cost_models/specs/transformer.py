@@ -809,7 +809,8 @@ class TransformerSpec(_Widths):
         of_windows["window_kind"] = self.window_kind != "sliding"
 
         def each(names: str, words: str) -> dict[str, object]:
-            """Error message about each of the named fields, mapped to the field's value."""
+            """For each of the fields `names`, an error message that ends in `words`, mapped to the field's
+            value."""
             return {f"{name} {words}": fields[name] for name in names.split()}
 
         errors: dict[str, object] = {
