@@ -68,7 +68,7 @@ class StartClock:
         self._seconds: dict[str, float] = {}
 
     def end(self, part: str, inside: float = 0.0) -> None:
-        """End a part of the start; `inside` of its seconds are counted as `groups`."""
+        """End a part of the start; `inside`, its seconds of making process groups, is counted as `groups` instead."""
         now = date()
         if part not in self._seconds:
             self._seconds[part] = now - self._last - inside

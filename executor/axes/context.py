@@ -87,14 +87,17 @@ _ALL = slice(None)
 
 
 def zigzag_places(rank: int, ranks: int, count: int) -> Places:
-    """Positions of `rank`'s `count` tokens: of 2·ranks pieces of the sequence the `rank`-th from either end."""
+    """Positions of `rank`'s `count` tokens, as two ranges.
+
+    The sequence has 2·ranks equal pieces; a rank has the `rank`-th from the start and the `rank`-th from the end.
+    """
     size, last = count // 2, 2 * ranks - 1
     head, tail = (range(piece * size, (piece + 1) * size) for piece in (rank, last - rank))
     return head, tail
 
 
 def tile_of_ring(rank: int, source: int, ranks: int, count: int, both_ways: bool = False) -> Tile:
-    """The tile of `rank`'s queries and those keys of rank `source` that they see, all if `both_ways`.
+    """Tile of `rank`'s queries and the keys of rank `source` that they may attend to: all keys if `both_ways`.
 
     Queries see the first piece of an earlier rank's keys and not the second; both pieces of a later rank's keys are
     seen by the second piece of queries, and not by the first.

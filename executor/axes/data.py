@@ -186,7 +186,7 @@ class FlatParameters:
         self.share_gradient.mul_(factor)
 
     def owned(self) -> Iterator[tuple[nn.Parameter, int, int, int]]:
-        """Yield each parameter in the share: its elements `begin` to `end` − 1 are there from `start` on."""
+        """Yield (parameter, begin, end, start): elements `begin` to `end` − 1 are in the share from `start` on."""
         for parameter in self.parameters:
             start, share = self._starts[id(parameter)], self._own_range
             begin, end = max(start, share.start), min(start + local(parameter).numel(), share.stop)

@@ -245,7 +245,7 @@ class Piece:
     tensor: Tensor
 
     def rows_from(self, size: Sequence[int]) -> Piece | None:
-        """Part of this piece behind the last row of a tensor of `size`; None if the piece ends before."""
+        """Rows of this piece beyond the rows of a tensor of shape `size`; None if there are none."""
         if not size or (skipped := max(0, size[0] - self.box.offsets[0])) >= self.box.sizes[0]:
             return None
         offsets = (self.box.offsets[0] + skipped, *self.box.offsets[1:])

@@ -101,7 +101,7 @@ class Folder:
 
 
 def _sync(folder: Path) -> None:
-    """Flush a folder's list of names to the disk."""
+    """Flush a folder's list of file names to the disk, so that new and renamed files survive a crash."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -292,7 +292,7 @@ _MULTIPLIERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
 def shuffled(positions: Positions, count: int, seed: tuple[int, ...]) -> Positions:
-    """Places of `positions`, (N,) below `count`, in a shuffle drawn from `seed`; no two positions share a place."""
+    """Map numbers below `count` by a random permutation of 0 to `count` − 1 that is drawn from `seed`; (N,) → (N,)."""
     half = max(1, -(-(count - 1).bit_length() // 2))
     keys = np.random.SeedSequence(seed).generate_state(_ROUNDS, np.uint64).astype(np.uint64)
     result = _network(positions.astype(np.uint64), np.uint64(half), keys)
@@ -338,7 +338,7 @@ def text_tokens() -> npt.NDArray[np.uint8]:
         return ((numbers >> np.uint64(8)) % limits).tolist()  # type: ignore[no-any-return]
 
     def joined(parts: list[str], kind: int, bits: int, separator: str) -> list[str]:
-        """2^bits texts, each of two or three of the parts."""
+        """Make 2^bits texts, each of two or three drawn `parts` joined by `separator`."""
         count = 1 << bits
         lengths, places = (drawn(count, kind, 1), drawn(4 * count, kind + 1, (len(parts) - 1).bit_length()))
         ranges = [slice(4 * at, 4 * at + 2 + length) for at, length in enumerate(lengths)]

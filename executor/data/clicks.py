@@ -118,7 +118,7 @@ class MadeUpClicks:
 
 
 def row_at(places: Array, table: TableSpec) -> Ints:
-    """Rows of a table on which accesses fall: shares of all accesses, in [0, 1), count from the row used most."""
+    """Rows of a table at quantiles, in [0, 1), of its accesses, where rows are ordered from the most used on."""
     rows = accesses_of(table).rows_for(places)
     return np.asarray(rows, dtype=np.int64).clip(0, table.rows - 1)
 

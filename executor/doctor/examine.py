@@ -215,7 +215,7 @@ def is_calm(seen: Examination) -> bool:
 
 
 def _median(values: Sequence[float]) -> float:
-    """Lower median: of two processes the faster one is the measure."""
+    """Lower median of values: of an even number, the smaller of the two in the middle."""
     return statistics.median_low(values)
 
 

@@ -239,7 +239,7 @@ class Optimizer:
         return float(total.sqrt())
 
     def _norms(self) -> list[tuple[nn.Parameter, Tensor, Tensor, int]]:
-        """Each parameter in order: this rank's gradient, its norm, and 1 if it is sharded over replicas, else 0."""
+        """List (parameter, gradient, norm, 1 if sharded over replicas else 0) of this rank, in a fixed order."""
         entries: list[tuple[nn.Parameter, Tensor, Tensor, int]] = []
         for flat in self.flats:
             split = int(flat.shards > 1)
