@@ -455,13 +455,13 @@ def certificate_of(search: Search, objective: Objective, seconds: float = 0.0) -
     used = [priced.options[pick] for picks in problem.rows.picks for pick in picks]
     forms = sorted({str(option.form) for option in used})
     forms += ["copies of hot rows"] * any(option.hot for option in used)
-    tiers = " or ".join(sorted({option.tier for option in used}))
+    tiers = " and ".join(sorted({option.tier for option in used}))
     places = counted(priced.gpus, "GPU") + f" in {counted(priced.nodes, 'node')}" * (priced.nodes > 1)
-    units = f"{counted(len(problem.units), 'table')} ({len(problem.members)} distinct)"
+    units = f"{counted(len(problem.units), 'table')}, {len(problem.members)} of them distinct"
     fixed = f"; {counted(len(problem.preplaced), 'table')} where said" if problem.preplaced else ""
     return ShardingCertificate(
         objective=objective,
-        space=f"{units}, each as {', '.join(forms[:-1])} or {forms[-1]} in {tiers} memory, on any of {places}{fixed}",
+        space=f"{units}, held as {', '.join(forms)} in memory of {tiers}, on all places of {places}{fixed}",
         method="flat" if search.flat else "two levels",
         solver=search.solver,
         tables=int(priced.counts.sum()),

@@ -72,7 +72,7 @@ def test_run_sets_measured_beside_predicted(meshwright, plan_file, run_report, t
     assert asked[-1].saving is None
     assert asked[-1].data == "text"
     other, note, *told = answer.err.splitlines()
-    assert other.startswith("note: the plan is for stack megatron-core but meshwright runs it")
+    assert other.startswith("note: the plan is for stack megatron-core, but it runs on stack meshwright")
     assert note.startswith("resumed from")
     assert told[0].startswith("step    0  loss 5.0000  1.10 s")
     assert told[0].endswith("warm-up")
