@@ -215,7 +215,8 @@ def is_calm(seen: Examination) -> bool:
 
 
 def _median(values: Sequence[float]) -> float:
-    """Lower median of values: of an even number, the smaller of the two in the middle."""
+    """Lower median of values: of an even number the smaller of the two in the middle, as of two processes the
+    faster one is the measure."""
     return statistics.median_low(values)
 
 

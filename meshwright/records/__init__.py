@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from planner.explain.advice import E, OtherQuestion
 
 JSON_SCHEMA = 1
 """Version of every JSON document; raised when a field changes its meaning or goes."""
@@ -15,6 +17,16 @@ JSON_SCHEMA = 1
 def fields_of(source: object, *names: str) -> dict[str, Any]:
     """Values of an object's fields and properties named in `names`, by name, in that order."""
     return {name: getattr(source, name) for name in names}
+
+
+def further_records(
+    questions: Iterable[OtherQuestion[E]], record: Callable[[E], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """JSON object of each changed question of an advice: the change, and its best plan as `record` writes it."""
+    return [
+        {"change": one.words} | fields_of(one, "trouble", "proven") | {"plan": record(one.estimate)}
+        for one in questions
+    ]
 
 
 def present(**fields: Any) -> dict[str, Any]:

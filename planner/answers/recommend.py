@@ -107,11 +107,11 @@ def with_own_trainer(question: Question, user: Restrictions) -> Restrictions:
 
 
 def recommended_restrictions(question: Question, user: Restrictions) -> Iterator[Restrictions]:
-    """Yield the restrictions under which to look for a recommended layout, the strictest first. Added to the
-    user's own are: the stack's trainer can run the layout and it fits with probability `FITTING`; only the
-    latter; only the former; nothing."""
-    sure, previous = user.with_confidence(question, FITTING), list[Restrictions]()
-    for limits in (with_own_trainer(question, sure), sure, with_own_trainer(question, user), user):
+    """Yield restrictions narrower than the user's under which to look for a layout to recommend, the strictest
+    first: the stack's trainer can run it and it fits with probability `FITTING`; it fits so; the trainer can
+    run it."""
+    sure, previous = user.with_confidence(question, FITTING), [user]
+    for limits in (with_own_trainer(question, sure), sure, with_own_trainer(question, user)):
         if limits not in previous:
             yield limits
         previous.append(limits)

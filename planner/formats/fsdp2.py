@@ -56,7 +56,8 @@ def _sharding(job: Job, table: str) -> dict[str, Any]:
     replicas = layout.dp // shard
     if layout.tp * layout.cp * replicas > 1:
         settings |= {"shard": shard, "replicate": replicas, "tp": layout.tp, "cp": layout.cp}
-    return {table_of(table).spelled("role")[role]: value for role, value in settings.items()}
+    paths = table_of(table).spelled("role")
+    return {paths[role]: value for role, value in settings.items()}
 
 
 _LIMITS: Mapping[str, tuple[Any, ...]] = {

@@ -189,9 +189,9 @@ class Module:
         keywords: dict[str, Any] = {}
         for keyword in node.keywords:
             value = self.value(keyword.value, names, depth)
-            if keyword.arg is not None or not isinstance(value, dict):
-                value = {keyword.arg or "**": value if keyword.arg else _unknown(keyword.value)}
-            keywords |= value
+            if keyword.arg is None and not isinstance(value, dict):
+                value = {"**": _unknown(keyword.value)}
+            keywords |= value if keyword.arg is None else {keyword.arg: value}
         if isinstance(node.func, ast.Name) and node.func.id in self.functions:
             places = [keyword.arg for keyword in self.functions[node.func.id].args.args]
             by_name = dict(zip(places, arguments, strict=False)) | keywords

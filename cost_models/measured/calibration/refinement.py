@@ -84,8 +84,7 @@ def before_runs(profile: HardwareProfile) -> HardwareProfile:
     if profile.moved is None:
         return profile
     back = FittedFactors(**{kind: 1.0 / factor for kind, factor in profile.moved})
-    source = profile.source.partition(PROVENANCE_MARK)[0]
-    changes = {"moved": None, "contention": 0.0, "source": source}
+    changes = {"moved": None, "contention": 0.0, "source": profile.source.partition(PROVENANCE_MARK)[0]}
     return scale_seconds(profile, back).model_copy(update=changes)
 
 

@@ -25,7 +25,7 @@ from meshwright.families.recommender.text import (
 )
 from meshwright.pages.chapters import Chapter
 from meshwright.plots.pictures import pictures_of
-from meshwright.records import fields_of
+from meshwright.records import fields_of, further_records
 from meshwright.render.tables import Table, table
 from meshwright.render.words import NOT_PROVED, change, drift_note, percent, sentence_list, spaced, wrapped
 from meshwright.terminal.answers import Answer
@@ -315,12 +315,6 @@ class ShardingAdvised(PlanAnswer):
             | {"alone": estimate_record(one.by_itself), "together": estimate_record(one.with_earlier)}
             for one in advice.changes
         ]
-        further = [
-            {"change": one.words}
-            | fields_of(one, "trouble", "proven")
-            | {"plan": estimate_record(one.estimate)}
-            for one in advice.other_questions
-        ]
         return {
             "question": question_record(advice.question),
             "layout": str(advice.sharding),
@@ -329,7 +323,7 @@ class ShardingAdvised(PlanAnswer):
             "best_layout": str(advice.best_sharding),
             "best": estimate_record(advice.best),
             "certificate": advice.answer.certificate.model_dump(mode="json"),
-            "further": further,
+            "further": further_records(advice.other_questions, estimate_record),
         }
 
     def remarks(self, *, interrupted: bool = False) -> Sequence[str]:

@@ -15,7 +15,7 @@ from cost_models.pipeline.pricing import LossPart, crossing, loss_part
 from cost_models.question import Question
 from cost_models.units import format_bytes, format_seconds
 from meshwright.families.transformer.plan import recommended_in_plan
-from meshwright.records import fields_of
+from meshwright.records import fields_of, further_records
 from meshwright.records.estimates import (
     breakdown_rows,
     completed_record,
@@ -250,12 +250,6 @@ class Advised(PlanAnswer):
             | {"alone": estimate_record(one.by_itself), "together": estimate_record(one.with_earlier)}
             for one in advice.changes
         ]
-        further = [
-            {"change": one.words}
-            | fields_of(one, "trouble", "proven")
-            | {"plan": estimate_record(one.estimate)}
-            for one in advice.other_questions
-        ]
         return {
             "question": question_record(advice.question),
             "today": estimate_record(advice.today),
@@ -263,7 +257,7 @@ class Advised(PlanAnswer):
             "rest": {"change": remainder, "trouble": trouble, "reached": is_reached(advice)},
             "best": estimate_record(advice.best),
             "certificate": advice.result.certificate.model_dump(mode="json"),
-            "further": further,
+            "further": further_records(advice.other_questions, estimate_record),
         }
 
     def remarks(self, *, interrupted: bool = False) -> Sequence[str]:

@@ -169,9 +169,8 @@ def _strictest_answer(
     from planner.answers.recommend import recommended_restrictions
 
     for limits in recommended_restrictions(question, user) if narrows else ():
-        if limits != user:
-            with suppress(InfeasibleError):
-                return limits, search(restrictions=limits), _note_on(question, limits, user)
+        with suppress(InfeasibleError):
+            return limits, search(restrictions=limits), _note_on(question, limits, user)
     return user, search(restrictions=user), _note_on(question, user, user) * narrows
 
 
