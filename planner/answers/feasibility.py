@@ -56,9 +56,9 @@ far is used."""
 
 
 def lean_limits(limits: Restrictions) -> Restrictions:
-    """Narrow the restrictions for a search on memory alone: only the smallest and largest microbatch sizes
-    and, unless the user restricts these axes, the default axis order and no shard groups. Other values need
-    no less memory."""
+    """Narrow the restrictions for a search on memory alone: only the smallest and largest microbatch sizes,
+    the default axis order and no shard groups. Axis order and shard groups stay open if the user restricts
+    them. Other values need no less memory."""
     unused = limits.unused | ({"order", "shard"} - limits.only.keys() - limits.never.keys())
     return replace(limits, extreme_mbs=True, unused=frozenset(unused))
 
@@ -167,7 +167,7 @@ class _SizeSearch:
         doubling steps and bisection; the first `sure` sizes are known to fit."""
 
         def fits(number: int) -> bool:
-            """Whether the `number`-th size fits."""
+            """Whether the `number`-th of `sizes`, counted from 1, fits in memory."""
             return self._fits(int(sizes[number - 1]))
 
         down = guess > sure and not fits(guess)
@@ -303,8 +303,8 @@ class Remedies:
         return replace(completed, confidence=self.question.confidence)
 
     def _seconds_until(self, share: float) -> float:
-        """Seconds since the start of the budget at which the given share of its remaining time will be
-        spent."""
+        """Moment at which `share` of the time left for remedies will be spent, in seconds since the start of
+        the budget."""
         spent = self.budget.seconds_spent
         return spent + (SECONDS_OF_REMEDIES - spent) * share
 
@@ -432,8 +432,9 @@ class Remedies:
                 yield Change(f"{offer.name} --gpus {gpus}", completed, self.limits)
 
     def _fewer_layers(self) -> Iterator[Alternative]:
-        """Yield the plan for the largest number of blocks that fits, by bisection, for experiments on at most
-        one node. Yields nothing if the model's file would need further changes."""
+        """Yield the plan for the model cut to the largest number of blocks that fits. It is found by
+        bisection, and only for experiments on at most one node. Yields nothing if the model's file would need
+        further changes."""
         model, best = self.question.model, None
         if self.question.cluster.num_gpus > self.on_nodes.cluster.gpus_per_node:
             return

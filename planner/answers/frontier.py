@@ -140,8 +140,8 @@ def heatmap_frame(question: Question, layout: Layout, limits: Restrictions, budg
 
 
 def _heatmap_degrees(degrees: Sequence[int], limit: int, plan_degree: int) -> Sequence[int]:
-    """Select the parallel degrees to show in a heat map: those up to the first above `limit`, and the degree
-    of the plan."""
+    """Select the parallel degrees to show in a heat map: degrees up to `limit`, the next degree above it, and
+    the plan's degree. Of too many small degrees only powers of two are shown."""
     first_beyond = [degree for degree in degrees if degree > limit][:1]
     small = [degree for degree in degrees if degree <= limit]
     if len(small) > MAX_DEGREES:
@@ -216,9 +216,9 @@ def _far_link_variants(cluster: ClusterSpec) -> Iterator[tuple[int, float, Clust
 
 
 def _with_other_rates(domains: int, cluster: ClusterSpec) -> Iterator[tuple[int, float, ClusterSpec]]:
-    """Yield (domains, bandwidth in bytes/s, changed cluster) for each bandwidth to try for the cluster's
-    farthest links: the present bandwidth times powers of two, up to that of the next nearer links. The
-    farthest links are between buildings, or at the last link level that the nodes use."""
+    """Yield copies of the cluster with other bandwidths of its farthest links, as (domains, bandwidth in
+    bytes/s, cluster). The bandwidths are the present one times powers of two, up to that of the next nearer
+    links. The farthest links are between buildings, or at the last link level that the nodes use."""
     levels, buildings = used_levels(cluster), cluster.buildings
     nearer, at = levels[-2].bandwidth, len(levels) - 1
     doubled = [levels[-1].bandwidth * 2.0**doublings for doublings in range(NARROWEST, WIDEST + 1)]
@@ -236,8 +236,8 @@ def _with_other_rates(domains: int, cluster: ClusterSpec) -> Iterator[tuple[int,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Technique:
-    """Technique that saves step time, used by trainers (overlapped communication, fused kernels) or, if
-    allowed, a change of the mathematics (a parallel block, a window, a larger batch)."""
+    """Technique that saves step time, such as overlapped communication, fused kernels or, if the user allows
+    a change of the mathematics, a larger batch."""
 
     name: str
     part: Literal["stack", "model", "training"]
@@ -251,8 +251,9 @@ class Technique:
 
 
 def window_frame(question: Question, estimate: Estimate) -> pd.DataFrame:
-    """Data frame of a plan's price by number of blocks that each rank offloads. It has a row for each kind of
-    offload (residency) of the stack and each of some numbers from no blocks to all."""
+    """Data frame of a plan's step time and memory for several numbers of blocks that each rank offloads. It
+    has a row for each kind of offload (residency) of the stack and each of some numbers from no blocks to
+    all."""
     import pandas as pd
 
     layout, blocks = estimate.layout, question.model.num_layers // estimate.layout.pp
@@ -320,8 +321,8 @@ def _trainer_techniques(question: Question, layout: Layout) -> Iterator[Techniqu
     stack, overlaps = question.stack, layout.overlap or ()
 
     def technique(name: str, is_used: bool, **values: tuple[Any, Any]) -> Technique:
-        """Create a technique that consists of fields of the software stack. Each field is given as a pair:
-        its values without and with the technique."""
+        """Create a `Technique` that sets fields of the software stack. Each field is given as a pair: its
+        values without and with the technique."""
         off, on = ({fact: pair[at] for fact, pair in values.items()} for at in (0, 1))
         return Technique(name=name, part="stack", on=on, off=off, is_used=is_used)
 
@@ -350,8 +351,8 @@ def _math_techniques(question: Question, allow: Sequence[str]) -> list[Technique
     techniques, problems = list[Technique](), list[Problem]()
 
     def add(name: str, part: Literal["model", "training"], problem: str, **on: Any) -> None:
-        """Add a technique that changes fields of the question's `part`, and record `problem`, if it is not
-        empty."""
+        """Append a technique that sets the fields `on` of the question's `part`, and record `problem` if it
+        is not empty."""
         techniques.append(Technique(name=name, part=part, on=on))
         problems.extend([Problem("--allow", problem)] * bool(problem))
 
@@ -552,8 +553,8 @@ def frontier_frame(
     points: int | None = POINTS,
     max_named: int | None = None,
 ) -> pd.DataFrame:
-    """Data frame of layouts at quick prices (blocks spread evenly) under every recompute policy, and of the
-    Pareto frontier of memory and time.
+    """Data frame for a plot of step time over memory: layouts at quick prices (blocks spread evenly) under
+    every recompute policy, and the plans of the Pareto frontier.
 
     A row per layout and policy: `layout`, `peak_bytes` of the fullest device, `step_seconds`,
     `tokens_per_second`, `mfu`, `fits`, `pareto` (no known plan that fits is both smaller and faster),
@@ -592,9 +593,9 @@ def frontier_frame(
 def _price_near_frontier(
     question: Question, columns: LayoutColumns, prices: BalancedPrices, line: list[Estimate], budget: Budget
 ) -> tuple[Bools, list[Estimate]]:
-    """Price in full the layouts whose quick prices would improve the frontier of the known plans `line`. The
-    last plan in `line` is the chosen one. Returns the mask of quick prices that do not improve it, and the
-    plans priced in full.
+    """Price in full the layouts that, by their quick prices, would improve the Pareto frontier of the known
+    plans in `line`. The last plan in `line` is the chosen one. Returns the mask of quick prices that do not
+    improve it, and the plans priced in full.
 
     A cheap price may be too low; the best-looking layouts are priced in full until none looks better any
     more. Beyond `MAX_PRICED` layouts the remaining ones are left out, as their real prices are unknown.

@@ -222,7 +222,7 @@ class _Attempt:
 def _search_one(
     question: Question, objective: Objective, limits: Restrictions, top: int, budget: Budget
 ) -> _Attempt:
-    """Search for the best plans of one question that meet the deadline, by one or several searches."""
+    """Find the best plans of one question that still meet the deadline, by one or several searches."""
     searched, errors, least_peak = list[SearchResult | None](), list[InfeasibleError](), 0.0
     for group in split_by_padding(question, limits) if objective.name == "mfu" else [limits]:
         try:
@@ -385,8 +385,8 @@ class MemoryDescent:
     def least_memory(
         self, objective: Objective, *, top: int = 1, fastest: SearchResult | None = None
     ) -> tuple[SearchResult, float] | None:
-        """Fastest plans among those with the least peak memory that meet the deadline, and a proven lower
-        bound on peak memory, bytes; None if no plan was found in time. The bound is within a billionth of the
+        """Fastest plans at the least peak memory with which the deadline can be met, and a proven lower bound
+        on peak memory in bytes; None if no plan was found in time. The bound is within a billionth of the
         least peak if that is proven.
 
         `fastest` is the result of the search for the fastest.
@@ -420,8 +420,9 @@ class MemoryDescent:
         return best, floor
 
     def _plan_under(self, limit: float, objective: Objective) -> SearchResult | None:
-        """Find a plan within a memory limit (bytes) that meets the deadline: any plan or, if that is too
-        slow, the fastest. None if time ran out.
+        """Find a plan that fits in `limit` bytes of each device and meets the deadline. A first search takes
+        any plan that fits; if its plan is too slow, a second search looks for the fastest. None if time ran
+        out.
 
         Raises:
             InfeasibleError: there is none.
@@ -529,8 +530,8 @@ class Ranking:
         between its bound and its value; both ranks are equal if these intervals do not overlap."""
 
         def surely_ahead(first: OfferAnswer, second: OfferAnswer) -> bool:
-            """Whether the first answer's plan is proved at least as good as every plan that the second
-            answer's search could have missed."""
+            """Whether `first`, which ranks before `second`, is proved to do so: no plan that `second` may
+            still have is better."""
             return second.optimum.gap <= PROVEN or loss(first.optimum.value) <= loss(second.optimum.bound)
 
         place, loss = self.answers.index(answer), self.objective.measure.loss

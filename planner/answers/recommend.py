@@ -107,9 +107,9 @@ def with_own_trainer(question: Question, user: Restrictions) -> Restrictions:
 
 
 def recommended_restrictions(question: Question, user: Restrictions) -> Iterator[Restrictions]:
-    """Yield restrictions narrower than the user's under which to look for a layout to recommend, the strictest
-    first: the stack's trainer can run it and it fits with probability `FITTING`; it fits so; the trainer can
-    run it."""
+    """Yield the restrictions under which to look for a layout to recommend, the strictest first, all narrower
+    than the user's. The stack's trainer can run the layout and it fits with probability `FITTING`; then only
+    the latter holds; then only the former."""
     sure, previous = user.with_confidence(question, FITTING), [user]
     for limits in (with_own_trainer(question, sure), sure, with_own_trainer(question, user)):
         if limits not in previous:
@@ -281,7 +281,7 @@ class Recommendation:
 
     @property
     def gain(self) -> float:
-        """Relative gain in predicted step time of the fastest layout over the recommended layout, a share of
+        """Step time that the fastest layout saves against the recommended one by prediction, as a share of
         the recommended step."""
         return 1 - self.fastest.estimate.compared_seconds / self.estimate.compared_seconds
 
@@ -352,9 +352,9 @@ def recommend(
 def simplest_competitive(
     question: Question, result: SearchResult, sure: Restrictions, budget: Budget
 ) -> tuple[SearchResult, LayoutKind] | None:
-    """Find the best layout of the simplest kind of layouts that is about as fast as the fastest layout within
-    `sure`: the model cannot tell their steps apart. If there is no such kind, return the fastest layout. None
-    if nothing fits, or time ends.
+    """Find the simplest kind of layouts whose best layout is about as fast as the fastest within `sure`;
+    return the search of that layout, and the kind. "About" means that the model cannot tell their steps
+    apart. If there is no such kind, return the fastest layout. None if nothing fits, or time ends.
 
     If the trainer cannot run the fastest, the fastest that it can run takes its place, so that the answer is one
     that the trainer can run wherever any fits. Layouts that are too slow, or slower than the best of an earlier
@@ -399,8 +399,8 @@ def simplest_competitive(
 def fastest_feasible(
     question: Question, limits: Restrictions, result: SearchResult, budget: Budget
 ) -> Estimate | None:
-    """Find the fastest of a search's ranked layouts that fits within other restrictions, if necessary with
-    more recomputation; None if none does."""
+    """Find the fastest of a search's layouts that fits in memory under other restrictions, with more
+    recomputation if it needs that; None if none fits."""
     if _fits(question, limits, result.best.layout):
         return result.best
     fastest: Estimate | None = None
@@ -413,7 +413,7 @@ def fastest_feasible(
 
 
 def _no_slower_than(estimate: Estimate) -> float:
-    """Largest step time at which a layout counts as fast as the estimate, seconds."""
+    """Largest step time, seconds, at which a layout counts as no slower than the estimate."""
     return estimate.compared_seconds * (1 + TIE_TOLERANCE)
 
 
@@ -450,8 +450,8 @@ def _compare_with(question: Question, best: Estimate, rival: Estimate) -> Altern
 
 
 def max_slowdown(question: Question) -> float | None:
-    """Largest slowdown, relative to the fastest layout, at which another layout may be preferred for its mean
-    step time over scenarios. None if the profile has no scenarios, or the question gives its own risk."""
+    """Largest relative slowdown against the fastest layout that a layout with a shorter mean step over
+    scenarios may have. None if the profile has no scenarios, or the question gives its own risk."""
     scenarios = question.hardware.scenarios
     if scenarios is None or question.risk != "none" or question.has_pools:
         return None

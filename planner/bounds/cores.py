@@ -55,9 +55,9 @@ from planner.space.space import Space
 
 
 class StepPieces(NamedTuple):
-    """Parts of the step time, seconds (N,) each, from which a lower bound under any schedule is computed. A
-    pass is one forward and one back; of a backward pass that a schedule of the space splits, only the part
-    towards the input."""
+    """Parts of the step times of N layouts, from which lower bounds under any schedule are computed; seconds
+    (N,) each. A pass is one forward and one back; of a backward pass that a schedule of the space splits,
+    only the part towards the input."""
 
     blocks: Array
     """Seconds of one forward and backward pass through all blocks, under the fastest recompute policy,
@@ -89,9 +89,9 @@ class StepPieces(NamedTuple):
 
 
 def step_pieces(space: Space, costs: StageCosts, weights: StageCosts, allowed: Bools) -> StepPieces:
-    """Parts of the step time, seconds (N,) each, from the costs of stages and blocks under the allowed recompute
-    policies. Where a schedule splits backward passes, the halves that may be deferred are the weight halves of
-    `weights`."""
+    """Compute the parts of the step time from the costs of stages and blocks under the allowed recompute
+    policies, seconds (N,) each. Where a schedule splits backward passes, the halves that may be deferred are
+    the weight halves of `weights`."""
     layers, kinds, x, by_kind = space.question.model.num_layers, space.question.kinds, costs, costs.each_kind
     backward = [least_allowed(cost.layer_backward, allowed) for cost in by_kind]
     of_kinds = [cost.layer_forward + back for cost, back in zip(by_kind, backward, strict=True)]
@@ -177,19 +177,19 @@ def best_known_bounds(space: Space, allowed: Bools) -> Array:
 
 
 def known_infeasible(space: Space, allowed: Bools, max_memory: float | None) -> Bools:
-    """Whether an earlier check proved that no layout of each core (layout before ZeRO stage and schedule are
-    chosen) fits within `max_memory`, (N,)."""
+    """Mask (N,) of the cores (layouts before ZeRO stage and schedule are chosen) of which an earlier check
+    proved that no layout fits within `max_memory`."""
     return np.asarray(_cached_values(space, _fits_within(space, max_memory), allowed) == 0)
 
 
 def _fits_within(space: Space, max_memory: float | None) -> tuple[object, ...]:
-    """Cache key of the check that blocks fit in memory with at most `max_memory` bytes of a device."""
+    """Key under which the space caches whether blocks fit in at most `max_memory` bytes of each device."""
     return "fits", space.question.confidence, max_memory
 
 
 def _cached_values(space: Space, name: object, allowed: Bools) -> Array:
-    """Cached array called `name` for one set of allowed recompute policies: a value for every core, (N,), NaN
-    until it is computed."""
+    """Cached values called `name` of all cores under one set of allowed recompute policies, (N,); NaN where a
+    value was not computed yet."""
     key = name, allowed.tobytes()
     if key not in space.memo:
         space.memo[key] = np.full(len(space.cores), np.nan)
@@ -197,9 +197,9 @@ def _cached_values(space: Space, name: object, allowed: Bools) -> Array:
 
 
 def _weighed_bounds(space: Space, bound: Callable[[Space], Array]) -> Array:
-    """Lower bound of every core's step time, seconds (N,), by the function `bound` for one set of hardware
-    constants. With scenarios, the bounds in all scenarios are weighed by the question's risk, as step times
-    are."""
+    """Lower bound of every core's step time, weighed over the hardware scenarios if there are any, seconds
+    (N,). The function `bound` computes it for one set of hardware constants. With scenarios, the bounds in
+    all scenarios are weighed by the question's risk, as step times are."""
     if not space.in_scenarios:
         return bound(space)
     return weigh(np.stack([bound(scenario) for scenario in space.in_scenarios]), space.question.risk)
@@ -216,8 +216,8 @@ def _ideal_bounds(space: Space, allowed: Bools) -> Array:
 
 
 def _ideal_costs(space: Space) -> tuple[StageCosts, Ints]:
-    """Stage costs of compute and tensor-parallel communication alone, a row for each group of cores (layouts
-    without ZeRO stage and schedule) with equal block costs; and the index of each core's group, (N,)."""
+    """Stage costs of compute and tensor-parallel communication alone for each group of cores with equal block
+    costs, and the index of each core's group, (N,). Cores are layouts without ZeRO stage and schedule."""
     question, cores = space.question, space.cores
     _, kind = first_of_each([getattr(cores, name) for name in columns_that_affect("blocks")])
     representative = np.empty(int(kind.max(initial=-1)) + 1, dtype=np.int64)
@@ -229,7 +229,8 @@ def _ideal_costs(space: Space) -> tuple[StageCosts, Ints]:
     slowed = 1 + jitter_share(question, rows)  # all cores have as many ranks
 
     def seconds_of(terms: Terms) -> Values:
-        """Seconds of each coefficient without what depends on the ZeRO stage, slowed down by stragglers."""
+        """Seconds of compute and tensor-parallel communication in each cost coefficient, slowed down by
+        stragglers."""
         return {name: (_compute_and_tp_seconds(terms[name]).T * slowed).T for name in _IDEAL if name in terms}
 
     return _unshared_costs(space, rows, seconds_of), kind
@@ -269,8 +270,8 @@ PerChoice = Callable[[Ints, Sequence[Bools]], Iterable[Array | Bools]]
 
 
 def _per_policy_choice(space: Space, name: object, cores: Ints, allowed: Bools, compute: PerChoice) -> Array:
-    """Values of `compute` for the given cores under the `allowed` recompute policies, (N,), from a cache
-    where they are known. Missing values are computed at once for `allowed` and for each single policy, as
+    """Values that `compute` gives for some cores under the `allowed` recompute policies, cached after the
+    first call, (N,). Missing values are computed at once for `allowed` and for each single policy, as
     searches of one answer need all of these, and most of the work is shared."""
     choices = [allowed, *(one for one in np.eye(len(allowed), dtype=np.bool_) if (one != allowed).any())]
     tables = [_cached_values(space, name, choice) for choice in choices]
@@ -312,9 +313,8 @@ def _may_fit(space: Space, max_memory: float | None, cores: Ints, choices: Seque
 
 
 def _unshared_bounds(space: Space, cores: Ints, choices: Sequence[Bools]) -> Array:
-    """Lower bounds of the step of N cores if data-parallel communication took no time, seconds (choices ·
-    N,): first of all cores under the first set of allowed recompute policies, then under the next. They hold
-    for every ZeRO stage.
+    """Lower bounds of the step of N cores if data-parallel communication took no time, for one set of allowed
+    recompute policies after another, seconds (choices · N,). They hold for every ZeRO stage.
 
     Data-parallel communication in sight adds to a pass what it takes itself, less what a host that lags behind has to
     launch meanwhile, at most. Gradients are added up in fewest passes at the highest stage; most is left for later at
@@ -381,8 +381,8 @@ def some_corner_fits_hosts(question: Question, corners: list[LayoutColumns]) -> 
 
 
 def fullest_layouts(question: Question, columns: LayoutColumns, boxes: Boxes) -> tuple[LayoutColumns, Bools]:
-    """Layout in each box (range of numbers of offloaded blocks) that offloads as many blocks as fit in host
-    memory, and whether it fits, (N,)."""
+    """For each box (range of numbers of offloaded blocks), a layout with about as many offloaded blocks as
+    host memory has room for, and whether hosts and drives have room for the layout, (N,)."""
     lowest, highest = with_counts(columns, boxes.low), with_counts(columns, boxes.high)
     low, high = host_bytes(question, lowest), host_bytes(question, highest)
     room = usable_host_memory(question.cluster)

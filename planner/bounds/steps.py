@@ -123,8 +123,8 @@ def _may_fit(group: RankCosts) -> Bools:
 def rank_bounds(
     group: RankCosts, cut_off: float, precision: float, seconds_NRB: Array | None = None
 ) -> Array:
-    """Lower bound of the step time, seconds (N,): in a shorter step the ranks together cannot take all
-    blocks. It is found by bisection from the quick bound.
+    """Shortest step in which the ranks together have time and memory for all blocks, a lower bound of the
+    step time, seconds (N,). It is found by bisection from the quick bound.
 
     `seconds_NRB` (N, R, B) are those of one microbatch on a rank with each size within the cut-off, at least, if they
     are known.
@@ -305,7 +305,8 @@ def quick_chunk_bounds(rows: RankCosts) -> Array:
     least_N = cheapest_seconds(fewest, fastest_NK, counts_1K)
 
     def paid(price_N: Array) -> Array:
-        """Lower bound of the seconds at a price per byte of memory (Lagrange multiplier), (N,)."""
+        """Lower bound of the first rank's seconds for one microbatch if each byte of memory has a price
+        (Lagrange multiplier), (N,)."""
         added_N = cheapest_seconds(live_N, _priced_seconds(rows, price_N).T - fastest_NK, counts_1K)
         return least_N + added_N - price_N / most_live_N * room_N
 
@@ -362,8 +363,9 @@ def chunk_bounds(group: RankCosts) -> Array:
 
 
 def _sizes_may_fit(group: RankCosts, sizes_RC: Ints) -> Bools:
-    """Whether stages of `sizes_RC` blocks fit in each layout's memory if every block keeps as few bytes as
-    under any policy, (N,). A cheap filter: patterns are hundreds of thousands where blocks are hundreds."""
+    """Whether stages of `sizes_RC` blocks may fit in each layout's memory, (N,), with the fewest activation
+    bytes per block that a policy allows. A cheap filter: patterns are hundreds of thousands where blocks are
+    hundreds."""
     x, least_N = group.costs.lightest, _min_activations(group).min(axis=0)
     static_NR = x.layer_static[:, None] * sizes_RC.sum(axis=1)
     kept_NR = least_N[:, None] * (group.live * sizes_RC).sum(axis=2) + static_NR
@@ -415,9 +417,9 @@ BOUNDLESS = 1e30
 
 @lru_cache(maxsize=256)
 def _runs(kinds: Kinds, pp: int, fewest_blocks: int, most_blocks: int) -> Ints:
-    """Number of blocks of each kind in every run of consecutive blocks that a rank may have, (K, R, B, J): K
-    kinds, R ranks, B run lengths and J runs. Lengths go from `fewest_blocks` to `most_blocks`. Ranks and
-    counts with fewer runs repeat a run.
+    """Number of blocks of each kind in every run of consecutive blocks that a rank may have, (kinds K, ranks
+    R, run lengths B, runs J). Lengths go from `fewest_blocks` to `most_blocks`. Ranks and counts with fewer
+    runs repeat a run.
 
     All ranks have at least `fewest_blocks` blocks, so blocks lie before and behind a run. Where a run leaves none for
     the other ranks, any run stands for it.
@@ -442,8 +444,8 @@ def lightest_runs(group: RankCosts) -> Array:
     costs, live_NR = [kind.costs for kind in group.of_kinds], group.live[..., 0]
 
     def sum_of_runs(value_of_kinds: Iterable[Array]) -> Array:
-        """Sum a value over the blocks of every run, (N, R, B, J), from the values of each kind, (N, R) or
-        (N, 1)."""
+        """Sum of a value over the blocks of every run, (N, R, B, J). The value of a block of each kind is
+        given, (N, R) or (N, 1)."""
         pairs = zip(value_of_kinds, runs_KRBJ, strict=True)
         return reduce(np.add, [value[..., None, None] * runs for value, runs in pairs])
 
@@ -456,7 +458,8 @@ def lightest_runs(group: RankCosts) -> Array:
     fits &= updated <= (group.update_bytes + slack_N1)[..., None, None]
 
     def paid(price_N: Array) -> Array:
-        """Lower bound of the seconds at a price per byte of memory (Lagrange multiplier)."""
+        """Lower bound of each run's seconds for one microbatch if each byte of memory has a price (Lagrange
+        multiplier), (N, R, B, J)."""
         priced = sum_of_runs(_priced_seconds(group, price_N)[..., None])
         return priced - (price_N[:, None] / live_NR)[..., None, None] * room
 
@@ -464,7 +467,8 @@ def lightest_runs(group: RankCosts) -> Array:
 
 
 def _min_activations(group: RankCosts) -> Array:
-    """Minimum bytes of activations that a block of each kind keeps for a microbatch under any policy, (K, N)."""
+    """Minimum bytes of activations that a block of each kind keeps for one microbatch, over all allowed
+    policies, (K, N)."""
     return np.stack([least_allowed(kind.costs.layer_activation, group.allowed) for kind in group.of_kinds])
 
 

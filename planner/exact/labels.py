@@ -359,8 +359,8 @@ class LabelPass:
         return on_a_way
 
     def _room(self, optimizer: Array) -> Array:
-        """Seconds of the target that are left for the pipeline and the gradient synchronisation, (K,), after
-        overhead and optimizer step."""
+        """Seconds of the target that overhead and optimizer step leave for pipeline and gradient
+        synchronisation, (K,)."""
         return (self.target - self.choices.leaf.overhead - optimizer) + ROUNDING * self.target
 
     def _room_of_cuts(self, optimizer: Array) -> Array:
@@ -445,7 +445,7 @@ def place_by_labels(task: Task) -> Solution | None:
 
 
 def choices_in_time(leaf: Leaf, target: float, paths: Sequence[CriticalPath] = ()) -> Choices | None:
-    """Block counts of each rank with which a step of at most `target` seconds is possible by critical paths;
+    """Block counts that each rank may have in a step of at most `target` seconds, narrowed by critical paths;
     None if no step is so short.
 
     Every pass closes ways, so that the next can close more.
@@ -479,8 +479,8 @@ def _scenario_paths(leaf: Leaf, scenarios: StageCosts, blocks_RP: Ints) -> Scena
 
 
 def _mean_path_cuts(choices: Choices, paths: Sequence[ScenarioPaths]) -> Cuts:
-    """Lower bounds of the step time weighed over scenarios: the mean length, seconds, of each set of critical
-    paths, with one path for each scenario that counts. Each path includes the synchronisation of its last
+    """Lower bounds of the step time weighed over scenarios: each is the mean length, in seconds, of a set of
+    critical paths, one for each scenario that counts. Each path includes the synchronisation of its last
     rank, one rank's optimizer step and the overhead of its scenario."""
     leaves = choices.leaf.scenario_leaves
     choices_of = [Choices(leaf, choices.first, choices.blocks, choices.useful) for leaf in leaves]

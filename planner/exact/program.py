@@ -61,8 +61,8 @@ OVERLOOKED = 1e-5
 
 
 class Columns(NamedTuple):
-    """Columns (binary variables that place blocks) of one layout in the integer program; each stands for a
-    block count of one stage, or for a pattern of all stages."""
+    """Binary variables ("columns") of one layout in the integer program. Each stands for a block count of one
+    stage, or for a pattern (a placement on all stages)."""
 
     blocks: Ints
     """Number of blocks that each column places on each stage under each policy, (J, S, P)."""
@@ -75,14 +75,14 @@ class Columns(NamedTuple):
 
     @classmethod
     def of_stages(cls, leaf: Leaf, stage_J: Ints, blocks_JP: Ints, start_J: Ints, number_J: Ints) -> Columns:
-        """Columns of an integer program that each place blocks, (J, P), on a single stage."""
+        """Create J columns of an integer program that each place blocks on a single stage."""
         blocks = np.zeros((len(stage_J), *leaf.no_blocks.shape), dtype=np.int64)
         blocks[np.arange(len(stage_J)), stage_J] = blocks_JP
         return cls(blocks, stage_J, start_J, number_J)
 
     @classmethod
     def of_patterns(cls, patterns: Ints) -> Columns:
-        """Columns of an integer program from patterns, placements on all stages, (J, S, P)."""
+        """Create a column of an integer program for each pattern (a placement on all stages), (J, S, P)."""
         none = np.zeros(len(patterns), dtype=np.int64)
         return cls(patterns, none - 1, none, none)
 
@@ -187,8 +187,8 @@ class Program:
         return solved._replace(bound=solved.bound * self.scale)
 
     def step_is_no_shorter_than_path(self, choice: Choice, path: CriticalPath) -> None:
-        """Add a row that bounds the step of a layout from below by a critical path: where y[l] = 1, M is at
-        least the path's length, including the synchronisation of its last rank."""
+        """Add the constraint that the layout's step, if it is chosen (y[l] = 1), is at least as long as a
+        critical path. M is the step; the path includes the synchronisation of its last rank."""
         fixed = float(path_lengths(choice.leaf, [path], choice.leaf.no_blocks)[0])
         own_J = (path_lengths(choice.leaf, [path], choice.columns.blocks)[:, 0] - fixed) / self.scale
         length = choice.sum(own_J, fixed / self.scale)
@@ -271,8 +271,8 @@ def stage_columns(choices: Choices) -> Columns:
 
 
 def path_lengths(leaf: Leaf, paths: Sequence[CriticalPath], blocks: Ints) -> Array:
-    """Length of each critical path, including gradient synchronisation of the path's last rank, for each of the
-    placements `blocks`, (..., S, P); seconds (..., paths)."""
+    """Seconds of each critical path under each of the placements `blocks`, including gradient synchronisation
+    of the path's last rank, (..., paths)."""
     first_S, second_S = leaf.halves(blocks)
     return (
         leaf.forward(blocks) @ np.stack([path.forward_counts for path in paths], axis=1)

@@ -93,7 +93,8 @@ class _Reader:
         return self.text[self.at : self.at + 1]
 
     def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """Match a pattern at the current position and, if it matches, move behind the match."""
+        """Match a pattern at the current position, move behind the match, and return it; None if the pattern
+        does not match."""
         if (match := pattern.match(self.text, self.at)) is not None:
             self.at = match.end()
         return match
@@ -384,7 +385,8 @@ class Values:
             return None
 
     def _operand(self, name: str) -> str:
-        """Value of a variable in arithmetic, in brackets; a mark if it is unknown or no integer."""
+        """Integer value of a variable in brackets, for arithmetic; a mark with its name if the value is
+        unknown or no integer."""
         values = self.variables.get(name)
         integer = values and _NUMBER.fullmatch(values[0].strip())
         return f"({integer[0]})" if integer else f"{OPEN}{name}{CLOSE}"

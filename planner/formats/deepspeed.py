@@ -27,8 +27,8 @@ OTHER_PRECISION = "it trains in bf16, fp16 or fp32"
 
 
 def export_program(export: JobExport, limits: Mapping[str, tuple[Any, ...]], source: str) -> None:
-    """Export, without settings, the plan fields that the training program or the checkpoint determines, such
-    as the model. Messages name `source` as the origin of the dropout."""
+    """Record that the plan fields which the training program or the checkpoint determines, such as the
+    model's, need no settings. Messages name `source` as the origin of the dropout."""
     for field in TransformerSpec.model_fields:
         export.sets(f"model.{field}")
     export.supports(limits)
@@ -37,8 +37,8 @@ def export_program(export: JobExport, limits: Mapping[str, tuple[Any, ...]], sou
 
 
 def export_recompute(export: JobExport, settings: Mapping[str, Any], differs: str = "") -> None:
-    """Export full recompute of every block as `settings`, and no recompute as no settings; report any other
-    recompute policy as lacking."""
+    """Export full recompute of every block as `settings`, and no recompute without settings; report any other
+    policy as one that the trainer lacks."""
     policies = export.job.layout.policies
     export.sets("layout.recompute", settings, differs=differs, when=policies == ("full",))
     reason = "it recomputes whole blocks, of all or of none"

@@ -399,7 +399,7 @@ def _agrees(printed: str, expected: Any) -> bool:
 
 
 def _words(expected: Any) -> str:
-    """Text of the plan's value in a problem."""
+    """Convert a plan's value to text for the sentence of a problem, such as "none" for None."""
     if isinstance(expected, int) and not isinstance(expected, bool):
         return grouped(expected)
     return "none" if expected is None else str(expected)

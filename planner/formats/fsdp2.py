@@ -46,8 +46,8 @@ def _is_sharded(job: Job) -> bool:
 
 
 def _sharding(job: Job, table: str) -> dict[str, Any]:
-    """FSDP settings of a job by the names in the trainer's table of arguments: version, resharding of weights
-    after forward, sizes of the mesh; empty without FSDP."""
+    """FSDP settings of a job (version, resharding after forward, mesh sizes) by the names in the trainer's
+    table of arguments; empty without FSDP."""
     if not _is_sharded(job):
         return {}
     layout = job.layout

@@ -463,8 +463,8 @@ def _attention_of(args: Arguments) -> dict[str, Any]:
 
 
 def _pattern_of(args: Arguments, pattern: Any, *, last: bool) -> tuple[int, ...]:
-    """Mark (0 or 1) of every block, from a list of marks or from a period N, which marks one block of every
-    N: the last with `last`, else the first."""
+    """Mark (0 or 1) of every block, from a list of marks or from a period N that marks one of every N blocks.
+    With `last` the last of N blocks is marked, else the first."""
     count = args.get("num_layers") or 0
     if count > MAX_LAYERS:
         raise InputError(f"`--num-layers {count}` are more blocks than any model has")

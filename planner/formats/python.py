@@ -184,7 +184,8 @@ class Module:
         raise LookupError
 
     def _call(self, node: ast.Call, names: Mapping[str, Any], depth: int) -> Any:
-        """Evaluate a call: of a function of the file, its result; of any other function, a `Call`."""
+        """Result of a call of a function that the file defines; for a call of any other function, a
+        `Call`."""
         arguments = [self.value(argument, names, depth) for argument in node.args]
         keywords: dict[str, Any] = {}
         for keyword in node.keywords:
@@ -200,7 +201,8 @@ class Module:
 
 
 def _decide(value: Any) -> Any:
-    """Return the value if it is known. Raises LookupError for an unknown value or a call."""
+    """Return a known value unchanged; refuse an unknown one. Raises LookupError for an unknown value or a
+    call."""
     if isinstance(value, Unknown | Call):
         raise LookupError
     return value

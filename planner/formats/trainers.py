@@ -70,7 +70,8 @@ class Breach(NamedTuple):
 
 
 def _rules(table: Mapping[str, Breach]) -> tuple[Rule, ...]:
-    """Rules from a table of breaches by the sentence that refuses a layout."""
+    """Create a rule from each entry of a table, which gives the condition and hint (`Breach`) by the sentence
+    that refuses a layout."""
     return tuple(Rule(key, broken, words or key, hint) for key, (broken, hint, words) in table.items())
 
 
