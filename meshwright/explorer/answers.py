@@ -25,7 +25,7 @@ from cost_models.errors import (
 from cost_models.units import format_bytes, format_seconds
 from executor.launch.environment import imports_of_workers
 from meshwright.explorer.questions import CONTROLS, ControlledQuestion, Start, read_controls
-from meshwright.families.transformer.explain import explain
+from meshwright.families.transformer import TransformerVerbs
 from meshwright.families.transformer.pictures import reasons
 from meshwright.families.transformer.plan import facts_of_file
 from meshwright.families.transformer.question import TOP, PlanQuestion
@@ -115,7 +115,9 @@ def _answer(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
             yield _end(plan, request)
         except MeshwrightError as error:
             yield from error_messages(error)
-    for slot, chapter in zip(("why", "changes"), reasons(plan, explain(plan)), strict=False):
+    for slot, chapter in zip(
+        ("why", "changes"), reasons(plan, TransformerVerbs().explain(plan)), strict=False
+    ):
         yield _message(slot, chapter)
 
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from cost_models.base import Spec
     from cost_models.documents import Document
     from cost_models.estimate import Estimate
-    from executor.measure.report import AnyReport
     from meshwright.inputs.plans import HasPlan
     from meshwright.pages.chapters import Chapter
     from meshwright.plots.drawing import Draw, Drawing
@@ -160,36 +159,6 @@ Choices: TypeAlias = "Sequence[str | Path | AnyPlan]"
 """Plans, plan files and layouts that `compare` sets beside one plan."""
 
 
-class Running(Protocol):
-    """Protocol of a plan that is run or emulated: its notes, step lines and answers."""
-
-    def caution(self, *, compiled: bool) -> str | None:
-        """Warning on why measured and predicted quantities may differ, such as a plan for another software stack;
-        None if there is no reason."""
-
-    def step_line(self, step: Mapping[str, Any]) -> str:
-        """Line on one training step, measured beside predicted."""
-
-    def answer(self, report: AnyReport, steps: int | None = None) -> AnyRan[Any]:
-        """Answer of `run` from a run report: predicted beside measured quantities over `steps` steps (None: all steps
-        in the report)."""
-
-    def next_step(self, report: AnyReport, path: Path) -> str:
-        """Suggestion of what to do with the run report at `path`."""
-
-    def built(self, config: Mapping[str, Any]) -> Answer:
-        """Build ranks without devices, after checking the run's inputs, for `run --dry-run`."""
-
-    def emulate(self, rank: int, *, steps: int, fake: bool) -> SavedAnswer:
-        """Run one rank of the plan alone; with `fake`, follow only its memory, without a device.
-
-        Raises:
-            InputError: the plan cannot be trained, or has no such rank.
-            HostError: the device has too little memory.
-            RunError: the rank failed or ran out of memory.
-        """
-
-
 class Verbs(Protocol[P]):
     """Protocol of the verbs that a family of models implements: questions read from options, and answers about
     plans."""
@@ -246,8 +215,31 @@ class Verbs(Protocol[P]):
     def verify(self, plan: P, budget: Budget) -> Iterable[Check]:
         """Check a plan: price it again and prove it again."""
 
-    def running(self, plan: P) -> Running:
-        """Plan made ready for `run` and `emulate`."""
+    def caution(self, plan: P, *, compiled: bool) -> str:
+        """Warning on why measured and predicted quantities may differ, such as a plan for another software stack;
+        empty if there is no reason."""
+
+    def step_line(self, plan: P, step: Mapping[str, Any]) -> str:
+        """Line on one training step, measured beside predicted."""
+
+    def ran(self, report: Any, steps: int | None = None) -> AnyRan[Any]:
+        """Answer of `run` from a run report: predicted beside measured quantities over `steps` steps (None: all steps
+        in the report)."""
+
+    def next_step(self, report: Any, path: Path) -> str:
+        """Suggestion of what to do with the run report at `path`."""
+
+    def build(self, plan: P, config: Mapping[str, Any]) -> Answer:
+        """Build ranks without devices, after checking the run's inputs, for `run --dry-run`."""
+
+    def emulate(self, plan: P, rank: int, *, steps: int, fake: bool) -> SavedAnswer:
+        """Run one rank of a plan alone; with `fake`, follow only its memory, without a device.
+
+        Raises:
+            InputError: the plan cannot be trained, or has no such rank.
+            HostError: the device has too little memory.
+            RunError: the rank failed or ran out of memory.
+        """
 
 
 def verbs_of_model(model: str | Spec | Document) -> Verbs[Any]:

@@ -75,7 +75,7 @@ def report(options: ReportOptions) -> Reported:
         answer, *appendix = verbs.chapters(loaded, request)
         chapters = [answer, *end, *appendix]
         if measured is not None:
-            compared = verbs.running(loaded).answer(measured).text
+            compared = verbs.ran(measured).text
             chapters.append(Chapter(title="Predicted beside measured", blocks=[*compared]))
         title = f"{verbs.about(loaded)}: a plan"
     if notes := list(dict.fromkeys(request.notes)):

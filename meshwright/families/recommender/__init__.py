@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshwright.verbs.contract import Choices, PreparedQuestion, Verbs
 
 if TYPE_CHECKING:
+    from executor.recommender.training import RecommenderReport
     from meshwright.families.recommender.explain import ShardingAdvised, ShardingExplained, ShardingNotChosen
     from meshwright.families.recommender.plan import ShardingEstimated, ShardingQuestion, ShardingsCompared
-    from meshwright.families.recommender.run import RecommenderRun
+    from meshwright.families.recommender.run import RecommenderRan, ShardEmulated, ShardsBuilt
     from meshwright.pages.chapters import Chapter
     from meshwright.plots.drawing import Draw
     from meshwright.verbs.estimate import EstimateOptions
@@ -77,28 +79,42 @@ class RecommenderVerbs(Verbs["RecommenderPlan"]):
 
     def figures(self, plan: RecommenderPlan) -> dict[str, Any]:
         """JSON fields of a recommender's plan, with the price predicted today."""
-        from meshwright.families.recommender.explain import figures
+        from cost_models.recommender.prices import estimate
+        from meshwright.families.recommender.text import estimate_record
 
-        return figures(plan)
+        return {"estimate": estimate_record(estimate(plan.question, plan.sharding))}
 
     def drift(self, plan: RecommenderPlan, name: object) -> str:
         """Note that the plan's predicted step time has changed since the plan was written to its file; empty if
         unchanged."""
-        from meshwright.families.recommender.explain import drift
+        from cost_models.recommender.prices import estimate
+        from meshwright.families.recommender.text import precise
+        from meshwright.render.words import drift_note
 
-        return drift(plan, name)
+        today = estimate(plan.question, plan.sharding).step_seconds
+        return drift_note(name, plan.prediction.step_seconds, today, precise)
 
     def explain(self, plan: RecommenderPlan) -> ShardingExplained:
-        """Explain the plan's bottleneck, and what would change it."""
-        from meshwright.families.recommender.explain import explain
+        """Explain which embedding tables limit each stage of a recommender's step, such as the index exchange."""
+        from cost_models.recommender.prices import estimate
+        from meshwright.families.recommender.explain import ShardingExplained
+        from planner.recommender.advice import binding_stages
+        from planner.recommender.problem import with_memory_limit
+        from planner.recommender.restrictions import covered_options
 
-        return explain(plan)
+        limits = plan.restrictions.read(plan.model)
+        prices = with_memory_limit(covered_options(plan.question, limits, plan.sharding), limits)
+        priced, stages = estimate(plan.question, plan.sharding), binding_stages(prices, plan.sharding)
+        return ShardingExplained(plan=plan, estimate=priced, stages=stages)
 
     def chapters(self, plan: RecommenderPlan, request: PageRequest) -> Iterator[Chapter]:
         """Chapters of an HTML page about the plan, in order."""
-        from meshwright.families.recommender.explain import chapters
+        from meshwright.pages.chapters import Chapter
+        from meshwright.verbs.report import pictures
 
-        return chapters(plan, request)
+        yield Chapter(title="The answer, and what binds it", blocks=self.explain(plan).text)
+        drawn = ("Stages of a step", "time"), ("Memory", "memory"), ("Where tables lie", "sharding")
+        yield from pictures(plan, request, drawn, self.pictures)
 
     def why_not(self, plan: RecommenderPlan, layout: str) -> ShardingNotChosen:
         """Explain why the plan does not shard some embedding tables as `layout` says."""
@@ -107,10 +123,15 @@ class RecommenderVerbs(Verbs["RecommenderPlan"]):
         return why_not(plan, layout)
 
     def advise(self, plan: RecommenderPlan, layout: str | None, budget: Budget) -> ShardingAdvised:
-        """Advise which embedding tables to shard in another way."""
-        from meshwright.families.recommender.explain import advise
+        """Advise which embedding tables to shard in another way, starting from `layout`, the sharding run today
+        (default: the plan's)."""
+        from meshwright.families.recommender.explain import ShardingAdvised
+        from meshwright.families.recommender.plan import sharding_of
+        from planner.recommender.advice import advise_sharding
 
-        return advise(plan, layout, budget)
+        today = plan.sharding if layout is None else sharding_of(plan.question, layout)
+        advice = advise_sharding(plan.question, today, plan.restrictions.read(plan.model), budget)
+        return ShardingAdvised(advice=advice, limits=plan.restrictions)
 
     def compare(self, first: RecommenderPlan, choices: Choices, trainer: str | None) -> ShardingsCompared:
         """Price the plan beside other plans and shardings; no trainer has rules for shardings, so `trainer` has no
@@ -125,8 +146,49 @@ class RecommenderVerbs(Verbs["RecommenderPlan"]):
 
         return verify(plan, budget)
 
-    def running(self, plan: RecommenderPlan) -> RecommenderRun:
-        """Plan made ready for `run` and `emulate`."""
-        from meshwright.families.recommender.run import RecommenderRun
+    def caution(self, plan: RecommenderPlan, *, compiled: bool) -> str:
+        """Warning that the plan was made for another software stack than the one it runs on; empty if both are the
+        same."""
+        from cost_models.defaults import OWN_STACK
 
-        return RecommenderRun(plan)
+        if (stack := plan.stack.name) == OWN_STACK:
+            return ""
+        return f"note: the plan is for stack {stack}, what runs is {OWN_STACK}: memory and times differ"
+
+    def step_line(self, plan: RecommenderPlan, step: Mapping[str, Any]) -> str:
+        """Line on one training step: loss, measured and predicted seconds, samples per second."""
+        from cost_models.units import format_count
+        from meshwright.render.measured import step_line
+
+        rate = plan.training.global_batch / step["seconds"]
+        return step_line(step, plan.prediction.step_seconds, f"{format_count(rate)} samples/s")
+
+    def ran(self, report: RecommenderReport, steps: int | None = None) -> RecommenderRan:
+        """Answer of `run` from a run's report."""
+        from meshwright.families.recommender.run import RecommenderRan
+
+        return RecommenderRan(report=report, steps=steps or len(report.losses))
+
+    def next_step(self, report: RecommenderReport, path: Path) -> str:
+        """Sentence that suggests what to run next."""
+        return "Next: more --steps, or --fix tables otherwise and compare"
+
+    def build(self, plan: RecommenderPlan, config: Mapping[str, Any]) -> ShardsBuilt:
+        """Build the shards of the plan's ranks without devices, for `run --dry-run`."""
+        from executor.requirements import require_torch
+
+        require_torch("run --dry-run")
+        from executor.emulate.dry_run import build_shards_without_devices
+        from meshwright.families.recommender.run import ShardsBuilt
+
+        return ShardsBuilt(plan=plan, ranks=build_shards_without_devices(plan))
+
+    def emulate(self, plan: RecommenderPlan, rank: int, *, steps: int, fake: bool) -> ShardEmulated:
+        """Run one rank of the plan alone on this machine, for `emulate`."""
+        from executor.requirements import require_torch
+
+        require_torch("emulate")
+        from executor.emulate.recommender import emulate
+        from meshwright.families.recommender.run import ShardEmulated
+
+        return ShardEmulated(plan=plan, report=emulate(plan, rank, steps=steps))

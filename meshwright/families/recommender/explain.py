@@ -11,7 +11,6 @@ from typing import Any
 from cost_models.errors import InfeasibleError
 from cost_models.recommender.prices import RecommenderEstimate, estimate
 from cost_models.units import counted, format_bytes
-from meshwright.families.recommender.plan import sharding_of
 from meshwright.families.recommender.text import (
     binding_table,
     estimate_record,
@@ -23,27 +22,15 @@ from meshwright.families.recommender.text import (
     stages_table,
     step_and_memory_text,
 )
-from meshwright.pages.chapters import Chapter
-from meshwright.plots.pictures import pictures_of
 from meshwright.records import fields_of, further_records
 from meshwright.render.tables import Table, table
-from meshwright.render.words import NOT_PROVED, change, drift_note, percent, sentence_list, spaced, wrapped
+from meshwright.render.words import NOT_PROVED, change, percent, sentence_list, spaced, wrapped
 from meshwright.terminal.answers import Answer
 from meshwright.verbs.contract import PlanAnswer
-from meshwright.verbs.report import PageRequest, pictures
 from planner.answers.optimum import PROVEN
 from planner.explain.advice import LEAST_GAIN
-from planner.recommender.advice import (
-    Alternative,
-    BindingStage,
-    ShardingAdvice,
-    ShardingChange,
-    advise_sharding,
-    alternative,
-    binding_stages,
-)
+from planner.recommender.advice import Alternative, BindingStage, ShardingAdvice, ShardingChange, alternative
 from planner.recommender.plan import RecommenderPlan, ShardingPrediction, make_recommender_plan
-from planner.recommender.problem import with_memory_limit
 from planner.recommender.restrictions import ShardingLimits, covered_options
 from planner.recommender.search import ShardingAnswer, best_sharding
 from planner.search.search import Budget
@@ -105,35 +92,6 @@ class ShardingExplained(Answer):
         tables = stages_table(priced), gpus_table(priced), wrapped(bottleneck)
         end = [] if proof is None else [proof_text(proof, seconds=False)]
         return spaced(*head, *tables, binding_table(question, self.stages), *end)
-
-
-def explain(plan: RecommenderPlan) -> ShardingExplained:
-    """Explain which embedding tables limit each stage of a recommender's step, such as the index exchange."""
-    limits = plan.restrictions.read(plan.model)
-    prices = with_memory_limit(covered_options(plan.question, limits, plan.sharding), limits)
-    priced, stages = estimate(plan.question, plan.sharding), binding_stages(prices, plan.sharding)
-    return ShardingExplained(plan=plan, estimate=priced, stages=stages)
-
-
-_PICTURES = (("Stages of a step", "time"), ("Memory", "memory"), ("Where tables lie", "sharding"))
-
-
-def chapters(plan: RecommenderPlan, request: PageRequest) -> Iterator[Chapter]:
-    """Chapters of an HTML page about a recommender's plan, in order."""
-    yield Chapter(title="The answer, and what binds it", blocks=explain(plan).text)
-    yield from pictures(plan, request, _PICTURES, pictures_of(RecommenderPlan))
-
-
-def figures(plan: RecommenderPlan) -> dict[str, Any]:
-    """JSON fields of a recommender's plan, with the price predicted today."""
-    return {"estimate": estimate_record(estimate(plan.question, plan.sharding))}
-
-
-def drift(plan: RecommenderPlan, name: object) -> str:
-    """Note that the predicted step time of a recommender's plan has changed since its file was written; empty if
-    unchanged."""
-    today = estimate(plan.question, plan.sharding).step_seconds
-    return drift_note(name, plan.prediction.step_seconds, today, precise)
 
 
 def verify(plan: RecommenderPlan, budget: Budget) -> Iterator[Check]:
@@ -389,14 +347,6 @@ class ShardingAdvised(PlanAnswer):
         tail = [counted(len(names) - _LIMIT, "table") + " more"] if len(names) > _LIMIT else []
         how = f"{form} elsewhere" if form == move.today else f"{form}, not {move.today}"
         return f"{sentence_list([*names[:_LIMIT], *tail])}: {how}"
-
-
-def advise(plan: RecommenderPlan, layout: str | None, budget: Budget) -> ShardingAdvised:
-    """Advise which embedding tables to shard in another way, starting from `layout`, the sharding run today (default:
-    the plan's)."""
-    today = plan.sharding if layout is None else sharding_of(plan.question, layout)
-    advice = advise_sharding(plan.question, today, plan.restrictions.read(plan.model), budget)
-    return ShardingAdvised(advice=advice, limits=plan.restrictions)
 
 
 def _row(

@@ -3,23 +3,18 @@ end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from cost_models.defaults import OWN_STACK
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
-from executor.measure.report import AnyReport
 from executor.recommender.training import RecommenderReport
-from executor.requirements import require_torch
 from meshwright.records.runs import ComparedQuantity
 from meshwright.records.shardings import moment_words
-from meshwright.render.measured import error_text, step_line
+from meshwright.render.measured import error_text
 from meshwright.render.tables import Table, table, table_of
 from meshwright.render.words import percent, wrapped
 from meshwright.terminal.answers import Answer
-from meshwright.verbs.contract import Running
 from meshwright.verbs.ran import AnyEmulated, AnyRan
 from planner.recommender.plan import RecommenderPlan
 
@@ -29,49 +24,6 @@ if TYPE_CHECKING:
 
 NOT_TENSORS = ("workspace", "communicators")
 """Predicted parts of memory that no tensor holds."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecommenderRun(Running):
-    """A recommender's plan for `run` and `emulate`: its notes, step lines and answers."""
-
-    plan: RecommenderPlan
-
-    def caution(self, *, compiled: bool) -> str | None:
-        """Warning that the plan was made for another software stack than the one it runs on; None if both are the
-        same."""
-        stack = self.plan.stack.name
-        if stack == OWN_STACK:
-            return None
-        return f"note: the plan is for stack {stack}, what runs is {OWN_STACK}: memory and times differ"
-
-    def step_line(self, step: Mapping[str, Any]) -> str:
-        """Line on one training step: loss, measured and predicted seconds, samples per second."""
-        rate = self.plan.training.global_batch / step["seconds"]
-        return step_line(step, self.plan.prediction.step_seconds, f"{format_count(rate)} samples/s")
-
-    def answer(self, report: AnyReport, steps: int | None = None) -> RecommenderRan:
-        """Answer of `run` from a run's report."""
-        assert isinstance(report, RecommenderReport)
-        return RecommenderRan(report=report, steps=steps or len(report.losses))
-
-    def next_step(self, report: AnyReport, path: Path) -> str:
-        """Sentence that suggests what to run next."""
-        return "Next: more --steps, or --fix tables otherwise and compare"
-
-    def built(self, config: Mapping[str, Any]) -> ShardsBuilt:
-        """Build the shards of the plan's ranks without devices, for `run --dry-run`."""
-        require_torch("run --dry-run")
-        from executor.emulate.dry_run import build_shards_without_devices
-
-        return ShardsBuilt(plan=self.plan, ranks=build_shards_without_devices(self.plan))
-
-    def emulate(self, rank: int, *, steps: int, fake: bool) -> ShardEmulated:
-        """Run one rank of the plan alone on this machine, for `emulate`."""
-        require_torch("emulate")
-        from executor.emulate.recommender import emulate
-
-        return ShardEmulated(plan=self.plan, report=emulate(self.plan, rank, steps=steps))
 
 
 class RecommenderRan(AnyRan[RecommenderReport]):

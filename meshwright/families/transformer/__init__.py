@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshwright.inputs.options import TUNING
@@ -10,11 +11,12 @@ from meshwright.verbs.contract import Choices, Verbs
 from planner.plan import Plan
 
 if TYPE_CHECKING:
+    from executor.measure.report import RunReport
     from meshwright.families.transformer.compare import Compared
     from meshwright.families.transformer.estimate import Estimated
     from meshwright.families.transformer.explain import Advised, Explained, NotChosen
     from meshwright.families.transformer.question import ClustersQuestion, PlanQuestion
-    from meshwright.families.transformer.run import TransformerRun
+    from meshwright.families.transformer.run import Built, Emulated, Ran
     from meshwright.pages.chapters import Chapter
     from meshwright.plots.drawing import Draw
     from meshwright.verbs.estimate import EstimateOptions
@@ -91,23 +93,30 @@ class TransformerVerbs(Verbs[Plan]):
         return (*plan.notes, *notes_of(plan.question, plan.restrictions.read))
 
     def figures(self, plan: Plan) -> dict[str, Any]:
-        """JSON fields of a transformer's plan, with the price predicted today."""
-        from meshwright.families.transformer.explain import figures
+        """JSON fields of a transformer's plan: the price predicted today, and the step time expected in a real run."""
+        from cost_models.expected import expected_step
+        from meshwright.families.transformer.explain import figures_of
+        from planner.plan import priced_again
 
-        return figures(plan)
+        priced = priced_again(plan)
+        return figures_of(plan.question, priced, expected_step(plan.question, priced))
 
     def drift(self, plan: Plan, name: object) -> str:
         """Note that the plan's predicted step time has changed since the plan was written to its file; empty if
         unchanged."""
-        from meshwright.families.transformer.explain import drift
+        from cost_models.units import format_seconds
+        from meshwright.render.words import drift_note
+        from planner.plan import priced_again
 
-        return drift(plan, name)
+        return drift_note(name, plan.prediction.step_seconds, priced_again(plan).step_seconds, format_seconds)
 
     def explain(self, plan: Plan) -> Explained:
-        """Explain the plan's bottleneck, and what would change it."""
-        from meshwright.families.transformer.explain import explain
+        """Explain the plan's bottleneck, its rivals, and changes that would make it faster."""
+        from meshwright.families.transformer.explain import Explained
+        from planner.explain.reasons import explain
+        from planner.plan import priced_again
 
-        return explain(plan)
+        return Explained(explanation=explain(plan, priced_again(plan)), notes=self.notes(plan))
 
     def chapters(self, plan: Plan, request: PageRequest) -> Iterator[Chapter]:
         """Chapters of an HTML page about the plan, in order."""
@@ -116,16 +125,26 @@ class TransformerVerbs(Verbs[Plan]):
         return chapters(plan, request)
 
     def why_not(self, plan: Plan, layout: str) -> NotChosen:
-        """Explain why a layout is not the plan."""
-        from meshwright.families.transformer.explain import why_not
+        """Explain why a layout is not the plan; if the layout names only some axes, a search sets the others. Raises
+        InputError if it is no layout."""
+        from meshwright.families.transformer.explain import NotChosen
+        from planner.explain.reasons import why_not
+        from planner.plan import priced_again
 
-        return why_not(plan, layout)
+        priced = priced_again(plan)
+        answer = why_not(plan.question, priced, layout, plan.user_restrictions)
+        return NotChosen(answer=answer, plan=priced)
 
     def advise(self, plan: Plan, layout: str | None, budget: Budget) -> Advised:
         """Advise how to change the plan, or the layout `layout` that is run today."""
-        from meshwright.families.transformer.explain import advise
+        from cost_models.axes.layout import parse_layout
+        from meshwright.families.transformer.explain import Advised
+        from planner.explain.advice import advise
+        from planner.formats.registry import switch_words
 
-        return advise(plan, layout, budget)
+        today, limits = plan.layout if layout is None else parse_layout(layout), plan.restrictions.read
+        advice = advise(plan.question, today, limits, budget, switch_words)
+        return Advised(advice=advice, restrictions=limits)
 
     def compare(self, first: Plan, choices: Choices, trainer: str | None) -> Compared:
         """Price the plan beside other plans and layouts, under the trainer's rules."""
@@ -139,8 +158,69 @@ class TransformerVerbs(Verbs[Plan]):
 
         return verify(plan, budget)
 
-    def running(self, plan: Plan) -> TransformerRun:
-        """Plan made ready for `run` and `emulate`."""
-        from meshwright.families.transformer.run import TransformerRun
+    def caution(self, plan: Plan, *, compiled: bool) -> str:
+        """Warning that the plan was made for another software stack than the one it runs on; empty if both are the
+        same."""
+        from cost_models.defaults import OWN_COMPILED, OWN_STACK
 
-        return TransformerRun(plan)
+        stack = plan.stack.name
+        runs = OWN_COMPILED if compiled or stack == OWN_COMPILED else OWN_STACK
+        reason = f"the plan is for stack {stack}, but it runs on stack {runs}, where memory and times differ"
+        return "" if stack == runs else f"note: {reason}; `plan --stack {runs}` makes a plan for it"
+
+    def step_line(self, plan: Plan, step: Mapping[str, Any]) -> str:
+        """Line on one training step: loss, measured and predicted seconds, MFU."""
+        from meshwright.render.measured import step_line
+        from meshwright.render.words import percent
+
+        predicted = plan.prediction
+        mfu = predicted.mfu * predicted.step_seconds / step["seconds"]
+        return step_line(step, predicted.step_seconds, f"MFU {percent(mfu)} ({percent(predicted.mfu)})")
+
+    def ran(self, report: RunReport, steps: int | None = None) -> Ran:
+        """Answer of `run` from a run's report."""
+        from meshwright.families.transformer.run import Ran
+
+        return Ran(report=report, steps=steps or len(report.losses))
+
+    def next_step(self, report: RunReport, path: Path) -> str:
+        """Suggestion after the run: calibrate if errors exceed the noise, else draw the comparison."""
+        from executor.measure.observed_run import tells_of_its_device
+        from meshwright.records.runs import comparison
+        from meshwright.render.measured import error_text, quantity_label
+        from meshwright.render.words import sentence_list
+
+        lines = comparison(report) if tells_of_its_device(report) else ()
+        off = [f"{quantity_label(line.quantity)} {error_text(line)}" for line in lines if line.beyond_noise]
+        if not off:
+            return f"Next: meshwright plot accuracy {path}"
+        command = f"Next: meshwright calibrate --from-run {path} -o profile.yaml"
+        return f"Off by more than the noise: {sentence_list(off)}. {command}"
+
+    def build(self, plan: Plan, config: Mapping[str, Any]) -> Built:
+        """Build one rank of each pipeline stage without devices, after checking files, for `run --dry-run`."""
+        from executor.requirements import require_torch
+
+        require_torch("run --dry-run")
+        from executor.emulate.dry_run import build_without_devices
+        from executor.hugging_face.reading import Folder
+        from executor.run_config import RunConfig, require_places
+        from executor.transformer.training import require_inputs
+        from meshwright.families.transformer.run import Built
+
+        inputs = RunConfig(**{name: value for name, value in config.items() if name != "every"})
+        require_places(inputs)
+        require_inputs(plan, inputs, lambda note: None)
+        if inputs.weights is not None:
+            Folder(inputs.weights, plan.model).require_finite()
+        return Built(plan=plan, ranks=build_without_devices(plan))
+
+    def emulate(self, plan: Plan, rank: int, *, steps: int, fake: bool) -> Emulated:
+        """Run one rank of the plan alone on this machine, for `emulate`."""
+        from executor.requirements import require_torch
+
+        require_torch("emulate")
+        from executor.emulate.one_rank import emulate
+        from meshwright.families.transformer.run import Emulated
+
+        return Emulated(plan=plan, report=emulate(plan, rank, steps=steps, fake=fake))

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
-from cost_models.axes.layout import parse_layout
 from cost_models.estimate import Estimate
 from cost_models.expected import ExpectedStep, expected_step
 from cost_models.pipeline.pricing import LossPart, crossing, loss_part
@@ -29,20 +28,14 @@ from meshwright.render.goals import count_sentence, flops_counted
 from meshwright.render.links import crossing_sentence
 from meshwright.render.ranked import certificate_sentence, layout_text, question_header
 from meshwright.render.tables import Table, table
-from meshwright.render.words import NOT_PROVED, change, drift_note, wrapped
+from meshwright.render.words import NOT_PROVED, change, wrapped
 from meshwright.terminal.answers import Answer
 from meshwright.verbs.contract import PlanAnswer
 from planner.answers.optimum import PROVEN
 from planner.explain.advice import Advice
-from planner.explain.advice import advise as advice_of
 from planner.explain.compare import difference, same_degrees
 from planner.explain.reasons import NEGLIGIBLE_GAIN, Explanation, WhyNot
-from planner.explain.reasons import explain as explanation_of
-from planner.explain.reasons import why_not as reason_against
-from planner.formats.registry import switch_words
-from planner.plan import Plan, make_plan, priced_again
-from planner.search.search import Budget
-from planner.space.obstacles import notes_of
+from planner.plan import Plan, make_plan
 from planner.space.restrictions import Restrictions
 
 
@@ -169,32 +162,6 @@ def figures_of(question: Question, estimate: Estimate, expected: ExpectedStep | 
     return {"plan": estimate_record(estimate, question), "expected": expectation}
 
 
-def figures(plan: Plan) -> dict[str, Any]:
-    """JSON fields of a transformer's plan: the price predicted today, and the step time expected in a real run."""
-    priced = priced_again(plan)
-    return figures_of(plan.question, priced, expected_step(plan.question, priced))
-
-
-def explain(plan: Plan) -> Explained:
-    """Explain a plan's bottleneck, its rivals, and changes that would make it faster."""
-    notes = (*plan.notes, *notes_of(plan.question, plan.restrictions.read))
-    return Explained(explanation=explanation_of(plan, priced_again(plan)), notes=notes)
-
-
-def why_not(plan: Plan, layout: str) -> NotChosen:
-    """Explain why a layout is not the plan; if the layout names only some axes, a search sets the others. Raises
-    InputError if it is no layout."""
-    priced = priced_again(plan)
-    answer = reason_against(plan.question, priced, layout, plan.user_restrictions)
-    return NotChosen(answer=answer, plan=priced)
-
-
-def drift(plan: Plan, name: object) -> str:
-    """Note that the predicted step time of a transformer's plan has changed since its file was written; empty if
-    unchanged."""
-    return drift_note(name, plan.prediction.step_seconds, priced_again(plan).step_seconds, format_seconds)
-
-
 class Advised(PlanAnswer):
     """Answer of `advise` for a transformer: the layout run today, the changes that gain most for their effort, and
     the best plan."""
@@ -274,13 +241,6 @@ class Advised(PlanAnswer):
         start = wrapped(f"today {unplaced(today.layout)}: {step}, {size}")
         changes = (advice_table(advice), "") if advice.changes or not is_reached(advice) else ()
         return header, "", start, "", *changes, conclusion(advice)
-
-
-def advise(plan: Plan, layout: str | None, budget: Budget) -> Advised:
-    """Advise how to change a plan, or the layout `layout` that is run today."""
-    today, restrictions = plan.layout if layout is None else parse_layout(layout), plan.restrictions.read
-    advice = advice_of(plan.question, today, restrictions, budget, switch_words)
-    return Advised(advice=advice, restrictions=restrictions)
 
 
 def advice_table(advice: Advice) -> Table:

@@ -10,7 +10,8 @@ from cost_models.estimate import Estimate
 from cost_models.expected import expected_step
 from cost_models.pipeline.pricing import crossing
 from cost_models.units import format_seconds
-from meshwright.families.transformer.explain import Explained, explain
+from meshwright.families.transformer import TransformerVerbs
+from meshwright.families.transformer.explain import Explained
 from meshwright.families.transformer.plan import facts_of_file
 from meshwright.families.transformer.question import ClustersQuestion
 from meshwright.pages.chapters import Block, Chapter
@@ -67,7 +68,7 @@ _OF_ANY_CLUSTER = ("time", "memory", "timeline")
 def chapters(plan: Plan, request: PageRequest) -> Iterator[Chapter]:
     """Chapters of an HTML page about a transformer's plan, in order."""
     request.tell("explaining")
-    explained = explain(plan)
+    explained = TransformerVerbs().explain(plan)
     estimate = explained.explanation.estimate
     request.notes.extend(explained.notes)
     ends = [request.ends] if request.ends else []

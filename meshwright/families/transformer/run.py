@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from cost_models.defaults import OWN_COMPILED, OWN_STACK
 from cost_models.documents import printable
 from cost_models.errors import InputError
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from executor.measure.observed_run import foreign_report, tells_of_its_device
-from executor.measure.report import AnyReport, RunReport, save_report
-from executor.requirements import require_torch
+from executor.measure.report import RunReport, save_report
 from meshwright.records import fields_of, frame_of
 from meshwright.records.runs import comparison, emulated, planned_memory, time_parts
 from meshwright.render.measured import (
@@ -29,12 +27,10 @@ from meshwright.render.measured import (
     quantity_label,
     quantity_text,
     run_text,
-    step_line,
 )
 from meshwright.render.tables import Table, table_of
 from meshwright.render.words import percent, sentence_list, wrapped
 from meshwright.terminal.answers import Answer, SavedAnswer
-from meshwright.verbs.contract import Running
 from meshwright.verbs.ran import AnyEmulated, AnyRan
 from planner.plan import Plan
 
@@ -135,64 +131,6 @@ class Emulated(AnyEmulated["EmulationReport"]):
     def view(self) -> Iterator[str | Table]:
         """Text on the emulated rank: predicted beside emulated quantities."""
         return emulation_text(self.report, self.plan)
-
-
-@dataclass(frozen=True, slots=True)
-class TransformerRun(Running):
-    """A transformer's plan for `run` and `emulate`: its notes, step lines and answers."""
-
-    plan: Plan
-
-    def caution(self, *, compiled: bool) -> str | None:
-        """Warning that the plan was made for another software stack than the one it runs on; None if both are the
-        same."""
-        stack = self.plan.stack.name
-        runs = OWN_COMPILED if compiled or stack == OWN_COMPILED else OWN_STACK
-        reason = f"the plan is for stack {stack}, but it runs on stack {runs}, where memory and times differ"
-        return None if stack == runs else f"note: {reason}; `plan --stack {runs}` makes a plan for it"
-
-    def step_line(self, step: Mapping[str, Any]) -> str:
-        """Line on one training step: loss, measured and predicted seconds, MFU."""
-        predicted = self.plan.prediction
-        mfu = predicted.mfu * predicted.step_seconds / step["seconds"]
-        return step_line(step, predicted.step_seconds, f"MFU {percent(mfu)} ({percent(predicted.mfu)})")
-
-    def answer(self, report: AnyReport, steps: int | None = None) -> Ran:
-        """Answer of `run` from a run's report."""
-        assert isinstance(report, RunReport)
-        return Ran(report=report, steps=steps or len(report.losses))
-
-    def next_step(self, report: AnyReport, path: Path) -> str:
-        """Suggestion after the run: calibrate if errors exceed the noise, else draw the comparison."""
-        assert isinstance(report, RunReport)
-        lines = comparison(report) if tells_of_its_device(report) else ()
-        off = [f"{quantity_label(line.quantity)} {error_text(line)}" for line in lines if line.beyond_noise]
-        if not off:
-            return f"Next: meshwright plot accuracy {path}"
-        command = f"Next: meshwright calibrate --from-run {path} -o profile.yaml"
-        return f"Off by more than the noise: {sentence_list(off)}. {command}"
-
-    def built(self, config: Mapping[str, Any]) -> Built:
-        """Build one rank of each pipeline stage without devices, after checking files, for `run --dry-run`."""
-        require_torch("run --dry-run")
-        from executor.emulate.dry_run import build_without_devices
-        from executor.hugging_face.reading import Folder
-        from executor.run_config import RunConfig, require_places
-        from executor.transformer.training import require_inputs
-
-        inputs = RunConfig(**{name: value for name, value in config.items() if name != "every"})
-        require_places(inputs)
-        require_inputs(self.plan, inputs, lambda note: None)
-        if inputs.weights is not None:
-            Folder(inputs.weights, self.plan.model).require_finite()
-        return Built(plan=self.plan, ranks=build_without_devices(self.plan))
-
-    def emulate(self, rank: int, *, steps: int, fake: bool) -> Emulated:
-        """Run one rank of the plan alone on this machine, for `emulate`."""
-        require_torch("emulate")
-        from executor.emulate.one_rank import emulate
-
-        return Emulated(plan=self.plan, report=emulate(self.plan, rank, steps=steps, fake=fake))
 
 
 def emulation_text(report: EmulationReport, plan: Plan) -> Iterator[str | Table]:

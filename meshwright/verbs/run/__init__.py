@@ -52,23 +52,22 @@ def run_command(options: RunFlags, output: Output) -> None:
     verbs = verbs_of_plan(loaded)
     flags = {**config, "dry_run": options.dry_run}
     require_options(verbs, "run", [name for name in _FAMILY_FLAGS if flags[name]])
-    running = verbs.running(loaded)
     speaks = os.environ.get("RANK", "0") == "0"  # under torchrun every rank trains, and rank 0 tells of it
     if speaks:
         output.remark(loaded.notes)
     if options.dry_run:
-        output.show(running.built(config))
+        output.show(verbs.build(loaded, config))
         output.note(f"Next: meshwright run {options.plan}")
         return
     output.check_places()
-    if speaks and (note := running.caution(compiled=config["compile"])):
+    if speaks and (note := verbs.caution(loaded, compiled=config["compile"])):
         output.note(note)
     steps: list[int] = []
 
     def tell(step: dict[str, Any]) -> None:
         """Print a line on a training step, and remember its number."""
         steps.append(step["step"])
-        output.note(running.step_line(step))
+        output.note(verbs.step_line(loaded, step))
 
     trace = config["trace"]
     earlier = _version(trace)
@@ -83,7 +82,7 @@ def run_command(options: RunFlags, output: Output) -> None:
         output.note(f"Wrote {trace}: open it in ui.perfetto.dev or chrome://tracing")
     if config["save_weights"] is not None:
         output.note(f"Wrote the weights to {config['save_weights']}")
-    output.note(f"Wrote {written}. {running.next_step(answer.report, written)}")
+    output.note(f"Wrote {written}. {verbs.next_step(answer.report, written)}")
 
 
 def _steps(every: str) -> int | str:
@@ -131,7 +130,7 @@ def emulate(options: EmulateOptions) -> SavedAnswer:
         RunError: the rank failed or ran out of memory.
     """
     loaded, verbs = read_plan(options.plan, "emulate", ["fake"] if options.fake else [])
-    return verbs.running(loaded).emulate(options.rank, steps=options.steps, fake=options.fake)
+    return verbs.emulate(loaded, options.rank, steps=options.steps, fake=options.fake)
 
 
 @command(EmulateOptions, out="Write a JSON report.")

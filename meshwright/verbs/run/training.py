@@ -67,7 +67,7 @@ def run(
         raise InputError("--operations says how often to save only with --every auto")
     config = RunConfig(**flags)
     report = run_plan(loaded, config, on_step=on_step, on_note=on_note, name=name)
-    return verbs_of_plan(loaded).running(loaded).answer(report, config.steps)
+    return verbs_of_plan(loaded).ran(report, config.steps)
 
 
 def _with_flags() -> inspect.Signature:

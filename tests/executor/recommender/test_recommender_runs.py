@@ -18,7 +18,7 @@ from executor.launch.launch import run_plan
 from executor.measure.report import save_report
 from executor.recommender.training import RecommenderReport
 from executor.run_config import RunConfig
-from meshwright.families.recommender.run import RecommenderRun
+from meshwright.families.recommender import RecommenderVerbs
 from meshwright.records.runs import read_any_report, read_report
 from planner.recommender.plan import RecommenderPlan, make_recommender_plan
 
@@ -81,7 +81,7 @@ def test_a_kept_report_is_read_and_told_again(processes, tmp_path) -> None:
     report, path = processes.run(2, _trained, plan)[0], tmp_path / "run-report.json"
     save_report(report, path)
     assert read_any_report(path) == report
-    again = RecommenderRun(plan).answer(report)
+    again = RecommenderVerbs().ran(report)
     assert list(again.record()) == ["schema", "comparison", "operations", "report"]
     assert list(again.to_frame()["quantity"]) == [row["quantity"] for row in again.rows]
     assert "samples/s" in again.text[0]
