@@ -619,8 +619,8 @@ def _price_near_frontier(
 
 
 def evenly_spread(question: Question, columns: LayoutColumns, flat: int) -> Layout:
-    """Layout with evenly spread blocks for index `flat` of the flattened price table (layouts, recompute
-    policies)."""
+    """Layout with evenly spread blocks and one recompute policy, at the index `flat` of the flattened table
+    of layouts × policies."""
     row, policy = divmod(flat, len(RECOMPUTE_POLICIES))
     layout = columns.layout(row)
     layers = even_layers(question.model.num_layers, layout.num_stages)

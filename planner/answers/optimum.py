@@ -269,8 +269,8 @@ def _search_one(
 
 
 def _value_at_bound(question: Question, objective: Objective, result: SearchResult) -> float:
-    """Bound on the objective's value over all layouts of one search: the value of the best plan if its step
-    took only the proven lower bound."""
+    """Bound on the objective's value over all layouts of one search. It is the value that the best plan would
+    have if its step took only the proven lower bound."""
     best, bound = result.best, result.certificate.bound
     if bound <= 0:
         return objective.measure.open

@@ -194,7 +194,7 @@ def _mixed_seconds(group: RankCosts, first: int, second: int) -> Array:
 
 
 def rank_sizes(group: RankCosts, step: Array) -> tuple[Ints, Ints]:
-    """Minimum and maximum number of blocks of each rank in any placement whose step takes at most `step` (N,)
+    """Minimum and maximum number of blocks of each rank over all placements with a step of at most `step`
     seconds, (N, R) each.
 
     Where there is no such placement, some rank's most is zero, or the sum of all of them less than the model.
@@ -204,9 +204,9 @@ def rank_sizes(group: RankCosts, step: Array) -> tuple[Ints, Ints]:
 
 
 def _rank_sizes(group: RankCosts, seconds_NRB: Array, step: Array, work: Array) -> tuple[Ints, Ints]:
-    """Minimum and maximum number of blocks that each rank can have in a step of at most `step` (N,) seconds,
-    (N, R) each. `seconds_NRB` are the seconds of each number of blocks. `work` is a lower bound of the
-    seconds of one microbatch over all ranks.
+    """Minimum and maximum number of blocks that each rank can have in a step of at most `step` seconds, (N,
+    R) each. `seconds_NRB` are the seconds of each number of blocks. `work` is a lower bound of the seconds of
+    one microbatch over all ranks.
 
     Where the ranks have little to spare, each must hold the blocks that the others cannot, which raises both, and none
     takes longer than with its most blocks; so a further round is tighter, and each alone is admissible.

@@ -346,8 +346,9 @@ class LabelPass:
         return np.rint(np.clip(merits / self.target, -MUCH, MUCH) / GRAIN)
 
     def _on_a_way(self, steps: list[Ints]) -> Bools:
-        """Which choices lie on a way to the last rank, (R, L + 1, B); a choice is a block count of a rank
-        after a number of earlier blocks. Ways of dominated labels (partial placements) count as well."""
+        """Mask of the choices that lead to a complete placement, (R, L + 1, B); a choice is a block count of
+        a rank after a number of earlier blocks. Ways of dominated labels (partial placements) count as
+        well."""
         on_a_way = np.zeros_like(self.ways)
         reached = np.array([self.choices.leaf.num_layers])
         for rank in range(len(steps) - 1, -1, -1):

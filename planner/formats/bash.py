@@ -170,7 +170,8 @@ class _Reader:
         return word
 
     def pieces(self) -> list[Piece]:
-        """Rest of the text as the pieces of a single word, in which blanks and marks count as quoted."""
+        """Read the rest of the text as a single word, in which blanks and marks count as quoted, and return
+        its pieces."""
         pieces: list[Piece] = []
         while self.peek():
             pieces += self.word(arrays=False).pieces

@@ -138,7 +138,7 @@ def _export_layout(export: JobExport) -> None:
 
 
 def _file(job: Job, settings: Written, name: str) -> tuple[str, ...]:
-    """Text of the JSON file, then remarks on its use."""
+    """Texts of the export: the JSON file first, then remarks on its use."""
     layout = job.layout
     degrees = {"tp": layout.tp, "ep": layout.ep}
     split = " and ".join(f"{axis}{degree}" for axis, degree in degrees.items() if degree > 1)

@@ -701,7 +701,7 @@ def write_core(export: JobExport) -> None:
 
 
 def _file(job: Job, settings: Written, name: str) -> tuple[str, ...]:
-    """Text of the bash script, then remarks on its use."""
+    """Texts of the export: the bash script first, then remarks on its use."""
     lines = [
         *(f"export {key}={shlex.quote(value)}" for key, value in environment(job, settings).items()),
         "ARGUMENTS=(",

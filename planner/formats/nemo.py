@@ -272,7 +272,7 @@ def _bridge_settings(name: str, value: Any) -> Written:
 
 
 def _file(job: Job, settings: Written, name: str) -> tuple[str, ...]:
-    """Source of the recipe, then remarks on its use."""
+    """Texts of the export: the recipe's source first, then remarks on its use."""
     latent = settings.get("multi_latent_attention")
     values: dict[str, Any] = {"model": call_source("MLAModelProvider")} if latent else {}
     mix = next((mix for precision, mix in _MIXES.items() if settings.get(precision)), None)

@@ -211,7 +211,7 @@ def _export_overlap(export: JobExport) -> None:
 
 
 def _file(job: Job, settings: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """Source of the recipe, then remarks on its use."""
+    """Texts of the export: the recipe's source first, then remarks on its use."""
     fields = dict(settings)
     family, flavour = fields.pop("model", ("llama3", "debugmodel"))
     policy = fields.pop("activation_checkpoint", None)

@@ -180,7 +180,8 @@ class Leaf(Pipeline):
         return np.asarray(last + self.once_a_step("optimizer", blocks_SP).max(axis=-1) + self.overhead)
 
     def critical_path(self, blocks_SP: Ints) -> CriticalPath:
-        """Critical path through the timeline of one placement, including the tail of the rank where the path ends."""
+        """Critical path through the timeline of one placement, including gradient synchronisation of the rank
+        where the path ends."""
         first_S, second_S = self.halves(blocks_SP)
         forward_S, sync_R = self.forward(blocks_SP), self.once_a_step("sync", blocks_SP)
         return self.timeline.critical_path(forward_S, first_S, self.cost("p2p"), sync_R, second_S)

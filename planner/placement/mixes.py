@@ -125,8 +125,8 @@ def _seconds(leaf: Leaf, blocks_BRP: Ints, possible_BR: Bools | bool = True) -> 
 
 
 def _fastest_mixes(leaf: Leaf, policy_set: tuple[int, ...], size_B: Ints) -> Ints:
-    """Number of blocks under each policy, (B, R, P), in the fastest mix of the policies in `policy_set` that
-    fits in memory, for each of B block counts on each rank."""
+    """For each of B block counts on each rank, the blocks under each policy in the fastest mix of the
+    policies in `policy_set` that fits in memory, (B, R, P)."""
     backward_RP, kept_RP = leaf.by_rank("layer_backward"), leaf.by_rank("layer_activation")
     faster_first_RU = np.array(policy_set)[np.argsort(backward_RP[:, policy_set], axis=1, kind="stable")]
     # three policies: the slowest one repeats where the set has fewer
@@ -195,7 +195,7 @@ def _fastest_placement(
 
 
 def _balanced_counts(leaf: Leaf, seconds_BR: Array) -> Ints:
-    """Candidate numbers of blocks on each rank, (K, R), for which the slowest rank is as fast as possible.
+    """Candidate numbers of blocks on each rank for which the slowest rank is as fast as possible, (K, R).
     Ranks get the most blocks within its seconds, less the surplus in several orders."""
     low, classes = leaf.sizes.start, leaf.kinds.classes
     # the first rank begins the model, the others as most of them do
@@ -205,7 +205,8 @@ def _balanced_counts(leaf: Leaf, seconds_BR: Array) -> Ints:
     size_B1 = low + np.arange(len(seconds_BR))[:, None]
 
     def largest_counts(limit: float) -> Ints:
-        """Largest number of blocks on each rank that takes at most `limit` seconds, (R,); 0 if none does."""
+        """Largest number of blocks that each rank can have if they may take at most `limit` seconds, (R,); 0
+        if no number is fast enough."""
         return np.asarray(np.where(seconds_BR <= limit, size_B1, 0).max(axis=0))
 
     def enough(limit: float) -> bool:

@@ -61,9 +61,9 @@ def chunk_sizes(num_layers: int, stages: int, most_smaller: int = MOST_SMALLER) 
 
 
 def policy_ends(allowed_P: Bools, sizes_CR: Ints, per_chunk: bool = False) -> Ints:
-    """List every division of a rank's blocks (with `per_chunk`, a chunk's blocks) among the recompute
-    policies, (T, P). Each entry is the index where the blocks that recompute at least as much as a policy
-    end."""
+    """List every division of a rank's blocks among the recompute policies, (T, P). With `per_chunk` the
+    blocks of one chunk are divided instead. Each entry is the index where the blocks that recompute at least
+    as much as a policy end."""
     most_blocks = int((sizes_CR if per_chunk else sizes_CR.sum(axis=0)).max())
     first, *stronger = np.flatnonzero(allowed_P).tolist()
     stronger.reverse()  # the blocks that recompute most come first

@@ -166,8 +166,9 @@ class RankCosts:
         return kinds
 
     def fullest_rank_value(self, value_of: Callable[[RankCosts], Array]) -> Array:
-        """Lower bound of the sum of `value_of` over the blocks of the rank with most blocks, (N,) or, by
-        rank, (N · R,). That rank has an even share of the blocks of any kind, or of all blocks."""
+        """Lower bound of the sum of a cost over the blocks of the rank with most blocks, (N,) or, by rank, (N
+        · R,). The function `value_of` gives the cost of one block. That rank has an even share of the blocks
+        of any kind, or of all blocks."""
         value_of_kinds = [(kind.num_layers, value_of(kind)) for kind in self.of_kinds]
         shares = [-(-blocks // self.pp) * value for blocks, value in value_of_kinds]
         if len(value_of_kinds) > 1:
@@ -175,8 +176,8 @@ class RankCosts:
         return np.asarray(np.max(shares, axis=0))
 
     def balanced(self, fixed_NR: Array, each_NR: Array) -> Array:
-        """Smallest possible maximum over the ranks, (N,), of a value that starts at `fixed_NR` and grows by
-        `each_NR` with each block. Blocks may be divided."""
+        """Smallest possible maximum over the ranks of a value that starts at `fixed_NR` and grows by
+        `each_NR` with each block, (N,). Blocks may be divided."""
         with np.errstate(divide="ignore", invalid="ignore"):
             together_N = (self.num_layers + (fixed_NR / each_NR).sum(axis=1)) / (1.0 / each_NR).sum(axis=1)
         # the largest of the others where blocks add nothing somewhere
@@ -230,8 +231,7 @@ class RankCosts:
         return longest
 
     def tail(self, first_blocks: Array | Ints | int) -> Array:
-        """Minimum seconds after the last backward pass, (N,), if rank 0 holds at least `first_blocks` (N,)
-        blocks.
+        """Minimum seconds after the last backward pass if rank 0 holds at least `first_blocks` blocks, (N,).
 
         The synchronisation of rank 0, where all paths end, or of any where they do not, and the optimizer step.
         """
@@ -243,7 +243,8 @@ class RankCosts:
 
     @cached_property
     def least_tail(self) -> Array:
-        """Minimum seconds after the last backward pass, (N,), with as few blocks on rank 0 as the search covers."""
+        """Minimum seconds after the last backward pass if rank 0 holds as few blocks as the search covers,
+        (N,)."""
         return self.tail(int(self.sizes[0]) * self.vpp)
 
     @cached_property
@@ -301,8 +302,8 @@ class RankCosts:
 
     @cached_property
     def least_work(self) -> Array:
-        """Lower bound of the seconds that all ranks together take for one microbatch, (N,), with one chunk
-        per rank. Each kind of block is placed as if it were alone in memory."""
+        """Lower bound of the seconds that all ranks together take for one microbatch, with one chunk per
+        rank, (N,). Each kind of block is placed as if it were alone in memory."""
         work_of_kinds = [kind.least_seconds_of_blocks for kind in self.of_kinds]
         return np.asarray(sum(work_of_kinds[1:], start=work_of_kinds[0]) + self.fixed_seconds.sum(axis=1))
 

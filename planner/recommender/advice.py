@@ -290,8 +290,8 @@ def advise_sharding(
 
 
 def _gains(changed: RecommenderEstimate, current: RecommenderEstimate) -> bool:
-    """Whether a changed sharding is worth advising: it fits and is noticeably faster or, if the current
-    sharding does not fit, it fits or exceeds memory by less."""
+    """Whether a changed sharding is worth advising: it must fit and be noticeably faster. If the current
+    sharding does not fit, the changed one must fit, or exceed memory by less."""
     if not current.fits:
         return changed.fits or _excess_bytes(changed) < _excess_bytes(current)
     return changed.fits and changed.step_seconds < current.step_seconds * (1 - LEAST_GAIN)

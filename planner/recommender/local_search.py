@@ -65,8 +65,8 @@ class State:
         return float(self._scores(self.use[None])[0])
 
     def excess_share(self, use: Array) -> Array:
-        """Largest share by which `use` (..., K + M + 1) exceeds a memory of GPUs or hosts at any moment,
-        (...); 0 if it exceeds none."""
+        """Largest share by which the resources `use` exceed a memory of GPUs or hosts at any moment, (...); 0
+        if they exceed none."""
         return np.asarray(np.maximum(use[..., self.memories].max(axis=-1) - 1, 0))
 
     def _scores(self, use: Array) -> Array:
@@ -105,7 +105,7 @@ class State:
         return float(scores[best]), (int(rows[best]), tuple(places[best, : shards[best]].tolist()))
 
     def _put(self, shard: Array, active: Ints, use: Array, places: Ints, nth: int, *, on_nodes: bool) -> None:
-        """Place the nth shard of each of several candidate option rows where it adds least cost; updates
+        """For each of several candidate option rows, place the `nth` shard where it adds least cost. Updates
         `use` and `places`."""
         use_before, node = use[active], self.node_of_gpu
         longest = self.problem.stage_seconds(use_before)
@@ -251,7 +251,8 @@ def repack(state: State, gpu: int, random: np.random.Generator) -> bool:
             units_of_gpu[place].setdefault(row, []).append(unit)
 
     def movable(from_gpu: int, to_gpu: int) -> dict[int, list[int]]:
-        """Units with a shard on `from_gpu` and none on `to_gpu`, by option row, as slices of a table lie apart."""
+        """Units with a shard on `from_gpu` but none on `to_gpu`, by option row. No two slices of a table may
+        lie on one GPU."""
         units, there = units_of_gpu[from_gpu].items(), units_of_gpu[to_gpu]
         return {row: [unit for unit in at if unit not in there.get(row, ())] for row, at in units}
 

@@ -145,8 +145,8 @@ class Problem:
 
     @property
     def mean(self) -> Array:
-        """Lower bound of the average resources that a unit in each option row takes of a GPU and of a host,
-        (R, K + M + 1)."""
+        """Lower bound of the resources that a unit in each option row takes on average over the GPUs (or
+        hosts), (R, K + M + 1)."""
         rows = self.rows
         mean = rows.everywhere + rows.shard * (rows.shards * self.span / self.priced.gpus)[:, None]
         mean[:, -1] = rows.everywhere[:, -1] + rows.shard[:, -1] * rows.shards / self.priced.nodes
@@ -157,7 +157,8 @@ class Problem:
         return np.flatnonzero(self.rows.unit_class == class_index)
 
     def least_total(self, amounts: Array) -> Array:
-        """Sum over units (...) of the minimum of `amounts` (R, ...) over the option rows of each unit."""
+        """Sum over all units of the minimum of `amounts` over each unit's option rows, (...). The shape of
+        `amounts` is (R, ...)."""
         counts = enumerate(self.counts.tolist())
         minima = (count * amounts[self.rows_of(class_index)].min(axis=0) for class_index, count in counts)
         return sum(minima, np.zeros(amounts.shape[1:]))
@@ -202,11 +203,11 @@ class Problem:
         return bool(use[:, self.memories].max() <= FULL)
 
     def stage_seconds(self, use: Array) -> Array:
-        """Length of each stage, (..., K), with the resources `use` (..., G, K + M + 1) in use."""
+        """Length of each stage if the resources `use` are taken, in the problem's unit of time, (..., K)."""
         return np.asarray(np.maximum(use[..., self.loads].max(axis=-2), self.stage_floors))
 
     def value(self, use: Array) -> float:
-        """Objective with given resources in use, (G, K + M + 1), in the problem's unit of time."""
+        """Objective, in the problem's unit of time, if the resources `use` are taken, (G, K + M + 1)."""
         return float(self.stage_seconds(use).sum() + self.fixed)
 
 
@@ -381,8 +382,8 @@ def _fitting_rows(problem: Problem, rows: Rows) -> Rows:
 
 
 def _fixed_rows(priced: PricedOptions, restrictions: ShardingRestrictions) -> dict[int, tuple[int, Places]]:
-    """For each table that restrictions fix, the row of its sharding option in the prices and the places of
-    its shards, which are () if only the option is fixed."""
+    """Option row and places of the shards of each table that restrictions fix, by table number. Places are ()
+    if only the option is fixed."""
     fixed: dict[int, tuple[int, Places]] = {}
     class_of_table, row_of = priced.class_of_table.tolist(), priced.row_of
     for word in restrictions.fixed:

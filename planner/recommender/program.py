@@ -69,9 +69,9 @@ class OptionsProgram:
             self.problem += pulp.lpSum(self.x[row] for row in rows) == count, f"units_{class_index}"
 
     def stages_and_memories_hold_the_mean(self) -> None:
-        """Define E[k], the load of stage k that the chosen options put on every GPU; then bound the load of
-        each stage k by T[k] and the use of each memory by 1. Both hold for the mean over GPUs (or hosts), and
-        for the load on every GPU plus the largest load of tables with given places."""
+        """Limit the load of each stage k to T[k], and the use of each memory to 1. E[k] is the load of stage
+        k that the chosen options put on every GPU. Both hold for the mean over GPUs (or hosts), and for the
+        load on every GPU plus the largest load of tables with given places."""
         stages, host = self.base.shape[1], self.of.base.shape[1] - 1
         for column in range(host + 1):
             base = self.of.base[:: self.of.priced.gpus_per_node if column == host else 1, column]
@@ -102,9 +102,9 @@ class OptionsProgram:
                     self.problem += total <= self.of.priced.gpus, f"large_{m}_{k}"
 
     def stage_is_no_shorter_than_a_shard(self) -> None:
-        """Bound each stage from below by the work of large shards on one GPU: some GPU has at least the mean
-        number of an option's shards. A class of one table uses only one of its rows, so its rows share a
-        constraint."""
+        """Constrain each stage to be at least as long as the work of its large shards on one GPU. Some GPU
+        has at least the mean number of an option's shards. A class of one table uses only one of its rows, so
+        its rows share a constraint."""
         of, shards = self.of, self.rows.shards
         large = (shards > 0)[:, None] & (self.shard > SMALL * of.least_stages)
         base_load, min_places = self.base.min(axis=0), (-(-shards // self.places)).tolist()

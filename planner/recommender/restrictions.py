@@ -108,7 +108,7 @@ def _group(model: RecommenderSpec, text: str) -> tuple[int, ...]:
 def covered_options(
     question: RecommenderQuestion, restrictions: ShardingRestrictions, sharding: Sharding | None = None
 ) -> PricedOptions:
-    """Prices of the sharding options that a search within these restrictions covers, joined by those that
+    """Prices of the sharding options that a search within these restrictions covers, and of the options that
     `sharding` uses."""
     class_of_table = question.model.class_of_table
     required = [(class_of_table[table], word.option) for word in restrictions.fixed for table in word.places]

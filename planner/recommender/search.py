@@ -183,8 +183,8 @@ class Search:
         self.bound = max(self.bound, min(bound, self.value))
 
     def seconds(self, lengths: Value) -> Value:
-        """Step seconds from `lengths`, the sum of the stages' lengths (or a bound on the sum) in the
-        problem's unit of time."""
+        """Convert `lengths`, the sum of the stages' lengths or a bound on it, from the problem's unit of time
+        to step seconds."""
         return lengths * self.scale + self.problem.fixed
 
     def solve(
@@ -313,7 +313,8 @@ def _solve_with_places(search: Search, work_before: float) -> tuple[float, bool]
     program = PlacesProgram(search.unit.with_rows(rows), ordered=ordered, limit=limit)
 
     def is_enough(value: float, bound: float, work: float) -> bool:
-        """Whether the bound closes the rows, is close to the best value, or time is over."""
+        """Whether the solver may stop: the bound closes many option rows or is close enough to the best
+        value, or time is over."""
         nonlocal total, closes_rows
         if math.isfinite(bound):
             search.prove(bound)

@@ -223,7 +223,8 @@ class Prover:
             self.settings.on_progress(decided, total, self._best_seconds(), self._proven_bound())
 
     def certificate(self) -> Certificate:
-        """Create the search's certificate: proven bound, gap, and how many layouts met which decision."""
+        """Create the search's certificate: proven bound, gap, and number of layouts by outcome (pruned,
+        solved, ...)."""
         question, best, bound = self.candidates.question, self._best_seconds(), self._proven_bound()
         scenarios = num_weighed(len(scenarios_of(question)), question.risk)
         return Certificate(

@@ -146,8 +146,9 @@ def _divisors(number: int) -> list[int]:
 
 
 def _values(question: Question, limits: Restrictions, mesh: tuple[int, ...]) -> tuple[Values, Values]:
-    """List the values to combine in a mesh of degrees, in two groups: of the axes that rules check together,
-    and of the axes vpp, schedule and microbatch size. In several pools of GPUs schedules are plain."""
+    """Values of the other axes to combine with a mesh (degrees tp, pp, cp and dp), in two groups: axes that
+    rules check together, and the axes vpp, schedule and microbatch size. In several pools of GPUs schedules
+    are plain."""
     tp, pp, cp, dp = mesh
     model, ranks = question.model, dp * cp
     experts: Rows = [(1, tp)]
@@ -190,8 +191,8 @@ def _permitted_values(limits: Restrictions, names: tuple[str, ...], values: Rows
 
 
 def _seatings(cp: int, dp: int, pp: int) -> Rows:
-    """Indices of rank orders, one for each sequence of the axes cp, dp and pp. Axes of a single rank do not
-    count."""
+    """Indices of one rank order for each different sequence of the axes cp, dp and pp. Axes of a single rank
+    do not count."""
     degrees, first = {"cp": cp, "dp": dp, "pp": pp}, dict[tuple[str, ...], int]()
     for index, order in enumerate(ORDERS):
         first.setdefault(tuple(axis for axis in order.split("-") if degrees.get(axis, 1) > 1), index)
@@ -199,8 +200,8 @@ def _seatings(cp: int, dp: int, pp: int) -> Rows:
 
 
 def _offloads(question: Question, pp: int, rings: set[int]) -> Rows:
-    """List every combination of the numbers of blocks offloaded in each way (residency), with each ring size
-    if weights are streamed. At most one residency is without a count."""
+    """List every combination of the numbers of blocks offloaded in each way (residency), and of the ring
+    sizes where weights are streamed. At most one residency is without a count."""
     counts = [*range(question.model.num_layers // pp + 1), EVERY]
     of_blocks = [some for some in product(counts, repeat=3) if some.count(EVERY) <= 1]
     away = [(*some, *rest) for some in of_blocks for rest in product((0, EVERY), repeat=2)]

@@ -101,8 +101,8 @@ class PoolCandidates:
         return math.inf if self._opened == len(self) else 0.0
 
     def open(self, threshold: float) -> Array:
-        """Open the layouts of the next order of the pools, at last replicas, and return their quick lower
-        bounds, seconds (N,)."""
+        """Open the layouts of the next order of the pools or, after the last order, those of replicas; return
+        their quick lower bounds, seconds (N,)."""
         first = self._opened
         if first >= self._num_stages:
             self.open_all()
@@ -152,8 +152,8 @@ class PoolCandidates:
         return replace(group, uses_full_counts=self._uses_full_counts)
 
     def _by_group(self, rows: Ints, bound: Callable[[RankCosts], Array]) -> Array:
-        """Compute the lower bound `bound`, seconds (N,), of the given rows, in groups with one schedule, pp
-        and order of pools."""
+        """Lower bounds of some rows by the function `bound`, seconds (N,). It is called with rows of one
+        schedule, pp and order of pools at a time."""
         values, order = np.empty(self._num_stages), rows // max(1, len(self._stages))
         for number in np.unique(order).tolist():
             group_rows = rows[order == number]
@@ -312,8 +312,8 @@ rank, and after the last backward pass."""
 
 
 def summed_rates(replica: Leaf | RankCosts, pools: Sequence[Times], counts: Ints, total: Ints | int) -> Array:
-    """Lower bound of the step, seconds (N,), if the replicas in all pools share `total` microbatches in the
-    fastest way. Pool k has `counts` replicas, (K, N or 1), all plain pipelines like `replica`, each with its
+    """Lower bound of the step if the replicas in all pools share `total` microbatches in the fastest way,
+    seconds (N,). Pool k has `counts` replicas, (K, N or 1), all plain pipelines like `replica`, each with its
     minimum of microbatches; the formula stands at the top of the module."""
     cycle_KN, busiest_KN, tail_KN = map(np.stack, zip(*pools, strict=True))
     none = np.zeros(1, dtype=np.int64)  # microbatches, so this is what a pipeline takes besides them
@@ -362,7 +362,7 @@ def _plain_only(limits: Restrictions, **values: set[int]) -> dict[str, frozenset
 
 
 def _min_microbatches(columns: LayoutColumns) -> Ints:
-    """Minimum number of microbatches that each replica of a layout takes, (N,), explained at
+    """Minimum number of microbatches that each replica of a layout takes, (N,). The reason is given at
     `fewest_microbatches`."""
     return np.where(is_scheduled(columns, QUEUES), 1, columns.pp)
 

@@ -52,8 +52,8 @@ from planner.space.restrictions import Restrictions
 
 
 def relaxed_seconds(leaves: Sequence[Leaf], paths: Sequence[CriticalPath]) -> Array:
-    """Lower bound of the step of N layouts of one pipeline shape, seconds (N,), over all placements, also of
-    fractions of blocks. It is infinite where none fits.
+    """Lower bound of the step of N layouts of one pipeline shape over all placements, even of fractions of
+    blocks, seconds (N,). It is infinite where none fits.
 
     Every path, and the mean of all, bounds the step from below; of a split backward pass the path counts only what it
     has of both halves.
@@ -95,8 +95,8 @@ def relaxed_seconds(leaves: Sequence[Leaf], paths: Sequence[CriticalPath]) -> Ar
 
 
 def _mixed_seconds(leaf: Leaf, price_NP: Array, kept_NP: Array, room_N: Array) -> Array:
-    """Minimum seconds of one microbatch in all blocks of each layout, (N,), if any fraction of the blocks may
-    follow each recompute policy. All ranks together must have memory for the mix."""
+    """Minimum seconds of one microbatch in all blocks of each layout if any fraction of the blocks may follow
+    each recompute policy, (N,). All ranks together must have memory for the mix."""
     blocks, policies = leaf.num_layers, np.flatnonzero(leaf.allowed).tolist()
     best_N = np.full(len(room_N), np.inf)
     for policy in policies:
@@ -316,8 +316,8 @@ class ProgramSearch(Prover):
         """Whether a layout that is not proven yet may be better than the k best."""
 
     def leaders(self) -> list[tuple[int, Placement]]:
-        """Indices and placements of the k best candidates, and of further candidates that are equally fast;
-        of layouts with equal costs only the layout with the shortest name."""
+        """Indices and placements of the k best candidates, and of others that are equally fast. Of layouts
+        with equal costs only the layout with the shortest name is listed."""
         return [(self._rows[number][0], placement) for number, placement in super().leaders()]
 
     def run(self) -> None:
@@ -351,7 +351,8 @@ class ProgramSearch(Prover):
             self._bound[numbers] = relaxed_seconds(leaves, self._paths[pipeline])
 
     def _round(self, program: Program, solver: SolverName) -> None:
-        """Solve the program once, then add the columns, placements or critical paths that its solution lacks."""
+        """Solve the program once, then extend it by the columns, placements or critical path that the chosen
+        layout lacks."""
         may = self._open_layouts()
         for number in np.flatnonzero(~may).tolist():
             program.y[number].upBound = 0

@@ -257,8 +257,8 @@ class Boxes:
         return np.tile(boxes, 2)[nonempty], replace(halves, high=high).rows(nonempty)
 
     def singles(self, columns: LayoutColumns) -> tuple[Ints, LayoutColumns, Boxes]:
-        """List every combination of offload counts in the boxes: the index of the combination's box, (K,),
-        the layout with these counts, and a box of this combination alone."""
+        """List every combination of offload counts in the boxes: the index of its box, (K,), the layout with
+        these counts, and a box that holds only this combination."""
         bounds = zip(self.low.tolist(), self.high.tolist(), self.room.tolist(), strict=True)
         combinations = [
             (box, *counts)

@@ -118,13 +118,13 @@ def _rules(question: Question, limits: Restrictions) -> tuple[Rule, ...]:
 
 
 def _rows_within(question: Question, limits: Restrictions) -> LayoutColumns:
-    """List layouts that satisfy the restrictions, legal or not, (N,); axes without restriction have simple
+    """List layouts that satisfy the restrictions, legal or not. Axes without restriction have simple
     values."""
     stack, gpus, restricted = question.stack, question.cluster.num_gpus, limits.named_axes
 
     def values(axis: str, defaults: Iterable[int]) -> list[int]:
-        """Default and requested values of an axis that the restrictions permit, or the smallest permitted
-        value if there are none."""
+        """Values of an axis to try: the permitted ones among the defaults and the user's requests, or the
+        smallest permitted value if none of these is."""
         bounds = {limit[axis] for limit in (limits.minima, limits.maxima) if axis in limit}
         permitted = limits.permitted(axis, sorted({*defaults, *limits.only.get(axis, ()), *bounds}))
         return permitted or limits.permitted(axis, limits.unbounded(axis, 1))[:1]

@@ -241,8 +241,8 @@ class Family:
 
     @cached_property
     def _measures(self) -> tuple[Ints, Ints, Ints]:
-        """Quantities of every size that parallel degrees must divide: tokens of a sequence or heads, MLP
-        width, and blocks, (N,) each. Zeros where a quantity does not grow."""
+        """Quantities that parallel degrees must divide, for each size of the family: heads (or tokens of a
+        sequence), MLP width and blocks, (N,) each. Zeros where a quantity does not grow."""
         size = np.arange(1, self.largest_size + 1)
         if self.by == "sequence":
             return size * SEQUENCE_STEP, 0 * size, 0 * size
@@ -252,8 +252,9 @@ class Family:
         return size, np.array([*map(self._inner, widths)]), np.array([*map(self._layers, widths)])
 
     def divisible_sizes(self, question: Question) -> Iterator[Bools]:
-        """Yield, for every set of degrees that the GPUs allow, whether each size is divisible by the degrees,
-        (N,). A layout that is legal at one of these sizes is legal at every smaller one, with no more memory.
+        """Yield, for every set of degrees that the GPUs allow, a mask (N,) of the sizes that are divisible by
+        the degrees. A layout that is legal at one of these sizes is legal at every smaller one, with no more
+        memory.
         """
         tokens_N, inner_N, layers_N = self._measures
         gpus, side = question.cluster.num_gpus, FP8_SIDE if question.training.precision == "fp8" else 1
@@ -301,7 +302,8 @@ class Family:
 
 
 def family_named(name: str, by: By) -> Family | None:
-    """Find the family of models with a name of `LADDERS`, growing by `by`; None if the name is unknown."""
+    """Find the family of models called `name` in `LADDERS`, which grows in `by` (depth, width or sequence);
+    None if the name is unknown."""
     if name not in LADDERS:
         return None
     base, published = LADDERS[name]

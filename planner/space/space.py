@@ -77,8 +77,8 @@ class Groups:
         return np.repeat(np.arange(len(self.sizes)), self.sizes)
 
     def rows_of(self, groups: Ints) -> tuple[Ints, Ints]:
-        """Select the rows of some groups; return the position in `groups` of each, (M,), and the rows,
-        (M, C)."""
+        """For each row of some groups, the position of its group in `groups`, (M,), and the row itself, (M,
+        C)."""
         size = self.sizes[groups]
         index = np.repeat(np.arange(len(groups)), size)
         begin = np.cumsum(self.sizes) - self.sizes
@@ -93,7 +93,8 @@ def candidate_cores(question: Question, limits: Restrictions) -> LayoutColumns:
     permitted = cache(limits.permitted)
 
     def inside(name: str, mesh: Mesh) -> list[tuple[int, ...]]:
-        """Combinations of values of an axis's columns to try in a mesh of tp, pp, cp and dp.
+        """Values of an axis to try in a mesh (degrees of tp, pp, cp and dp), each a tuple with one number for
+        each column of the axis.
 
         An axis of several columns, one whose values may mean the same and one that may say nothing are left to the
         restrictions on whole layouts.
