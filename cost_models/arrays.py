@@ -21,7 +21,8 @@ MAD_TO_DEVIATION = 1.4826
 
 
 def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Group items by `key`: the list of items with each key, by key, in order of first appearance."""
+    """Dictionary from each key that the function `key` gives to the list of items with that key, in order of
+    first appearance."""
     groups: dict[K, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)

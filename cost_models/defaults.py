@@ -94,9 +94,9 @@ def complete_question(
 def resolve_stack(
     cluster: ClusterSpec, stack: str | StackSpec | None, profile: str | HardwareProfile | None, *, usual: str
 ) -> tuple[StackSpec, HardwareProfile]:
-    """Software stack and hardware profile to use. The default stack is this project's executor on CPUs and
-    the local machine, else the stack named `usual`. The default profile is the cluster's, else the nearest in
-    the catalogue. Raises UnknownNameError."""
+    """Software stack and hardware profile for a cluster: those that the user gives, else defaults. The
+    default stack is this project's executor on CPUs and the local machine, else the stack named `usual`. The
+    default profile is the cluster's, else the nearest in the catalogue. Raises UnknownNameError."""
     if not isinstance(stack, StackSpec):
         on_this_machine = cluster.gpu.kind == "cpu" or cluster.name == LOCAL
         stack = catalog.load_stack(stack or (OWN_STACK if on_this_machine else usual))

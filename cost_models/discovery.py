@@ -182,8 +182,8 @@ def job_nodes(machine: Machine) -> int:
 
 
 def _memory(machine: Machine) -> tuple[float, str]:
-    """Usable host memory in bytes, with the source of the limit: the smallest of physical memory, container
-    limit and SLURM allocation, in whole GiB."""
+    """Usable host memory in bytes, in whole GiB, and its source. It is the smallest of physical memory,
+    container limit and SLURM allocation."""
     physical = re.search(r"^MemTotal:\s+(\d{1,15}) kB", machine.read("/proc/meminfo") or "", re.M | re.A)
     if physical is None:
         machine.unsaid.append("/proc/meminfo does not say how much memory there is")
@@ -437,7 +437,8 @@ _GPU, _GRAPHICS, _SWITCH = "0x0302", "0x0300", "0x0604"
 
 
 class NcclTopology(NamedTuple):
-    """GPUs per PCIe switch and network adapters in an NCCL topology file; empty without a file."""
+    """Contents of an NCCL topology file: the number of GPUs under each PCIe switch, and the network adapters;
+    empty without a file."""
 
     file: str = ""
     switches: tuple[int, ...] = ()
@@ -543,8 +544,8 @@ def parse_link(text: str) -> Fields:
 
 
 def parse_links(texts: Sequence[str]) -> dict[str, Fields]:
-    """Parse links that the user states, such as `inter_node=infiniband,400Gb/s`, into fields of a cluster
-    file by place. Raises InputError."""
+    """Parse links that the user states, such as `inter_node=infiniband,400Gb/s`, into fields of links in a
+    cluster file, by the name before `=`. Raises InputError."""
     links: dict[str, Fields] = {}
     for text in texts:
         place, equals, words = text.partition("=")

@@ -157,8 +157,8 @@ class StoppedError(RunError):
 
 
 def first_few(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    """Problems of a list, of which those after the first `MOST_PROBLEMS` are replaced by one that states
-    their number; a single one is kept."""
+    """Problems to show of a list: the first `MOST_PROBLEMS`, and one more that states the number of the
+    others. A single other problem is shown itself."""
     unlisted = len(problems) - MOST_PROBLEMS
     return tuple(problems) if unlisted <= 1 else (*problems[:MOST_PROBLEMS], *_unlisted_problems(unlisted))
 
@@ -176,7 +176,7 @@ def closest_name(name: str, names: Iterable[str]) -> str | None:
 
 
 def similar_names(name: str, names: Iterable[str]) -> list[str]:
-    """Known names that `name` may misspell; names of other models, GPUs, clusters or stacks are left out.
+    """Known names of which `name` may be a misspelling.
 
     Their numbers (sizes, releases) are equal and their letters almost; if the first word is a known family,
     only that family's names count. If there are none, all names that begin with the given one.

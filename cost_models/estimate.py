@@ -232,8 +232,8 @@ class Estimate:
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict on memory: "fits", "tight" (fits by less than the prediction error), or "does not fit",
-        with the memory that is too small unless it is the device's."""
+        """Verdict on memory: "fits", "tight" (fits by less than the prediction error), or "does not fit". If
+        host memory or the drive is too small, the verdict names it."""
         if not self.device_holds:
             return "does not fit"
         if not self.fits:
@@ -242,8 +242,8 @@ class Estimate:
 
     @property
     def device_is_tight(self) -> bool:
-        """Whether the predicted peak is within the prediction error of the memory limit, a factor of 1 + the
-        stack's memory error up or down."""
+        """Whether the predicted peak is so close to the memory limit that the prediction error can decide.
+        The error is a factor of 1 + the stack's memory error, up or down."""
         factor = 1 + self.trust.memory_error
         return self.allocatable_bytes / factor < self.peak_bytes < self.allocatable_bytes * factor
 
@@ -322,7 +322,7 @@ def chance_of_gain(log_ratio: float, first: Layout, second: Layout, pair_error: 
 
 
 def half_width(share: float) -> float:
-    """Half width, in standard deviations, of the central interval of a normal distribution with probability
+    """Number of standard deviations from the mean of a normal distribution within which the probability is
     `share`: 1.645 for 0.9."""
     return _NORMAL.inv_cdf((1 + share) / 2)
 

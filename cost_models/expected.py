@@ -97,7 +97,8 @@ Rows = npt.NDArray[np.void]
 
 
 def rows_of(table: Iterable[Mapping[str, Any]]) -> Rows:
-    """Table of rows (structured array) from a mapping of features, names and spread for each run or question."""
+    """Table (structured array) with a row for each run or question, built from dictionaries of its features,
+    names and spread."""
     return np.array([(*(row[name] for name in (*_NUMBERS, *_TEXTS)), row) for row in table], _COLUMNS)
 
 
@@ -174,8 +175,8 @@ class Kernel:
     """Factor on the covariance of a run of a dense model and a run of a mixture of experts."""
 
     def amplitudes(self, rows: Rows) -> Array:
-        """Prior standard deviation of each row's prediction error, (N,), without the terms of the publisher
-        (S) and of the single run (N)."""
+        """Prior standard deviation of each row's prediction error, (N,). It leaves out the terms for the
+        run's publisher (S) and for the single run (N)."""
         spread = np.clip(rows["spread"], _LEAST_SPREAD, _MOST_SPREAD) / _USUAL_SPREAD
         of_model = self.experts * (rows["experts"] == "yes") + self.narrow * (rows["bits"] < 4)
         logarithm = of_model + self.sharded * rows["sharded"]

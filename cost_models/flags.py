@@ -186,8 +186,8 @@ def defaults_of(options: type[Any]) -> dict[str, Any]:
 
 
 def given_flags(options: Any) -> tuple[str, ...]:
-    """Names of the fields that differ from their defaults, among fields whose flags several verbs share (no
-    output flags)."""
+    """Names of the fields whose values differ from their defaults. Only those fields count whose flags
+    several verbs share, without output flags."""
     defaults, excluded = defaults_of(type(options)), ("argument", "subject", "verb", "output")
     empty: tuple[Any, ...] = (None, "", (), [])
     flags = {name: one for name, one in flags_of(type(options)).items() if one.is_part_of_question}

@@ -43,7 +43,8 @@ def exchanges_by(question: Question, columns: LayoutColumns, way: Context) -> Bo
 
 
 def names_overlap(columns: LayoutColumns) -> Bools:
-    """Whether the layout sets `overlap=`, the axes whose communication overlaps compute, (N,)."""
+    """Whether each layout sets `overlap=`, which lists the axes whose communication overlaps compute,
+    (N,)."""
     return np.asarray(np.any([getattr(columns, f"overlap_{axis}") != UNSAID for axis in OVERLAPS], axis=0))
 
 
@@ -146,7 +147,7 @@ class LayoutColumns(_AxisColumns):
 
     def stride(self, axis: str) -> Ints:
         """Difference in rank between neighbours along a mesh axis other than tp, (N,): tp times the degrees
-        of the axes inside it."""
+        of the axes that vary faster with the rank."""
         places = PLACES[self.order]
         cp, dp, pp = (places < places[:, [MESH_AXES.index(axis)]]).T
         return np.asarray(self.tp * self.cp**cp * self.dp**dp * self.pp**pp)

@@ -42,8 +42,8 @@ def layers_in_turn(num_layers: int, stages: int) -> tuple[int, ...]:
 
 
 def layers_up_to_shares(num_layers: int, stages: int, head: float) -> tuple[int, ...]:
-    """Number of blocks of each stage if each stage in turn takes blocks until the work of all stages so far
-    exceeds their equal shares.
+    """Number of blocks of each stage if each stage in turn takes blocks until the stages so far have more
+    than their equal shares of the work.
 
     The head counts as `head` blocks and follows the last block, so the last stages may have none.
     """

@@ -53,7 +53,8 @@ class Word:
         return self.write(name, value)
 
     def columns(self, name: str) -> dict[str, Word]:
-        """Kind of word for the number in each column that stores the axis `name`, by column name."""
+        """Columns that store the axis `name`, as a dictionary from column name to the kind of word for the
+        number stored there."""
         return {name: self}
 
     def numbers(self, value: Any) -> tuple[int, ...]:

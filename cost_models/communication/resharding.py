@@ -106,8 +106,8 @@ Parts = dict[str, float]
 
 
 def _model_parts(question: Question, *layouts: Layout) -> Iterator[tuple[Parts, int, list[list[int]]]]:
-    """Yield each part of the model (block, embedding ...): elements by way of sharing, number of such parts,
-    and pipeline ranks in each layout."""
+    """Yield each part of the model (block, embedding ...) as three values: its elements by the way in which
+    ranks share them, the number of such parts, and its pipeline ranks in each layout."""
     model, kinds = question.model, question.kinds.of_block
     by_kind = [_block_parts(own.model) for own in question.by_kind]
     stage_of = [schedule_named(one.schedule).rank_of_stage(one.pp, one.vpp) for one in layouts]
@@ -158,8 +158,8 @@ def _rank_boxes(layout: Layout, ranks: int, *, sharded: bool) -> tuple[Ints, dic
     copies = int(LayoutColumns.of([layout]).expert_shard[0]) if sharded else 1
 
     def side(place: Ints, number: int) -> Array:
-        """Begin and end of part `place` (counted from 0) of `number` equal parts of one direction, for each
-        rank, (R, 2)."""
+        """Begin and end of each rank's slice, (R, 2), if one direction is cut into `number` equal slices and
+        the rank has slice `place`, counted from 0."""
         return np.stack([place / number, (place + 1) / number], axis=-1)
 
     expert, cut = side(seat // etp % ep, ep), side(seat // (etp * ep) % copies, copies)

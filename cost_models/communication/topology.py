@@ -116,8 +116,8 @@ def used_levels(cluster: ClusterSpec) -> tuple[Level, ...]:
 
 
 def with_one_level(cluster: ClusterSpec, at: int) -> ClusterSpec:
-    """Copy of a cluster in which all links have zero latency, and links of other levels than `at` infinite
-    bandwidth."""
+    """Copy of a cluster in which only the bandwidth of link level `at` costs time: all latencies are zero,
+    all other bandwidths infinite."""
     levels, per_node = list[LevelSpec](), cluster.gpus_per_node
     for index, level in enumerate(levels_of(cluster)):
         gpus = None if level.network or level.gpus == per_node else level.gpus
@@ -266,8 +266,8 @@ def fabric_of(cluster: ClusterSpec) -> Fabric:
 
 
 class Reach(NamedTuple):
-    """Use of one level of links by the groups of one parallel axis, (N,) each, for the group with the worst
-    position."""
+    """How the groups of one parallel axis use one level of links, (N,) each: numbers of the group with the
+    worst position."""
 
     level: Level
     peers: Ints
@@ -302,8 +302,8 @@ class Reach(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """Size, nodes and link use of the groups of one parallel axis, (N,) each, for the group with the worst
-    position."""
+    """Size, number of nodes and link use of the groups of one parallel axis, (N,) each. They are those of the
+    group with the worst position."""
 
     size: Ints
     ranks_per_node: Ints
@@ -450,7 +450,7 @@ def group_of(cluster: ClusterSpec, size: int, stride: int = 1) -> Groups:
 
 
 def pairs_over(link: LinkSpec, rows: int) -> Groups:
-    """`rows` equal groups, each of two ranks on different nodes that only `link` joins."""
+    """Create `rows` equal groups, each of two ranks on different nodes that are joined by `link` alone."""
     unit, two = (np.broadcast_to(np.int64(count), (rows,)) for count in (1, 2))
     level = link_level("between", link, None, network=True)
     reach = Reach(level, peers=unit, domains=two, members=two, reached=two, behind=unit, meets=two > 1)

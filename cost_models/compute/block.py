@@ -111,7 +111,8 @@ def _recomputed_seconds(
     products = products_of(operators)
 
     def forward_of(share: float, gemm: Gemm) -> Array:
-        """Forward seconds of a matrix product in the share `share` of the blocks, (N,)."""
+        """Forward seconds of a matrix product as a mean over all blocks, (N,), if the share `share` of the
+        blocks has it."""
         return share * forward_seconds(local_gemm(question, columns, gemm), device)
 
     selective = core if drops & ATTEND_AGAIN else np.zeros(len(columns))

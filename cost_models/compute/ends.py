@@ -50,7 +50,8 @@ def end_seconds(question: Question, columns: LayoutColumns, device: Device) -> E
 
 
 def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> EndSeconds:
-    """Seconds of embedding and head for one microbatch, as if no loss ran in chunks."""
+    """Seconds of embedding and head for one microbatch if the loss is computed on all tokens at once, not in
+    chunks."""
     model, training, none = question.model, question.training, np.zeros(len(columns))
     tokens, rate = columns.tokens(training.sequence_length), device.memory_rate
     images, width = columns.mbs.astype(np.float64), np.asarray(float(model.hidden_size))

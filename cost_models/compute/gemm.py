@@ -112,8 +112,8 @@ def require_rate(gpu: GpuSpec, precision: Precision) -> None:
 
 
 def device_of(question: Question, *, uncast: bool = False) -> Device:
-    """Rates of a question's accelerator in the training precision. With `uncast`, they are in the precision
-    of the parts that fp8 training does not cast.
+    """Compute and memory rates of a question's accelerator in the training precision. With `uncast`, they are
+    in the precision of the parts that fp8 training does not cast.
 
     Raises:
         InputError: the GPU has no matrix rate in the training precision.
@@ -244,8 +244,8 @@ def _cast_seconds(local: LocalGemm, device: Device, *, backward: bool, precast: 
     times = 1.0 if fuses else matrices  # one cast input per matrix; a compiler casts it once
 
     def cast(elements: Array, casts: float, *, turned: bool = False) -> Array:
-        """Seconds to convert `casts` operands of matrix products, which have `elements` elements in total, to
-        fewer bits."""
+        """Seconds to cast `casts` operands of matrix products to fewer bits; together they have `elements`
+        elements."""
         kernels, bytes_each = _COMPILED_KERNELS, 2 * element + narrow
         if not fuses:
             kernels = _EAGER_KERNELS + turned
@@ -268,8 +268,8 @@ def _cast_seconds(local: LocalGemm, device: Device, *, backward: bool, precast: 
 def product_operators(
     model: TransformerSpec, *, joined: bool, tuning: TuningSpec | None = None
 ) -> list[tuple[Operator, Gemm]]:
-    """Matrix products of a block, each with its operator. With `joined`, the products of a parallel block are
-    merged if possible.
+    """All matrix products of a block, as pairs of the operator and its matrix product. With `joined`, the
+    products of a parallel block are merged if possible.
 
     A mixture, latent attention and matrices with adapters are not merged, nor are inputs from two norms.
     """
@@ -284,8 +284,9 @@ def product_operators(
 
 
 def _joined_product(first: Operator, gemm: Gemm, second: Operator, partner: Gemm) -> tuple[Operator, Gemm]:
-    """Merge two matrix products into one, returned with its operator. Outputs are put side by side if ranks
-    split the outputs, inner dimensions end to end if ranks split the inputs."""
+    """Merge two operators with a matrix product each into one; return the merged operator and its product.
+    Outputs are put side by side if ranks split the outputs, inner dimensions end to end if ranks split the
+    inputs."""
     if gemm.split == "columns":
         joined = replace(gemm, outputs=gemm.outputs + partner.outputs)
     else:
@@ -316,8 +317,8 @@ class LocalGemm:
 
 
 def matrix_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, ...]:
-    """Seconds of a block's matrix products, (N,) each: forward, backward, weight gradients within backward,
-    and those of column-parallel matrices only.
+    """Seconds of a block's matrix products, (N,) each: forward, backward, weight gradients (part of
+    backward), and weight gradients of column-parallel matrices alone.
 
     Backward runs each GEMM twice, as dgrad and as wgrad. A mixture is averaged with the model's dense blocks.
     """
@@ -352,7 +353,8 @@ def _matrix_seconds(question: Question, columns: LayoutColumns, device: Device) 
 
 
 def _exposed_weight_seconds(question: Question, local: LocalGemm, *, trained: bool) -> tuple[Array, Array]:
-    """Exposed seconds of expert products, (N,) each: to read weights, and to accumulate weight gradients.
+    """Exposed seconds that expert products spend on reading weights, and those on accumulating weight
+    gradients, (N,) each.
 
     Each expert's product is a separate kernel over few rows: it waits for the first of its weights, and at
     its end reads, updates and writes a block of the gradient. Transformer Engine's grouped products on B200

@@ -227,7 +227,7 @@ def group_ranks(size: int, step: int, piece: int, stages: int, world: int) -> In
 
 
 class _View(NamedTuple):
-    """Cables of one level as they are, or as typical cables that serve for comparison."""
+    """Cables of one level: either the actual ones, or typical ones to compare these with."""
 
     end: Ints
     """End (adapter, or GPU) of each GPU, (GPUs,)."""
@@ -288,8 +288,8 @@ class _Flows:
         return Share(_ratio(ring, usual_ring), exchange, pair, _ratio(mean.max(), level.latency)), ring
 
     def with_places(self, level: FabricLevel, share: Share) -> Share:
-        """Copy of the share with its fields for the placement of group members, for levels whose domains
-        differ in size."""
+        """Copy of `share` with new fields `members`, `spanned` and `meets`, for levels whose domains differ
+        in size. They are counted from the domains in which the members of each group lie."""
         domains, inner = level.domain[self._groups], level.inner[self._groups]
         meet = (domains == np.roll(domains, -1, axis=1)) & (inner != np.roll(inner, -1, axis=1))
         changes = np.diff(np.sort(domains, axis=1), axis=1) > 0
@@ -316,7 +316,8 @@ class _Flows:
 
 
 def _equal_keys(keys: Ints, size: int) -> Ints:
-    """Number of equal keys in the array for each key, an integer below `size`."""
+    """For each entry of `keys`, the number of entries equal to it, itself included. Keys are integers below
+    `size`."""
     if size <= _DENSE * len(keys):
         return np.bincount(keys, minlength=1)[keys]
     _, index, count = np.unique(keys, return_inverse=True, return_counts=True)
@@ -324,8 +325,8 @@ def _equal_keys(keys: Ints, size: int) -> Ints:
 
 
 def _most_channels(way: Ints, rate: Array) -> Bools:
-    """Mask of the ends (GPUs or adapters) that NCCL uses on every way out of a domain. They are the k
-    fastest, where k gives the largest sum if all run at the rate of the slowest."""
+    """Mask of the ends (GPUs or adapters) that NCCL uses, chosen separately for each way out of a domain.
+    They are the k fastest, where k gives the largest sum if all run at the rate of the slowest."""
     if not len(rate) or (rate == rate[0]).all():
         return np.ones(len(rate), dtype=np.bool_)
     order = np.lexsort((-rate, way))

@@ -73,8 +73,8 @@ def unreadable_error(source: str, problems: Sequence[Problem], hint: str) -> Inp
 
 
 def from_topo(text: str, source: str, statement: UserStatement) -> LinkFile:
-    """Parse the links of a node from `nvidia-smi topo -m` output with a line of bandwidths, repeated for the
-    number of equal nodes that the user states.
+    """Parse the links of one node from `nvidia-smi topo -m` output and a line of bandwidths, and repeat them
+    for as many equal nodes as the user states.
 
     NVLinks of all GPUs to all lead to a switch, others to the GPUs themselves. GPUs and adapters under one PCIe bridge
     (PIX, PXB) are on a switch, switches on a hub for each farther way (PHB, NODE, SYS) at its rate. Every adapter has a
@@ -255,7 +255,8 @@ def _devices_and_cables(text: str, source: str) -> tuple[Devices, Cables, list[P
 
 
 def _known_names(devices: Devices, hosts: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Device name by GUID: `host.nic0` in order of descriptions, or the description of a switch."""
+    """Name of each device by GUID: `host.nic0`, `host.nic1` ... for a host's adapters in order of their
+    descriptions, and the description for a switch."""
 
     def ordered(guids: Iterable[str]) -> list[str]:
         """GUIDs sorted by the description of their device."""

@@ -176,8 +176,9 @@ def is_hub_id(text: str) -> bool:
 
 
 def known_name(text: str, kind: catalog.Kind) -> str | None:
-    """Catalogue name of one kind that a text means, whatever its case, blanks, dashes and training suffixes
-    such as `-instruct`; a model's name may also be a Hugging Face id. None if no name or several match."""
+    """Catalogue name (of the given kind) that a text stands for, whatever its case, blanks, dashes and
+    training suffixes such as `-instruct`. For a model, the text may also be a Hugging Face id. None if no
+    name or several match."""
     text = text.rpartition("/")[2] if kind == "models" and is_hub_id(text) else text
     names, spelling = catalog.names(kind), _spelling(text)
     matches = [text] if text in names else [name for name in names if _spelling(name) == spelling]

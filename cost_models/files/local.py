@@ -113,8 +113,8 @@ def installed_gpus() -> tuple[str, ...]:
 
 
 def gpu_machine(gpu: GpuSpec, node: ClusterSpec | None, count: int) -> ClusterSpec:
-    """Describe this computer as one node of `count` GPUs, with the links of the catalogue's `node`, else PCIe
-    through the host."""
+    """Describe this computer as a cluster of one node with `count` GPUs. The links are those of the
+    catalogue's `node` or, without one, PCIe through the host."""
     through_host = {"kind": "pcie", "bandwidth": f"{gpu.host_bandwidth or 0!r} B/s", "latency": _PCIE_LATENCY}
     links = node.links if node else Links.model_validate({"intra_node": through_host})
     machine = ClusterSpec(name=LOCAL, gpu=gpu, gpus_per_node=count, links=links, host_cores=os.cpu_count())

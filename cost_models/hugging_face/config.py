@@ -86,8 +86,8 @@ class Family:
 
 
 def active_phrases(conditions: str | Sequence[str | Mapping[str, Any]], config: Config) -> Iterator[str]:
-    """Yield the phrases whose condition a config fulfils. The value of an absent key is `absent`; 0, false
-    and null fulfil no condition."""
+    """Yield the phrase of each condition that a config fulfils, such as a feature or a reason for refusal.
+    The value of an absent key is `absent`; 0, false and null fulfil no condition."""
     for condition in conditions:
         if isinstance(condition, str):
             yield from getattr(readers, condition)(config)
@@ -116,8 +116,8 @@ def families() -> Mapping[str, Family]:
 
 
 def without_price(model_type: str, config: Config) -> list[str]:
-    """Operations of a model that the cost model does not cover, in words, if no family has the model's
-    `model_type`."""
+    """Phrases that name the operations of a model that the cost model does not cover, for a `model_type` of
+    no known family."""
     table = data_of("families.yaml")
     always = table["other_blocks"].get(model_type, table["features"])
     return [always] if isinstance(always, str) else list(active_phrases(always, config))
@@ -371,8 +371,8 @@ def _model_name(document: Document, fields: Mapping[str, Any]) -> str:
 
 
 def tower_fields(config: Config, decoder: Mapping[str, Any]) -> tuple[dict[str, Any], str] | None:
-    """Spec fields that a model's vision tower adds to the decoder's fields or changes in them, and the
-    assumption made; None if the tower is unknown.
+    """Spec fields to add to a decoder's fields, or to change in them, for a model's vision tower; also the
+    assumption made, in words. None if the tower is unknown.
 
     Blocks of the tower behind the block that the decoder reads (`vision_feature_layer`) are omitted.
     """

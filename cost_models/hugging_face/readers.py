@@ -304,7 +304,8 @@ def falcon(config: Config) -> Derived:
 
 
 def fields_if_set(config: Config, *, key: str, then: Mapping[str, Any], usual: bool = False) -> Derived:
-    """Derive the fields `then` if a config key is set; `usual` is the value of an absent key."""
+    """Spec fields `then`, each with the config key that decides, if the config sets `key`; else none. `usual`
+    is the value of an absent key."""
     return {name: (key, value) for name, value in then.items()} if config.get(key, usual) else {}
 
 
@@ -433,7 +434,7 @@ def jamba(config: Config) -> Derived:
     layers = blocks(config)
 
     def periodic_blocks(name: str, default_period: int, default_offset: int) -> range:
-        """Indices of the blocks with the feature `name`, every period from its offset."""
+        """Indices of the blocks that have the feature `name`: one in every period, from an offset on."""
         period = max(1, whole_number(config, f"{name}_period", default_period))
         return range(whole_number(config, f"{name}_offset", default_offset), layers, period)
 

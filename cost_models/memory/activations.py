@@ -94,8 +94,8 @@ def plain_scan_bytes(question: Question) -> float:
 
 
 def _scan_bytes(question: Question, scan: Operator) -> Amount:
-    """Bytes per token that a recurrent scan keeps for its backward pass, by sharding of the activation
-    (place): outputs, per-head elements in fp32, and inputs; states of chunks are recomputed.
+    """Bytes per token that a recurrent scan keeps for its backward pass, for each way of sharding activations
+    (place). They are outputs, per-head elements in fp32, and inputs; states of chunks are recomputed.
 
     Plain products also recompute the convolution, from its input. Mamba-2's kernel recomputes its convolution
     instead of keeping its output (mamba-ssm 2.2, ops/triton/ssd_combined.py,
@@ -207,7 +207,7 @@ def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> 
     inputs = [(one, one.share, _kept_bytes(question, one)) for one in operators]
 
     def bytes_of(terms: Iterable[tuple[float, Amount]]) -> Array:
-        """Bytes on a rank, (N,), of terms given as (factor, amount)."""
+        """Bytes on a rank, (N,), summed over `terms`, which are pairs of a factor and bytes per token."""
         return on_rank(question, columns, sum_amounts(terms))
 
     core = [(question.model.attention_share, _score_bytes(question))]
@@ -215,7 +215,7 @@ def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> 
     output_bytes = element * question.model.attended_size  # the core also keeps its output
 
     def without_outputs(total: Array, drops: Container[str | None]) -> Array:
-        """Bytes `total` less kept inputs that are outputs of operators in `drops`."""
+        """Bytes `total` minus those of the kept inputs that are outputs of operators in `drops`."""
         read = [
             (share, {place: size - output_bytes * (one.kind == "core") for place, size in amount.items()})
             for one, share, amount in inputs
@@ -253,7 +253,8 @@ def _block_bytes(question: Question, columns: LayoutColumns, entered: Array) -> 
 
 
 def _kept_bytes(question: Question, operator: Operator) -> Amount:
-    """Bytes per token that an operator keeps for its backward pass, by sharding of the activation (place)."""
+    """Bytes per token that an operator keeps for its backward pass, for each way of sharding activations
+    (place)."""
     element, stack, reads = question.training.element_bytes, question.stack, operator.reads
     place = reads.place
     match operator.kind:
@@ -300,8 +301,9 @@ def _input_bytes(question: Question, operator: Operator) -> float:
 
 
 def _core_bytes(question: Question, core: Operator) -> Amount:
-    """Bytes per token that the attention core keeps for its backward pass, by sharding of the activation
-    (place): queries, keys, values and output; an eager core has keys and values repeated for all query heads.
+    """Bytes per token that the attention core keeps for its backward pass, for each way of sharding
+    activations (place). They are queries, keys, values and output; an eager core has keys and values repeated
+    for all query heads.
 
     Heads that are recomputed from latents are not kept, their latents are.
     """
@@ -333,9 +335,9 @@ def _second_output_bytes(question: Question, columns: LayoutColumns) -> Array:
 
 
 def _score_bytes(question: Question) -> Amount:
-    """Bytes per token kept inside the attention core for its backward pass, by sharding of the activation
-    (place). An eager core keeps the softmax output, the dropout mask and its output (s × s per head); a flash
-    kernel keeps a log-sum-exp row per head, and picked tokens."""
+    """Bytes per token kept inside the attention core for its backward pass, for each way of sharding
+    activations (place). An eager core keeps the softmax output, the dropout mask and its output (s × s per
+    head); a flash kernel keeps a log-sum-exp row per head, and picked tokens."""
     model, training, heads = question.model, question.training, question.model.num_heads
     if question.stack.attention not in STORES_SCORES:
         picked = min(model.attention_window or 0, training.sequence_length) * (model.window_kind == "picked")
@@ -347,9 +349,9 @@ def _score_bytes(question: Question) -> Amount:
 
 
 def boundary_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Array, Array]:
-    """Bytes on a rank of tensors sent between pipeline stages, as three arrays (N,): on every rank;
-    additional bytes on the rank with the first stage (negative: fewer), which sends no gradients back; and
-    the same on the rank with the last stage, which sends no activations on and receives no gradients.
+    """Bytes of tensors sent between pipeline stages, as three arrays (N,): on every rank, in addition on the
+    rank with the first stage, and in addition on the rank with the last stage. Additions may be negative: the
+    first stage sends no gradients back, the last sends no activations on and receives no gradients.
 
     Bytes of one buffer each way, or of the tensors that a stack retains over the step's microbatches.
 
@@ -383,8 +385,8 @@ def boundary_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, A
 
 
 def pending_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Array]:
-    """Bytes of output gradients that a microbatch holds until its weight gradients are computed, in a block
-    and in the head, (N,) each: the gradients of the outputs of all operators with parameters.
+    """Bytes of output gradients that one microbatch holds until its weight gradients are computed, for a
+    block and for the head, (N,) each. They are the gradients of the outputs of all operators with parameters.
 
     For a GPT block that is 3 + 4 widths of h inside the tensor-parallel region and 1 + 1 + 2 outside. If fp8
     keeps cast inputs of products, gradients wait as cast too (Transformer Engine's `WeightGradStore`).

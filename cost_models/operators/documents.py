@@ -104,8 +104,9 @@ _Excess = Callable[[TransformerSpec, LengthsSpec, int, int, int], float]
 
 
 def _excess_of_pairs(excess: _Excess, question: Question, ranks: Ints, sequences: Ints) -> Array:
-    """Relative excess of the busiest rank's attention work, (N,), by the function `excess`, called once per
-    distinct pair (ranks, sequences per rank). 0 unless packed documents give sequences different work."""
+    """Relative excess of the busiest rank's attention work over the mean, (N,). The function `excess`
+    computes it, once per distinct pair (ranks, sequences per rank). It is 0 unless packed documents give
+    sequences different work."""
     lengths, longest = question.training.lengths, question.training.sequence_length
     if lengths is None or lengths.packing != "pack" or question.stack.attention in STORES_SCORES:
         return np.zeros(len(ranks))

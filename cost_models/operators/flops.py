@@ -104,8 +104,8 @@ class _KindPart(NamedTuple):
 
 
 def _kind_parts(model: TransformerSpec, training: TrainingSpec, tp: int) -> list[_KindPart]:
-    """Blocks of a job, grouped by kind if kinds have different sequences or the job freezes some blocks.
-    Otherwise a single group of all blocks, with the FLOPs of the mean block."""
+    """Blocks of a job in groups: one group per kind if kinds have different sequences or the job freezes some
+    blocks, else a single group. The single group has the FLOPs of the mean block."""
     one_kind = not (model.stacks or model.tower or training.freeze)
     parts = list[_KindPart]()
     kinds = ((model.num_layers, model, training),) if one_kind else of_each_kind(model, training)
@@ -169,8 +169,8 @@ def _spared_flops(part: _KindPart) -> float:
 
 
 def causal_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> float:
-    """Model FLOPs of one step less the scores that a causal mask or a window leaves out, the numerator of
-    causal MFU."""
+    """Model FLOPs of one step without those of attention scores that a causal mask or a window leaves out,
+    the numerator of causal MFU."""
     masked = 0.0
     for part in _kind_parts(model, training, tp):
         keys, job, flops = attended_keys(part.model, part.training), part.training, part.flops

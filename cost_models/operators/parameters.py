@@ -81,8 +81,8 @@ def head_rows(model: TransformerSpec, tp: Ints | int) -> Ints:
 
 
 def parameters(model: TransformerSpec, tp: Ints, ep: Ints | int = 1, etp: Ints | None = None) -> Parameters:
-    """Number of parameters on one rank of a block, its routed experts, the embedding and the head.
-    Column-parallel biases are split, row-parallel biases and norms are not.
+    """Number of parameters that one rank holds in a block, in its routed experts, in the embedding and in the
+    head. Column-parallel biases are split, row-parallel biases and norms are not.
 
     `tp`, `ep` and `etp` (N,) are the degrees of tensor and expert parallelism and of tensor parallelism in an expert.
     """
@@ -199,8 +199,8 @@ def _adapter_operators(
 
 
 class TrainedShare(NamedTuple):
-    """Share of trained parameters and bytes of frozen weights per parameter, in one part of the model on a
-    rank."""
+    """Trained share of the parameters of one part of the model on a rank, and bytes of frozen weights per
+    parameter."""
 
     share: Array | float = 1.0
     """Trained parameters divided by all parameters of the part."""
@@ -213,8 +213,8 @@ ALL_TRAINED = TrainedShare()
 
 
 def trained_share(question: Question, columns: LayoutColumns, part: Part) -> TrainedShare:
-    """Share of trained parameters and bytes of frozen weights per parameter, in a part of the model on a
-    rank, (N,) each; 1 and 0 for a job that trains all parameters."""
+    """Trained share of the parameters of one part of the model on a rank, and bytes of frozen weights per
+    parameter, (N,) each. They are 1 and 0 for a job that trains all parameters."""
     tuning, element = question.training.tuning, question.training.element_bytes
     if tuning is None:
         return ALL_TRAINED

@@ -156,8 +156,8 @@ class Operator:
 def multiply(
     name: str, gemm: Gemm, *, half: Half, reads: Place, bias: bool = False, kept: int = 0, **opts: Any
 ) -> Operator:
-    """Create the operator of a matrix product and its bias, with the parameters of all routed experts that
-    have such matrices.
+    """Create the operator of a matrix product and its bias; in routed experts, with the parameters of all
+    experts that have such a matrix.
 
     A bias is split with the outputs. If tensor ranks add up partial outputs, each rank has the complete bias
     and adds it once.
@@ -192,8 +192,8 @@ Weights = Mapping[Sharing, float]
 
 
 def sum_amounts(amounts: Iterable[tuple[float, Mapping[Key, float]]]) -> dict[Key, float]:
-    """Add mappings from a key to an amount, each multiplied by its weight, from pairs (weight, mapping). Keys
-    are places of activations, or ways of sharing parameters among ranks."""
+    """Weighted sum of mappings from keys to amounts, which are given as pairs (weight, mapping). Keys are
+    places of activations, or ways of sharing parameters among ranks."""
     total: dict[Key, float] = {}
     for times, amount in amounts:
         for key, value in amount.items():
@@ -202,8 +202,8 @@ def sum_amounts(amounts: Iterable[tuple[float, Mapping[Key, float]]]) -> dict[Ke
 
 
 def on_rank(question: Question, columns: LayoutColumns, amount: Amount) -> Array:
-    """Total amount (bytes, elements) on a rank for one microbatch, (N,), from amounts per token of each place
-    (sharding of an activation)."""
+    """Amount (bytes or elements) on a rank for one microbatch, (N,), from amounts per token for each way of
+    sharding activations (place)."""
     elements = (value * tokens_on_rank(question, columns, place) for place, value in amount.items() if value)
     return sum(elements, start=np.zeros(len(columns)))
 

@@ -190,13 +190,13 @@ def rank_costs(terms: PoolTerms, rows: Ints, pool_R: Ints) -> StageCosts:
 
 
 def _transfer_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> dict[str, tuple[Array, Array]]:
-    """For each cost coefficient that includes transfers between pipeline ranks, by name: seconds of each
-    rank's transfers, and their relative slowdown by stragglers, (R, n) each."""
+    """Seconds of each rank's transfers, and their relative slowdown by stragglers, (R, n) each, by name of
+    the cost coefficient that includes them."""
     ranks, waits_n = len(pool_R), terms.blocking[rows]
 
     def between_pools(seconds: Array, sender: Ints, receiver: Ints) -> tuple[Array, Array]:
-        """Seconds of transfers between the pools of senders and receivers, and the larger slowdown of both,
-        (R, n) each."""
+        """Seconds of transfers from the pools `sender` to the pools `receiver`, and the larger slowdown of
+        the two, (R, n) each."""
         slower = np.maximum(terms.slowdown[sender[:, None], rows], terms.slowdown[receiver[:, None], rows])
         return seconds[sender[:, None], receiver[:, None], rows], slower
 
@@ -378,8 +378,8 @@ def _slower_link(pool_link: LinkSpec, pool_network: LinkSpec) -> LinkSpec:
 
 
 def _longest_terms(terms: Sequence[Term]) -> Term:
-    """Cost term of N layouts that takes each layout's values from the one of K pools in which their sum is
-    largest."""
+    """Cost term of N layouts that for each layout equals that one of K pools' terms whose parts have the
+    largest sum."""
     which_N = np.stack([sum_of_parts(term) for term in terms]).argmax(axis=0)
     return join_terms(terms, lambda values: np.choose(which_N, values))
 
@@ -414,8 +414,8 @@ def divide_microbatches(
     pools = range(len(replicas))
 
     def end(pool: int, added: int = 0) -> tuple[float, int]:
-        """Time at which a replica of a pool ends with its present microbatches and `added` more, and the
-        pool."""
+        """Pair of the time at which a replica of `pool` ends, with `added` more microbatches than now, and
+        `pool` itself."""
         return ends[pool](counts[pool] + added), pool
 
     while True:

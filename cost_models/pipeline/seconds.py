@@ -106,7 +106,8 @@ def sum_of_parts(term: Term) -> Array:
 
 
 def sum_terms(first: Term, *further_terms: Term, times: int = 1) -> Term:
-    """Add `times` times each further term to the first term, part by part; a missing part counts as zero."""
+    """Sum of the first term and `times` times each further term, part by part; a missing part counts as
+    zero."""
     summed = dict(first)
     for term in further_terms:
         for part, value in term.items():
@@ -199,8 +200,8 @@ class Pieces:
         return block_seconds(self.question, self.columns, self.device, data_parallel=self.data_parallel)
 
     def straggler_wait(self, core: Array) -> Term:
-        """Seconds of waiting for the rank with most attention work, (N,) or (N, P), as part `jitter` of a
-        term; empty if all documents have equal length. Attention takes `core` seconds."""
+        """Term with a single part `jitter`: seconds of waiting for the rank with most attention work, (N,) or
+        (N, P). Empty if all documents have equal length. Attention takes `core` seconds."""
         return {} if self.question.training.lengths is None else {"jitter": (core.T * self._waiting).T}
 
     @cached_property

@@ -253,8 +253,8 @@ def memory_terms(question: Question, columns: LayoutColumns) -> Terms:
 
 
 def _with_freed_ends(pieces: Pieces, moment: Term) -> Term:
-    """Memory term `moment` of the loss's peak, less the weights of embedding and head if the stack frees
-    these during the loss. Their backward pass gathers them again, through a buffer (counted once if it is a
+    """Memory term `moment` of the peak during the loss, minus the weights of embedding and head if the stack
+    frees them then. Their backward pass gathers them again, through a buffer (counted once if it is a
     stream's own), in addition to the gradients of logits in the weights' type."""
     question, columns = pieces.question, pieces.columns
     frees = question.stack.loss_frees_ends and not question.training.optimizer_in_backward
@@ -333,8 +333,8 @@ def terms_by_kind(question: Question, columns: LayoutColumns, price: Price = sta
         common = common | begins
 
     def select_rows(pair: list[Array]) -> Array:
-        """Values of the second term for layouts that offload the states of an explicit number of blocks, else
-        of the first."""
+        """Combine two terms: the second's values for layouts that offload the states of a stated number of
+        blocks, else the first's."""
         return np.where(has_blocks if pair[0].ndim == 1 else has_blocks[:, None], pair[1], pair[0])
 
     own_names = [name for name in OF_BLOCKS if name in common]
@@ -345,8 +345,9 @@ def terms_by_kind(question: Question, columns: LayoutColumns, price: Price = sta
 
 
 def _tower_batch_columns(question: Question, kind: Question, columns: LayoutColumns) -> LayoutColumns:
-    """Copy of the layout columns for blocks of one kind. In a vision tower every image is a sequence, which
-    no rank splits, so microbatches have as many sequences as images."""
+    """Copy of the layout columns in which a microbatch has one sequence per image, for blocks of a vision
+    tower; unchanged for other blocks. In a vision tower every image is a sequence, which no rank splits, so
+    microbatches have as many sequences as images."""
     if kind.model.tower is None or kind.model.tower.part != "tower":
         return columns
     return replace(columns, mbs=columns.mbs * (question.training.images or 1), sp=np.zeros_like(columns.sp))
@@ -374,8 +375,8 @@ def _zero_frozen_terms(kind: Question, terms: Terms) -> Terms:
 
 
 def terms_by_sort(by_kind: Sequence[Terms]) -> Terms:
-    """Cost coefficients of all kinds of blocks together. With several kinds, the coefficients of blocks are
-    by sort (pair of kind and recompute policy), with an axis T in place of P."""
+    """Combine the cost coefficients of each kind of block into those of all blocks. With several kinds, the
+    coefficients of blocks are by sort (pair of kind and recompute policy), with an axis T in place of P."""
     if len(by_kind) == 1:
         return by_kind[0]
     return by_kind[0] | {name: join_terms([terms[name] for terms in by_kind], by_sort) for name in OF_BLOCKS}

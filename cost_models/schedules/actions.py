@@ -133,8 +133,8 @@ def actions_in_rounds(pp: int, vpp: int, m: int, warm_up_R: Ints, round_size: in
     warm_up_R1 = np.minimum(warm_up_R, units)[:, None]
 
     def with_weight_halves(backward_RU: Ints) -> Ints:
-        """Number of actions in a row of `backward_RU` backward passes, including the weight halves between
-        them if backward passes are split."""
+        """Number of actions that `backward_RU` consecutive backward passes take in a rank's order, with
+        the weight halves between them if backward passes are split."""
         return backward_RU + np.maximum(0, backward_RU - rank_R1) if splits else backward_RU
 
     def place_of_backward(unit_RU: Ints) -> Ints:
@@ -199,8 +199,8 @@ in the number between the two halves of their backward pass. The last row is for
 
 @lru_cache(maxsize=CACHED_TABLES)
 def peak_moments(table: ActionTable) -> tuple[tuple[Ints, ...], tuple[Ints, ...]]:
-    """At each moment at which a rank's memory can peak: the number of each chunk's live microbatches, and of
-    those that are between the two halves of their backward pass.
+    """Numbers of live microbatches of each chunk, and of those between the two halves of their backward pass,
+    at each moment at which a rank's memory can peak.
 
     Returns for each rank an array (K, V) of live microbatches: the distinct Pareto-maximal vectors of forwarded
     microbatches per chunk whose backward pass has not ended, over the rank's own order. Memory rises with every

@@ -136,8 +136,8 @@ class PipelineSchedule:
         return ActionTable(self, pp, vpp, microbatches, kind, stage, microbatch, overlapped == 1)
 
     def live_of_chunk(self, pp: Count, vpp: Count, microbatches: Count, rank: Count, chunk: Count) -> Ints:
-        """Number of live microbatches of one chunk at the moment for which lower bounds compute a rank's
-        memory.
+        """Number of live microbatches of one chunk at the moment whose memory is taken as the lower bound of
+        a rank's peak.
 
         A rank's peak is at least its memory at that moment, and equal to it with one chunk a rank, so bounds
         need no table. Any shapes that broadcast. In rounds it is when the rank has run `live_of_rank`
@@ -154,8 +154,8 @@ class PipelineSchedule:
         return np.asarray(rounds * size + np.clip(remainder - chunk * size, 0, size))
 
     def live_of_rank(self, pp: Count, vpp: Count, microbatches: Count, rank: Count) -> Ints:
-        """Number of live microbatches of a rank, summed over its chunks, at the moment for which lower bounds
-        compute memory (see `live_of_chunk`).
+        """Number of live microbatches of a rank, over all its chunks, at the moment whose memory is taken as
+        the lower bound of its peak (see `live_of_chunk`).
 
         In rounds the warm-up and one more; if backward is split rank r runs r more until its first weight
         half.

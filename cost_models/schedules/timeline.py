@@ -223,9 +223,9 @@ class Timeline:
         return CriticalPath(forward, backward + inputs, backward + weight, transfers, rank)
 
     def _repeated_stretches(self, path: Ints, end_E: Array, pace: float) -> list[tuple[int, int, int]]:
-        """Stretches of a critical path that repeat in the steady state, as (microbatches, begin, end), for
-        each phase of the schedule the shortest that keeps the pace. The path is given from the last action.
-        """
+        """Shortest stretch of a critical path that repeats in the steady state, as (microbatches, begin,
+        end), for each phase of the schedule. Stretches count only if they take about `pace` seconds per
+        microbatch or more. The path is given from the last action."""
         table, actions = self.table, self.row_of.shape[1]
         at = np.argsort(self.row_of, axis=None)[path]
         place, microbatch = at % actions, table.microbatch.ravel()[at]
@@ -269,8 +269,8 @@ class Timeline:
         return flat, np.broadcast_to(delay, batch).reshape(-1), batch
 
     def _ends(self, duration_BS: Array, delay_B: Array) -> Array:
-        """End times of all actions after the two fixed rows, seconds (2 + E, batch), or (2 + E,) for a batch
-        of one."""
+        """Array of end times in seconds, (2 + E, batch) or for a batch of one (2 + E,): two fixed rows, then
+        a row for each action."""
         if len(delay_B) * len(self.duration_of) < _NARROW * len(self.levels):
             ends = [self._ends_one_by_one(*one) for one in zip(duration_BS, delay_B.tolist(), strict=True)]
             return np.array(ends[0] if len(ends) == 1 else ends).T
@@ -289,8 +289,8 @@ class Timeline:
         return end
 
     def _ends_one_by_one(self, duration_S: Array, delay: float) -> list[float]:
-        """End times of all actions after the two fixed rows for one placement, seconds (2 + E,), by a Python
-        loop, which is faster than numpy if levels have few actions."""
+        """List of end times of one placement in seconds, (2 + E,), as in `_ends`, computed by a Python loop.
+        The loop is faster than numpy if levels have few actions."""
         end, duration = [0.0, -math.inf], duration_S[self.duration_of].tolist()
         for span, prior, sender in zip(duration, self.follows.tolist(), self.receives.tolist(), strict=True):
             ready, arrived = end[prior], end[sender] + delay
@@ -300,7 +300,7 @@ class Timeline:
 
 @lru_cache(maxsize=CACHED_TABLES)
 def compile_timeline(table: ActionTable) -> Timeline:
-    """Timeline of a table's actions, cached, for any durations."""
+    """Prepare an action table for computing end times under any durations; cached."""
     return Timeline(table)
 
 

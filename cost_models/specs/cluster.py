@@ -401,8 +401,8 @@ class ClusterSpec(CheckedSpec):
     source: str = ""
 
     def contradictions(self) -> dict[str, object]:
-        """Mapping of each error message about links that contradict the rest of the cluster to itself; an
-        empty text stands for no error."""
+        """Error messages about links that contradict the rest of the cluster, each mapped to itself. An empty
+        text stands for no error."""
         links = self.links
         errors = self._level_errors(links) if isinstance(links, LinkLevels) else self._network_errors(links)
         graph_errors = self._graph_errors() if self.graph else ()

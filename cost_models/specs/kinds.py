@@ -143,8 +143,8 @@ class Kinds:
 
     @cached_property
     def _repeats(self) -> tuple[int, int]:
-        """First block and period from which the kinds of blocks repeat, with the least sum: from block
-        `start` on, the same kinds recur every `period` blocks."""
+        """Pair (start, period) such that from block `start` on the kinds of blocks recur every `period`
+        blocks; of all such pairs the one with the least sum."""
         kinds, best = np.array(self.of_block), (0, len(self.of_block))
         for period in range(1, len(kinds)):
             if period >= sum(best):
@@ -171,9 +171,9 @@ class Kinds:
         return np.where(at < begin, at, begin + (at - begin) % period)
 
     def distinct_starts(self, blocks: int) -> tuple[Ints, Ints]:
-        """First block of each distinct sequence of the kinds of `blocks` blocks in a row, and, for each class
-        of positions, the index of the sequence that follows, (classes,). It is arbitrary if too few blocks
-        follow."""
+        """First block of each distinct sequence of kinds that `blocks` consecutive blocks have, and for each
+        class of positions the index of the sequence that follows, (classes,). It is arbitrary if too few
+        blocks follow."""
         if blocks == 0:
             return np.zeros(1, dtype=np.int64), np.zeros(self.classes, dtype=np.int64)
         kinds, starts = np.array(self.of_block), min(self.classes, len(self.of_block) - blocks + 1)

@@ -94,8 +94,8 @@ class TuningSpec(CheckedSpec):
     adapters are frozen."""
 
     def contradictions(self) -> dict[str, object]:
-        """Whether a file sets the field `left`, which only the program may set, with the error message as
-        key."""
+        """Error message for a file that sets the field `left`, mapped to whether it is set. Only the program
+        may set it."""
         return {"left follows from `freeze` of the job": self.left is not None}
 
     @property

@@ -246,7 +246,7 @@ class RotaryScaling(CheckedSpec):
     are scaled in part."""
 
     def contradictions(self) -> dict[str, object]:
-        """Whether `low_turns` is above `high_turns`, with the error message as key."""
+        """Error message for a `low_turns` above `high_turns`, mapped to whether it applies."""
         low, high = self.low_turns, self.high_turns
         return {f"low_turns {low:g} is above high_turns {high:g}": low > high}
 
@@ -338,8 +338,8 @@ class _Widths(CheckedSpec):
     @model_validator(mode="before")
     @classmethod
     def _fill_widths(cls, data: Any) -> Any:
-        """Fill in the widths before the fields' checks, which call no default factory if another field is
-        wrong. If `hidden_size` or `num_heads` is wrong, only that is reported."""
+        """Fill in widths that the input lacks before pydantic checks the fields, as it computes no defaults
+        if another field is wrong. If `hidden_size` or `num_heads` is wrong, only that is reported."""
         if not isinstance(data, dict):
             return data
         sizes = {name: data[name] for name in ("hidden_size", "num_heads") if name in data}
@@ -809,8 +809,8 @@ class TransformerSpec(_Widths):
         of_windows["window_kind"] = self.window_kind != "sliding"
 
         def each(names: str, words: str) -> dict[str, object]:
-            """For each of the fields `names`, an error message that ends in `words`, mapped to the field's
-            value."""
+            """Dictionary with an error message for each of the fields `names`, made of the field's name and
+            `words`, mapped to the field's value."""
             return {f"{name} {words}": fields[name] for name in names.split()}
 
         errors: dict[str, object] = {

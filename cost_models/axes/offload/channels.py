@@ -103,9 +103,10 @@ UNKNOWN_UPDATE = 2.57e-10
 
 
 class GradientTraffic(NamedTuple):
-    """Gradient traffic between a rank and its host per step and parameter, (2, N) each. The fields are bytes
-    `down` to the host and `up`, CPU additions, and copies; the rows are the residencies in `UPDATED_BY_CPU`.
-    Parameters are those of the rank before ZeRO shards them."""
+    """Gradients that a rank exchanges with its host, per step and parameter: bytes in each direction,
+    additions and copies, (2, N) each. The fields are bytes `down` to the host and `up`, CPU additions, and
+    copies; the rows are the residencies in `UPDATED_BY_CPU`. Parameters are those of the rank before ZeRO
+    shards them."""
 
     down: Array
     up: Array
@@ -116,8 +117,8 @@ class GradientTraffic(NamedTuple):
 
 
 def gradient_traffic(question: Question, columns: LayoutColumns, part: Part = "block") -> GradientTraffic:
-    """Traffic per step of the gradients of blocks whose states the CPU updates, for parameters inside or
-    outside routed experts (`part`)."""
+    """Gradients that a rank exchanges with its host per step and parameter, in blocks whose states the CPU
+    updates. `part` chooses the parameters inside or outside routed experts."""
     stack, shard = question.stack, np.array([columns.shards(part, zero) for zero in (1, 2)])
     waits = stack.unsharded_gradients_until_sync & (columns.zero >= 2)
     every_microbatch = ~waits & (np.array([[False], [True]]) | gradients_leave(question, columns))
@@ -133,8 +134,8 @@ def gradient_traffic(question: Question, columns: LayoutColumns, part: Part = "b
 
 
 def weight_traffic(question: Question, columns: LayoutColumns, part: Part) -> Array:
-    """Bytes of weights copied to the device per step and parameter of a rank's streamed blocks, (N,), if
-    every pass copies them again."""
+    """Bytes of weights copied to the device per step and per parameter of a rank's streamed blocks, (N,).
+    Every pass is taken to copy them again."""
     passes = 2 * columns.microbatches(question.training.global_batch)
     return passes * state_bytes(question, columns, part).stored
 
@@ -154,8 +155,8 @@ def ring_share(question: Question, columns: LayoutColumns) -> Array:
 
 
 def update_seconds(question: Question) -> float:
-    """Seconds per parameter of an optimizer update by all cores of a host; on a cluster of CPUs a rank is a
-    host."""
+    """Seconds per parameter that the CPU of a host needs for an optimizer update, with all cores. On a
+    cluster of CPUs, a rank counts as a host."""
     measured, bandwidth = question.hardware.host_update_seconds, question.cluster.host_memory_bandwidth
     by_bandwidth = ADAM_BYTES / (ADAM_BANDWIDTH * bandwidth) if bandwidth else UNKNOWN_UPDATE
     return by_bandwidth if measured is None else measured

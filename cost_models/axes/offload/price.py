@@ -57,8 +57,8 @@ update one is updated while the next arrives."""
 
 
 def offload_bytes(pieces: Pieces, terms: Terms) -> Terms:
-    """New values, in bytes, of the memory coefficients that offload changes, by coefficient and part; empty
-    without offload."""
+    """New values of the memory cost coefficients that offload changes, in bytes by coefficient and part;
+    empty without offload."""
     question, columns, counts = pieces.question, pieces.columns, pieces.counts
     activation_bytes = pieces.activations.block
     if question.training.reference == "host":
@@ -70,8 +70,8 @@ def offload_bytes(pieces: Pieces, terms: Terms) -> Terms:
     states = {at: [on_device(at, part) for part in BLOCK_PARTS] for at in get_args(Residency)}
 
     def sums(terms_of: Mapping[Residency, Term]) -> tuple[Term, Term]:
-        """Split a term, summed over a rank's blocks, into a part per block and a constant part. `terms_of`
-        has the term of one block for each residency."""
+        """Per-block term and constant term that give the sum of a cost over a rank's blocks as a linear
+        function of their number. `terms_of` has the term of one block for each residency."""
         by_key = {key: {at: own[key] for at, own in terms_of.items()} for key in terms_of["resident"]}
         affine = {key: over_residencies(columns, values) for key, values in by_key.items()}
         return {key: one.layer for key, one in affine.items()}, {key: one.rank for key, one in affine.items()}
@@ -107,8 +107,8 @@ def offload_bytes(pieces: Pieces, terms: Terms) -> Terms:
 
 
 def offload_seconds(pieces: Pieces, terms: Terms) -> Terms:
-    """Time coefficients that offload changes, with their new values in seconds by part; empty for layouts
-    without offload."""
+    """New values of the time cost coefficients that offload changes, in seconds by coefficient and part;
+    empty for layouts without offload."""
     question, columns, block = pieces.question, pieces.columns, pieces.block
     if question.training.reference == "host":  # each block's weights are copied while the block before runs
         come = reference_bytes(question, columns) / link_rate(question, columns)
@@ -164,15 +164,16 @@ def update_lower_bound(question: Question, corners: Sequence[LayoutColumns]) -> 
 
 
 def tiers(question: Question, layout: Layout) -> Mapping[str, Any]:
-    """Bytes that an offloading layout uses in host memory and on the drive, with their limits, in the fullest
-    pool. Keys are such as `host_bytes` and `host_limit`. Empty for other layouts."""
+    """Bytes that an offloading layout uses in host memory and on the drive, with the limit of each, in the
+    pool of GPUs where it is fullest. Keys are such as `host_bytes` and `host_limit`. Empty for other
+    layouts."""
     if not any(layout.offload) and question.training.reference != "host":
         return {}
     columns = LayoutColumns.of([layout])
 
     def fullest(tier: str, sizes: list[Array], limit_in: Callable[[ClusterSpec], float]) -> dict[str, Any]:
-        """Bytes used of one tier (host memory or drive), and its limit, in the pool where it is fullest, as
-        fields of an estimate."""
+        """Estimate fields of one tier (host memory or drive): its bytes used and its limit, in the pool of
+        GPUs where it is fullest."""
         limits = [limit_in(pool.cluster) for pool in question.pools]
         pairs = zip((float(size[0]) for size in sizes), limits, strict=True)
         size, limit = max(pairs, key=lambda pair: pair[0] / (pair[1] or np.inf))

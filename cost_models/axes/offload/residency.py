@@ -80,8 +80,8 @@ def offloads(columns: LayoutColumns) -> Bools:
 
 
 def counted_blocks(columns: LayoutColumns, residency: Residency) -> Ints:
-    """Number of blocks per rank that a layout offloads in the way `residency` by an explicit count, (N,). It
-    is 0 if the layout offloads all remaining blocks, or none, in that way."""
+    """Number of blocks per rank that each layout offloads in the way `residency` by stating their number,
+    (N,). It is 0 if the layout offloads all remaining blocks, or none, in that way."""
     return np.where(offloads_rest(columns, residency), 0, getattr(columns, f"offload_{residency}"))
 
 
@@ -91,8 +91,8 @@ def named_blocks(columns: LayoutColumns) -> Ints:
 
 
 def offloads_rest(columns: LayoutColumns, kind: str) -> Bools:
-    """Whether a layout offloads all blocks without an explicit count in the way `kind`, (N,); `activations`
-    stands for every block's activations."""
+    """Whether each layout offloads in the way `kind` all blocks for which it states no number, (N,). For
+    `activations`, this means the activations of every block."""
     return np.asarray(getattr(columns, f"offload_{kind}") >= EVERY)
 
 
@@ -222,8 +222,8 @@ def _fullest_rank(question: Question, columns: LayoutColumns, value_of: ValueOf)
 
 
 def host_bytes(question: Question, columns: LayoutColumns, recompute: Sequence[str] | None = None) -> Array:
-    """Bytes used in the memory of one host, (N,), by offloaded states and activations of its ranks or by a
-    reference model's weights.
+    """Bytes that offloaded states and activations, or a reference model's weights, occupy in the memory of
+    one host, (N,).
 
     `recompute` are the policies of placed layouts; None: the policy that keeps least among those the job
     allows.
@@ -251,8 +251,8 @@ def reference_bytes(question: Question, columns: LayoutColumns) -> Array:
 
 
 def block_shards(question: Question, columns: LayoutColumns, *, zero: int) -> list[Array]:
-    """Number of a block's parameters on one rank if ZeRO stages from `zero` on shard them, (N,) each: outside
-    routed experts and, in a mixture, in routed experts."""
+    """Number of a block's parameters on one rank, outside and (in a mixture) inside routed experts, (N,)
+    each. ZeRO stages from `zero` on shard them."""
     sizes = block_parameters(question, columns).items()
     return [size / columns.shards(part, zero) for part, size in sizes]
 
@@ -355,8 +355,8 @@ def drive_buffer_bytes(question: Question, columns: LayoutColumns) -> Array:
         return np.zeros(len(columns))
 
     def updated(question: Question, columns: LayoutColumns, residency: Residency, part: Part) -> Array:
-        """Share of a part's parameters that the CPU updates from the drive on one rank, (N,), in blocks with
-        a given residency."""
+        """Share of the parameters of a block with the given residency that one rank updates from the drive,
+        (N,), in one `part` of the model."""
         on_drive = (columns.offload_drive > 0) & (residency in UPDATED_BY_CPU)
         return np.where(on_drive, 1 / columns.shards(part, zero=1), 0.0)
 

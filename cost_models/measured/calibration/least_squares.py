@@ -35,7 +35,8 @@ the model leaves out."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expansion:
-    """Errors (R,) of a fit for constants at a point (C,), and derivatives (R, C) of these errors."""
+    """Linearisation of a fit around a point (C,) of its constants: the errors of its runs there, (R,), and
+    their derivatives, (R, C)."""
 
     point: Array
     """Point of the expansion, (C,)."""

@@ -108,8 +108,8 @@ def under_nearest(profiles: Iterable[HardwareProfile], cases: Sequence[Case]) ->
 def under_other_sources(
     cases: Sequence[Case], *, min_runs: int = _MIN_RUNS, on_source: Callable[[str], None] = ignore
 ) -> Iterator[tuple[str, tuple[Case, ...]]]:
-    """Yield each source with its cases. Each case has the nearest of the profiles that were fitted to all
-    other sources."""
+    """Yield each source with its cases, predicted by profiles that were fitted to all other sources. Each
+    case has the nearest of these profiles."""
     of_all = fit_families(cases, min_runs=min_runs)
     for source, profiles in profiles_without(cases, of_all, min_runs=min_runs, on_source=on_source):
         yield source, under_nearest(profiles, [case for case in cases if case.row.source_id == source])
@@ -122,7 +122,7 @@ def profiles_without(
     min_runs: int = _MIN_RUNS,
     on_source: Callable[[str], None] = ignore,
 ) -> Iterator[tuple[str, tuple[HardwareProfile, ...]]]:
-    """Yield each source with the profiles that are needed to predict its runs, fitted to all other
+    """Yield each source with the profiles for predicting its runs, which are fitted to the runs of all other
     sources."""
     for source, members in group_by(cases, lambda case: case.row.source_id).items():
         on_source(source)
@@ -219,7 +219,8 @@ def select_runs(
     left_out += [(row, "no step time") for row in distinct if row.step_seconds is None]
 
     def predictions(*, forced: bool) -> Iterator[Prediction]:
-        """Predictions of all timed rows; with `forced`, under the wanted stack even if a row names another."""
+        """Yield the prediction of each timed row, under its own stack or, if it names none, under the given
+        `stack`. With `forced`, all rows are predicted under the given stack."""
         for rows_done, row in enumerate(timed, start=1):
             yield from predict((row,), stack=stack if forced or not row.stack else None)
             on_row(rows_done)

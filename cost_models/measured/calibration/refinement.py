@@ -79,8 +79,8 @@ def scale_seconds(profile: HardwareProfile, factors: FittedFactors) -> HardwareP
 
 
 def before_runs(profile: HardwareProfile) -> HardwareProfile:
-    """Copy of a profile without the changes by runs, as microbenchmarks measured it. A peak that a run raised
-    is not lowered."""
+    """Copy of a profile as microbenchmarks measured it, with the changes that timed runs made to it undone. A
+    peak that a run raised is not lowered."""
     if profile.moved is None:
         return profile
     back = FittedFactors(**{kind: 1.0 / factor for kind, factor in profile.moved})
@@ -233,7 +233,8 @@ def priced(run: ObservedRun, profile: HardwareProfile) -> Estimate:
 
 
 def quantities(result: Estimate) -> dict[str, float]:
-    """Seconds of an estimate for each quantity that runs measure: `step`, and sums of parts by `QUANTITIES`."""
+    """Seconds of an estimate by quantity that runs measure: the step (`step`), and each sum of parts in
+    `QUANTITIES`."""
     parts = dict(result.time)
     sums = {name: sum(parts[part] for part in part_names) for name, part_names in QUANTITIES.items()}
     return {STEP: result.step_seconds} | sums

@@ -141,8 +141,8 @@ class StepTimeFit:
         return ", ".join(words)
 
     def around_runs(self, cases: Sequence[Case]) -> Expansion | None:
-        """Errors of the fitted runs `cases` (a subset) at the fitted constants, with derivatives; None if the
-        fit has none."""
+        """Errors at the fitted constants, with derivatives, of those fitted runs that are in `cases`; None if
+        the fit has none."""
         if self.around is None:
             return None
         place_of = {run: place for place, run in enumerate(self.residuals)}
@@ -325,8 +325,8 @@ def scenarios_of(
 
 
 def with_covariance(constants: Sequence[str], covariance: Array) -> dict[str, str]:
-    """Factors of each constant in all scenarios, as text, by constant. The factors' logarithms have mean zero
-    and the given covariance (C, C).
+    """Factors on each constant in all scenarios, written as one text per constant, by name of the constant.
+    The factors' logarithms have mean zero and the given covariance (C, C).
 
     The design is of rows of a Hadamard matrix of ±1, orthogonal to one another and of mean zero.
     """
@@ -356,8 +356,8 @@ _MAX_COMBINATIONS = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offset:
-    """Inferred offsets of one cluster from its hardware profile, as logarithms: one of all its step times,
-    and one of each constant."""
+    """How far one cluster is inferred to be from its hardware profile: the logarithm of a factor on all step
+    times, and of a factor on each constant."""
 
     constants: tuple[str, ...]
     mean: Array
@@ -399,7 +399,8 @@ def offset_of(
     chances, odd = np.log([1 - _FAR_SHARE, _FAR_SHARE]), np.array([_ODD_SHARE, _FAR_ODD_SHARE])
 
     def moments() -> tuple[Array, Array]:
-        """Mean and variance of the offsets (γ, δ) over all hypotheses, each (1 + C,)."""
+        """Mean and variance of the offsets (γ, δ), each (1 + C,), with all hypotheses weighted by their
+        probability."""
         weights = np.exp(chances - chances.max())
         weights /= weights.sum()
         mean = weights @ means
@@ -425,8 +426,8 @@ def offset_of(
 
 
 def prior_covariance(profile: HardwareProfile, constants: Sequence[str]) -> Array:
-    """Covariance (C, C) of the logarithms of `constants` over a profile's scenarios; constants without
-    scenarios have their squared prior widths."""
+    """Covariance (C, C) of the logarithms of `constants` over a profile's scenarios. A constant without
+    scenarios has its squared prior width as variance."""
     scenario_factors = profile.scenarios.by_constant if profile.scenarios is not None else {}
     covariance = np.diag(prior_widths(constants) ** 2)
     places = [place for place, name in enumerate(constants) if name in scenario_factors]

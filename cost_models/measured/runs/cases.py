@@ -122,8 +122,8 @@ def host_link(gpu: GpuSpec) -> LinkSpec:
 
 
 def cluster_named(name: str) -> ClusterSpec:
-    """Cluster of the catalogue with one adapter per GPU; a GPU's name means nodes of eight GPUs joined by
-    PCIe."""
+    """Catalogue cluster with the given name or, for a GPU's name, nodes of eight such GPUs joined by PCIe.
+    Each GPU has one adapter."""
     if name in catalog.names("gpus"):
         gpu = catalog.load_gpu(name)
         links = Links(intra_node=host_link(gpu))

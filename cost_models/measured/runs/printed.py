@@ -391,8 +391,8 @@ def _remarks(row: PrintedRow) -> list[str]:
 
 
 def _facts(kind: str, remarks: Iterable[str]) -> dict[str, Any]:
-    """Field values, by field, of all patterns of a kind that occur in the remarks. Of several values for a
-    field the last is used."""
+    """Field values, by field name, that follow from the patterns of one kind that occur in the remarks. Of
+    several values for a field the last is used."""
     facts: dict[str, Any] = {}
     for remark in remarks:
         for pattern, fields in spellings()[kind]:

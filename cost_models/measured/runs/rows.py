@@ -110,8 +110,8 @@ _Measured = Annotated[float | None, Field(gt=0, allow_inf_nan=False)]
 
 
 class Row(Spec):
-    """Training run as a row of a canonical table: columns that are read, and `values` of those that set fields of
-    specs."""
+    """Training run as a row of a canonical table. Columns that set fields of specs are in `values`, the
+    others are fields."""
 
     row_id: _Text = ""
     """Name of the run; default: the table's name and a number."""

@@ -51,7 +51,7 @@ class Event(NamedTuple):
 
 
 class Columns:
-    """Numbers of many events in little memory, one array per number."""
+    """Numeric properties of many events, stored compactly with one array per property."""
 
     def __init__(self, codes: str) -> None:
         """Create an array for each type code (of the module `array`) in `codes`."""

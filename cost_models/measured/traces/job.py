@@ -410,8 +410,8 @@ def collectives_of(job: Job, question: Question, layout: Layout) -> list[Achieve
 
 
 def _groups(axis: str, size: int, question: Question, layout: Layout) -> Groups | None:
-    """Links of the groups of an axis, or of `size` neighbouring GPUs if the groups' size differs; None if the
-    cluster has fewer GPUs."""
+    """Process groups of an axis with their links; a group of `size` neighbouring GPUs instead if the axis has
+    groups of another size. None if the cluster has fewer GPUs."""
     axis_group: Groups = getattr(axis_groups(question.cluster, LayoutColumns.of([layout])), axis)
     if int(axis_group.size[0]) == size:
         return axis_group

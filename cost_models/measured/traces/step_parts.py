@@ -381,8 +381,8 @@ def arrivals(exchanges_by_rank: Mapping[int, TimesByExchange], layout: Layout) -
 
 
 def _members(kind: Exchange, layout: Layout, rank: int) -> object:
-    """Key that is equal for all ranks of the group that runs a collective; None if the group is unknown or
-    its members do not meet at once."""
+    """Key that is the same for all ranks of the group that runs a collective; None if the group is unknown or
+    its ranks do not run the collective at one time."""
     if kind.axis not in AXES or kind.operation in ("", "send", "recv", "p2p"):
         return None
     if kind.group.startswith("["):  # of one stage: others end later as planned

@@ -100,7 +100,8 @@ def _estimates(question: Question, layouts: Sequence[Layout]) -> Sequence[Estima
 
 
 def _prediction(row: Row, case: Case | str, priced: Estimate | str) -> Prediction:
-    """Prediction of a row from its case and estimate; skipped if either is a reason."""
+    """Prediction of a row from its case and estimate. If either is a text, which says why it is missing, the
+    prediction is skipped."""
     if isinstance(case, str) or isinstance(priced, str):
         return Prediction(row=row, skipped=str(priced))
     memory = priced.rank_memory[priced.fullest_rank]

@@ -126,8 +126,8 @@ _JOB = ("sequence_length", "global_batch", "precision")
 
 
 def sweep_of(row: Row) -> tuple[str, ...]:
-    """Name, in parts, of the sweep to which a row belongs within its source, from the column `sweep`. Without
-    it, the parts are model, sequence length, GPUs, batch, cluster and precision."""
+    """Parts of the name of the sweep to which a row belongs within its source, as the column `sweep` states
+    them. Without it, the parts are model, sequence length, GPUs, batch, cluster and precision."""
     if row.sweep:
         return tuple(row.sweep.split(" | "))
     sequence, batch, precision = (row.values.get(one, "") for one in _JOB)

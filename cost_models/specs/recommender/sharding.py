@@ -159,8 +159,8 @@ def _read_words(text: str, num_tables: int) -> tuple[list[TableWord], list[Probl
 
 
 def require_none(problems: Sequence[Problem], several: str) -> None:
-    """Raise InputError with all problems if there are any; the message of several begins with their number,
-    then the words `several`."""
+    """Raise InputError if there are problems. Of several, the headline is their number and the words
+    `several`."""
     if len(problems) == 1:
         raise InputError(f"{problems[0].where} {problems[0].what}".lstrip())
     if problems:
