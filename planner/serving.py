@@ -59,17 +59,17 @@ class FillingOrder(NamedTuple):
     cache of so many bytes."""
 
     def fill(self, capacity: float) -> Filling:
-        """Rows of each table for a cache of `capacity` bytes."""
+        """Number of rows of each table in a cache of `capacity` bytes."""
         return self._filling(capacity, float(self.curve.hits(capacity)))
 
     def smallest(self, share: float) -> Filling:
-        """Rows of each table for the smallest cache whose hit rate is `share`."""
+        """Number of rows of each table in the smallest cache whose hit rate is `share`."""
         return self._filling(float(self.curve.rows_for(share)), share, fills_up=True)
 
     def _filling(self, capacity: float, bound: float, *, fills_up: bool = False) -> Filling:
-        """Rows of each table in a cache of `capacity` bytes: all steps that fit completely, and a part of the
-        next step. The part is rounded down to stay within the capacity or, with `fills_up`, up to reach
-        it."""
+        """Number of rows of each table in a cache of `capacity` bytes: all steps of the order that fit
+        completely, and a part of the next step. The part is rounded down to stay within the capacity or, with
+        `fills_up`, up to reach it."""
         tables, ends = self.tables, self.curve.rows_up_to
         step = int(np.searchsorted(ends, capacity, side="right")) - 1
         rows = np.zeros(len(tables.counts))

@@ -65,7 +65,7 @@ def lean_limits(limits: Restrictions) -> Restrictions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargestSize:
-    """Largest model size or sequence length that fits, under one choice of data that may be offloaded to host
+    """Largest model size or sequence length that fits in memory if certain data may be offloaded to host
     memory."""
 
     offloads: tuple[str, ...]
@@ -184,7 +184,8 @@ class _SizeSearch:
         return low
 
     def _fits(self, size: int) -> bool:
-        """Whether some layout fits in memory with the model at a size; False if time ran out."""
+        """Whether some layout fits in memory with the model at one size of its family; also False if time ran
+        out."""
         if size not in self.plans:
             self.plans[size], sized = None, self._question_of_size(size)
             with suppress(InfeasibleError):
@@ -298,7 +299,7 @@ class Remedies:
 
     def _complete_question(self, cluster: ClusterSpec, stack: StackSpec) -> Question:
         """Question with the same model and training on another cluster and software stack, with the default
-        profile."""
+        hardware profile."""
         completed = complete_question(self.question.model, cluster, self.question.training, stack=stack)
         return replace(completed, confidence=self.question.confidence)
 

@@ -66,8 +66,8 @@ _MAX_TRIED = 60
 
 
 class LayoutKind(NamedTuple):
-    """Set of layouts defined by restrictions, such as ordinary axes without recomputation, with words for
-    it."""
+    """Set of layouts defined by restrictions, such as ordinary axes without recomputation, and its
+    description in words."""
 
     words: str
     """Phrase for the common property of these layouts, such as "use ordinary axes and recompute nothing"."""

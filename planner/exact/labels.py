@@ -294,8 +294,8 @@ class LabelPass:
         return extended
 
     def _limit_windows(self, labels: Labels, rank: int, prior_K: Array, rank_K: Array, rest_K: Array) -> None:
-        """Tighten the time limits of later ranks that each label (partial placement) carries, by the 1F1B
-        windows that begin on the given rank."""
+        """Tighten, in each label (partial placement), the time limits of later ranks by the 1F1B windows that
+        begin on `rank`."""
         leaf = self.choices.leaf
         after_warm_up = leaf.microbatches - 1 - (leaf.pp - rank)
         if self._steady != "pairs" or after_warm_up < 0:  # microbatches do not outlast the warm-up

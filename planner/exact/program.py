@@ -432,8 +432,8 @@ def least_number(leaf: Leaf) -> int | None:
 
 
 def _seconds(leaf: Leaf, number_N: Ints, size_B: Ints) -> Array:
-    """Seconds of one microbatch on a rank, (N, B, C, R), by number of fully recomputed blocks, block count
-    and start position; infinite where the blocks do not fit."""
+    """Seconds of one microbatch by number of fully recomputed blocks, block count, start position and rank,
+    (N, B, C, R); infinite where the blocks do not fit."""
     return np.moveaxis(priced_mixes(leaf, size_B, np.arange(leaf.kinds.classes), number_N)[0], 2, 0)
 
 

@@ -429,7 +429,7 @@ def search_rivals(plan: Plan, cache: PlanCache) -> tuple[Estimate, ...]:
     question = restrictions.apply_confidence(plan.question)
 
     def search() -> SearchedLayouts:
-        """Layouts found by the search, and whether no layout is undecided."""
+        """Layouts found by the search, and whether the search decided all layouts."""
         settings = SearchSettings(top=RIVALS, time_limit=RIVALS_SECONDS, closes_with_ilp=False)
         try:
             result = search_on(settings, question, restrictions)

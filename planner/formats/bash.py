@@ -572,7 +572,8 @@ class Command(NamedTuple):
 
 @dataclass(slots=True)
 class _Frame:
-    """Open `if`, loop, `case`, subshell or group, or the entire script."""
+    """Part of a script that is not ended at the current line: an `if`, loop, `case`, subshell or group, or
+    the entire script."""
 
     kind: str
     runs: Truth

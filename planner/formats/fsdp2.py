@@ -86,8 +86,8 @@ def _export_job(export: JobExport, table: str) -> None:
 def _read_sharded(
     settings: Settings, model: TransformerSpec, options: ReadOptions, fsdp: bool, context: Any, **job: Any
 ) -> Reading:
-    """Read a trainer's file without DeepSpeed, on the user's number of GPUs or else the product of its mesh
-    sizes.
+    """Read a trainer's file that does not use DeepSpeed as model, training job, layout and stack. The
+    number of GPUs is the user's, or else the product of the file's mesh sizes.
 
     Without `fsdp` every rank holds all weights; `context` is the kind of context parallelism; `job` has `mbs`, the
     `steps` that accumulate a batch, and fields of the training job.

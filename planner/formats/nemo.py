@@ -255,7 +255,7 @@ _TRANSLATED: Mapping[str, Written] = {
 
 
 def _bridge_settings(name: str, value: Any) -> Written:
-    """Settings of a Megatron Bridge configuration, by path, for one argument of Megatron Core."""
+    """Settings of a Megatron Bridge configuration that express one argument of Megatron Core, by path."""
     if name in _TRANSLATED:
         return _TRANSLATED[name]
     match name:

@@ -18,7 +18,7 @@ _MINUTES = 30
 
 
 def script(comment: str, lines: Iterable[str], directives: Iterable[str] = ()) -> str:
-    """Text of a bash script that stops at the first error, with a comment after its `directives`."""
+    """Text of a bash script made of `directives`, a comment and `lines`, which stops at the first error."""
     comments = (f"# {line}" for line in comment.splitlines())
     return "\n".join(["#!/usr/bin/env bash", *directives, *comments, "set -euo pipefail", *lines]) + "\n"
 

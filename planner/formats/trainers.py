@@ -220,7 +220,7 @@ def _experts_and_order(question: Question, layout: Layout) -> Words:
 
 
 def _instances(question: Question, layout: Layout) -> Words:
-    """Sentence and hint for shard groups whose number does not divide the copies of experts."""
+    """Sentence and hint for a number of shard groups that does not divide the number of copies of experts."""
     copies = int(LayoutColumns.of([layout]).expert_replicas[0])
     instances = layout.data_ranks // layout.shard_group
     message = f"`shard{layout.shard}` makes {instances} instances of the distributed optimizer"

@@ -286,8 +286,9 @@ def repack(state: State, gpu: int, random: np.random.Generator) -> bool:
 
 
 def _ways(own_counts: Ints, partner_counts: Ints, random: np.random.Generator) -> tuple[Ints, Ints]:
-    """Choose option rows whose shards may move between two GPUs, and W moves to compare. A move is the number
-    of shards of each row that the first GPU gains, (W, rows). The first of the W moves changes nothing."""
+    """Choose the option rows whose shards may move between two GPUs, and create W moves of them to compare. A
+    move is the number of shards of each row that the first GPU gains, (W, rows). The first of the W moves
+    changes nothing."""
     room, spans = WAYS, {}
     for index in random.permutation(len(own_counts)).tolist():
         reach = max((room - 1) // 2, 1)

@@ -308,5 +308,6 @@ def join_rows(tables: Sequence[Table]) -> Table:
 
 
 def _joined_kinds(tables: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Concatenate the rows of several tables of one kind of block, each given as values by column name."""
+    """Concatenate the rows of several tables about one kind of block. A table is a map from column names to
+    values."""
     return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}

@@ -274,8 +274,8 @@ def least_share(group: RankCosts) -> Array:
 
 
 def fill_memory_evenly(leaf: Leaf) -> tuple[tuple[int, ...], float]:
-    """Spread the blocks so that memory fills evenly: number of blocks on each rank, and the share of memory
-    that the fullest rank uses. All blocks are under the strongest recompute policy."""
+    """Spread the blocks so that memory fills evenly; return the number of blocks on each rank, and the share
+    of its memory that the fullest rank uses. All blocks are under the strongest recompute policy."""
     policy = int(np.flatnonzero(leaf.allowed)[-1])
     blocks_RP = leaf.no_blocks
     blocks_RP[:, policy] = 1

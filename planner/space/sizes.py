@@ -115,7 +115,7 @@ def _in_even_ratios(question: AnyQuestion, first: int, last: int, points: int) -
 
 
 def plain_layouts(question: AnyQuestion, gpus: int) -> tuple[int, int]:
-    """Count the legal plain pipelines on `gpus` GPUs: first only those with equal stages, then all. A plain
+    """Number of legal plain pipelines on `gpus` GPUs with equal stages, and number with any stages. A plain
     pipeline has no ZeRO, and `mbs1` or one microbatch.
 
     For a recommender 1 if the GPUs divide its batch, else 0.
