@@ -305,8 +305,8 @@ def quick_chunk_bounds(rows: RankCosts) -> Array:
     least_N = cheapest_seconds(fewest, fastest_NK, counts_1K)
 
     def paid(price_N: Array) -> Array:
-        """Lower bound of the first rank's seconds for one microbatch if each byte of memory has a price
-        (Lagrange multiplier), (N,)."""
+        """Lower bound of the seconds of one microbatch in the first rank's blocks if each byte of memory has a
+        price (Lagrange multiplier), (N,)."""
         added_N = cheapest_seconds(live_N, _priced_seconds(rows, price_N).T - fastest_NK, counts_1K)
         return least_N + added_N - price_N / most_live_N * room_N
 
