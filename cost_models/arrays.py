@@ -30,8 +30,8 @@ def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 def least_allowed(values: Array, allowed: Bools) -> Array:
-    """Minimum (...) of values (..., P) over the P recompute policies that the mask `allowed` (P,) selects;
-    infinite if it selects none.
+    """Minimum of `values` (..., P) along the last axis, over the recompute policies that the mask `allowed`
+    (P,) selects; infinite if it selects none.
 
     Policies are selected before they are compared, as numpy's reduction along a short last axis takes twenty times as
     long.

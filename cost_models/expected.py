@@ -183,8 +183,8 @@ class Kernel:
         return np.asarray(self.amplitude * _USUAL_SPREAD * spread**self.power * np.exp(logarithm))
 
     def similarity(self, first: Rows, second: Rows) -> Array:
-        """Similarity s · e^{−d} of each pair of rows of two tables, (N, M): 1 for the same question, less
-        with distance and with another GPU, stack or kind of model."""
+        """Similarity s · e^{−d} of each pair of rows of two tables, (N, M). It is 1 for the same question,
+        and lower the greater the distance and for another GPU, stack or kind of model."""
 
         def factor(name: str, factor_between: float) -> Array:
             """Factor on the similarity of each pair of rows, (N, M): 1 if both have the same text in column

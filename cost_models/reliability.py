@@ -139,8 +139,8 @@ class Segment:
 
     @property
     def lost(self) -> float:
-        """Expected seconds of training and saving between checkpoints that failures waste, so that they are
-        repeated."""
+        """Expected seconds of training and saving between two checkpoints that failures waste and that must
+        be repeated."""
         return max(0.0, self.expected - self.length - self.restarting)
 
     @property

@@ -259,7 +259,8 @@ That is the share of the pass's attention kernels that can hide the message."""
 
 
 def _messages(way: Context, question: Question, columns: LayoutColumns, group: Groups) -> list[Message]:
-    """Messages that context-parallel ranks exchange in a block's passes by the method `way`."""
+    """Messages that context-parallel ranks exchange in a block's forward and backward pass by the method
+    `way`, with the seconds of each."""
     model, steps = question.model, columns.cp - 1
     rank_bytes = tokens_on_rank(question, columns, "split") * question.training.element_bytes
     if way == "all-to-all":

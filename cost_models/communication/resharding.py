@@ -191,8 +191,8 @@ def _moved_shares(boxes: Sequence[Array], per_node: int) -> Array:
 
 
 def _cell_shares(have_CR: Bools, want_CR: Bools, per_node: int) -> Iterator[Array]:
-    """Yield an array (C, R) for each field of `ReshardBytes`: the shares of C cells of a tensor that each
-    rank holds, needs, receives or sends."""
+    """Yield one array (C, R) for each field of `ReshardBytes`: the share of each of C cells of a tensor that
+    each rank holds, needs, receives or sends."""
     need_CR, ranks = want_CR & ~have_CR, have_CR.shape[1]
     node_R = np.arange(ranks) // per_node
     sums = partial(np.add.reduceat, indices=np.arange(0, ranks, per_node), axis=1, dtype=np.float64)

@@ -103,7 +103,8 @@ def link_level(
     opens: bool = True,
     sharers: int | None = None,
 ) -> Level:
-    """Create a level with the bandwidth and latency of `link`, whose domains have `gpus` GPUs (None: all)."""
+    """Create a link level that has domains of `gpus` GPUs (None: all) and the bandwidth and latency of
+    `link`."""
     fields = dict(link) | {"name": name, "gpus": gpus, "nodes": None, "network": network, "opens": opens}
     return Level.model_construct(**fields | {"sharers": (sharers or 1) if opens else None})
 

@@ -352,6 +352,7 @@ def _fullest(view: _View, end: Ints, load: Array) -> float:
 
 
 def _ratio(actual: float, typical: float) -> float:
-    """Ratio of actual to typical bandwidth, exactly 1 within rounding or where either is infinite."""
+    """Ratio of actual to typical bandwidth; exactly 1 if they differ by rounding alone, or if either is
+    infinite."""
     share = actual / typical if np.isfinite(actual) and np.isfinite(typical) else 1.0
     return 1.0 if abs(share - 1) < CLOSE else float(share)

@@ -321,7 +321,7 @@ def _listed_links(text: str, name: str) -> LinkFile:
 
 
 def _unknown(names: Iterable[str], place: str, noun: str) -> Iterator[Problem]:
-    """Yield a problem for each name that is no column of a link."""
+    """Yield a problem for each of the given names that is not a column (field) of a link."""
     for name in names:
         if name not in COLUMNS:
             message = f"`{printable(name, 40)}` is no {noun} of a link{did_you_mean(name, COLUMNS)}"
@@ -386,7 +386,8 @@ def _document_rows(text: str, source: str, file: LinkFile, problems: list[Proble
 
 @dataclass(kw_only=True)
 class Linked(ClusterDraft):
-    """Draft of a cluster from a file of links, whose remarks are deviations from a regular network."""
+    """Draft of a cluster file that is made from a file of links; its remarks are deviations from a regular
+    network."""
 
     fabric: Fabric
     flag: str = "--from-links"

@@ -46,8 +46,8 @@ _MOST_CUTS = 600
 
 
 class Joint(NamedTuple):
-    """One merge of domains (sets of linked devices): which new domain each old domain, and each switch
-    between them, belongs to."""
+    """One merge of domains (sets of linked devices) into larger domains: the new domain of each old domain,
+    and of each switch between them."""
 
     joined: dict[int, int]
     """Number of the merged domain, by domain."""
@@ -308,8 +308,8 @@ where a GPU has several adapters."""
 
 
 def assign_adapters(inside: Links, gpus: Sequence[str], ends: Mapping[str, Sequence[str]]) -> EndsInUse:
-    """Assign each GPU the network adapter that is the fewest links away; of several the adapter with the
-    fewest GPUs.
+    """Assign each GPU the network adapter that is the fewest links away; of several such adapters, the one
+    with the fewest GPUs.
 
     If no link says how the GPUs of a node reach its adapters, they are assigned in order.
     """
@@ -472,7 +472,8 @@ class _Cluster:
         )  # fmt: skip
 
     def network_levels(self, cables: Sequence[Link]) -> list[FabricLevel]:
-        """Build the levels between nodes, whose ends are adapters with a cable, or GPUs cabled directly."""
+        """Build the levels between nodes. The ends of these levels are adapters with a cable, or GPUs cabled
+        directly."""
         by_node, other_devices = {node: list[str]() for node in self.nodes}, list[str]()
         devices = sorted({name for link in cables for name in link[:2]}, key=natural)
         for name in devices:

@@ -474,8 +474,8 @@ def family_of_model(model: str | Spec | Document) -> Family:
 
 
 def _loaded(spec: TransformerSpec, assumptions: tuple[str, ...] = ()) -> LoadedModel:
-    """Loaded model of a spec, with remarks about parts that are missing or that the executor cannot run added
-    to the assumptions."""
+    """Loaded model for a spec, whose assumptions also name parts that are missing or that the executor cannot
+    run."""
     remarks = []
     if spec.left_out:
         remarks.append(f"a model without {', '.join(spec.left_out)}, for prices; `run` refuses it")

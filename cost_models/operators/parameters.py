@@ -102,8 +102,8 @@ def block_weights(model: TransformerSpec) -> Weights:
 
 
 def further_weights(model: TransformerSpec) -> int:
-    """Number of parameters of the projection matrix before each block of multi-token prediction, whose input
-    is the hidden state and the next token's embedding."""
+    """Number of parameters of one projection matrix of multi-token prediction, from the hidden state and the
+    next token's embedding to a block's input."""
     return 2 * model.hidden_size**2
 
 

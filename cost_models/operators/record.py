@@ -180,7 +180,7 @@ def multiply(
 
 
 def products_of(operators: Iterable[Operator]) -> list[tuple[Operator, Gemm]]:
-    """Operators that are matrix products, each with its product."""
+    """Pairs of an operator and its matrix product, for those operators that have one."""
     return [(one, one.gemm) for one in operators if one.gemm is not None]
 
 

@@ -148,8 +148,8 @@ def costs_of_ranks(question: Question, layout: Layout) -> StageCosts:
 
 
 def with_pools(question: Question, layout: Layout) -> Layout:
-    """Assign a pool of GPUs to each pipeline rank of a layout; unless the layout names pools, the ranks fill
-    them in the cluster's order.
+    """Layout with a pool of GPUs assigned to each pipeline rank. Unless it names pools already, its ranks fill
+    the pools in the cluster's order.
 
     Raises:
         InputError: the ranks do not fill the pools.
@@ -217,7 +217,7 @@ def _transfer_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> dict[str, tup
 
 
 def _with_all_nodes(pool: Question, question: Question) -> Question:
-    """Copy of the question about one pool, enlarged to the number of nodes in all pools so that the layout's
+    """Copy of the question about one pool with as many nodes as all pools have together, so that the layout's
     degrees fit.
 
     Groups of one rank stay as they are: each lies inside the pool, under its own leaf switches.
@@ -335,8 +335,8 @@ def replicas_by_pool(question: Question, layout: Layout) -> tuple[int, ...]:
 
 
 def among_replicas(pool: Question, question: Question) -> Question:
-    """Copy of the question about one pool, whose cluster also has the GPUs of all other pools. Those are
-    reached over the link between pools.
+    """Copy of the question about one pool in which the cluster also has the GPUs of all other pools. Those
+    are reached over the link between pools.
 
     Collectives measured between its nodes are not used for that link.
     """
@@ -378,8 +378,8 @@ def _slower_link(pool_link: LinkSpec, pool_network: LinkSpec) -> LinkSpec:
 
 
 def _longest_terms(terms: Sequence[Term]) -> Term:
-    """Cost term of N layouts that for each layout equals that one of K pools' terms whose parts have the
-    largest sum."""
+    """Cost term of N layouts, for each layout the one among the terms of K pools whose parts have the largest
+    sum."""
     which_N = np.stack([sum_of_parts(term) for term in terms]).argmax(axis=0)
     return join_terms(terms, lambda values: np.choose(which_N, values))
 

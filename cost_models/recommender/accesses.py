@@ -72,8 +72,8 @@ class Accesses:
 
     @property
     def share_of_row(self) -> Array:
-        """Share of the accesses that go to each single row of a step, p_r, which never rises with the rank r,
-        (K,)."""
+        """Share of the accesses that goes to each single row of a step, (K,). This share p_r never rises with
+        the row's rank r."""
         return self.shares / self.rows
 
     @property
@@ -269,8 +269,8 @@ def lru_curve(accesses: Accesses) -> Accesses:
 
 
 def _rises(present: Array, absent: Array) -> Array:
-    """Increments of a cumulative curve that starts at 0, from its values `present` or their complements
-    `absent`. Each increment uses the one that loses fewer digits."""
+    """Increments of a cumulative curve that starts at 0, given both as values `present` and as their
+    complements `absent`. Each increment uses the one that loses fewer digits."""
     curve, gone = np.concatenate(([0.0], present, present[-1:] + absent[-1])), np.append(absent, 0.0)
     late = -np.diff(np.concatenate(([curve[-1]], gone)))
     return np.where(curve[1:] < 0.5 * curve[-1], np.diff(curve), late)

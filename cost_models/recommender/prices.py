@@ -417,8 +417,8 @@ def stage_loads(question: RecommenderQuestion, x: OptionColumns, links: Links) -
 
 
 def fixed_seconds(question: RecommenderQuestion, links: Links) -> tuple[Array, Array]:
-    """Seconds of each stage that do not depend on the sharding, and seconds of other work that each stage's
-    table work hides, (K,) each.
+    """Seconds of each stage that do not depend on the sharding, and seconds of other work that can run hidden
+    behind each stage's table work, (K,) each.
 
     A CPU's cores move the bytes of a reduction themselves, so there it hides behind nothing.
     """

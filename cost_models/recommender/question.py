@@ -39,8 +39,8 @@ class RecommenderQuestion:
 
     @property
     def profile(self) -> HardwareProfile:
-        """Hardware profile in which constants that the embedding profile also states are replaced by the
-        latter's."""
+        """Hardware profile in which constants that the embedding profile also states have the values stated
+        there."""
         return self.hardware.model_copy(update=self.embedding.model_dump(include=_SHARED, exclude_none=True))
 
     def updated(self, part: str, **fields: Any) -> RecommenderQuestion:

@@ -34,8 +34,8 @@ Count = Ints | int
 
 
 def round_sizes(pp: Count, microbatches: Count) -> Ints:
-    """Number of microbatches per round, about pp: they all pass through a rank's first chunk before its next
-    chunk begins. Elementwise."""
+    """Number of microbatches (about pp) in a round, the group that passes through a rank's first chunk before
+    the next chunk begins. Elementwise."""
     return np.asarray(microbatches // np.maximum(1, microbatches // pp))
 
 

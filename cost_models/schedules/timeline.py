@@ -190,8 +190,8 @@ class Timeline:
     def critical_path(
         self, forward_S: Seconds, backward_S: Seconds, p2p: float, tail_R: Seconds, weight_S: Seconds
     ) -> CriticalPath:
-        """Critical path to the last action of the rank that ends latest, including `tail_R`, the seconds of
-        each rank's work after its last action.
+        """Critical path to the last action of the rank that ends latest, where each rank has work of `tail_R`
+        seconds after its last action.
 
         If the table omits rounds, the part of the path that repeats after a few rounds is repeated for them.
         """

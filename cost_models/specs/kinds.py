@@ -264,8 +264,8 @@ def kinds_in(model: TransformerSpec, training: TrainingSpec) -> Kinds:
 
 
 def of_each_kind(model: TransformerSpec, training: TrainingSpec) -> tuple[BlocksOfKind, ...]:
-    """For each kind of block in a training job: the number of such blocks, a model with only such blocks, and
-    a job with their sequences and trained parts.
+    """For each kind of block in a training job: the number of its blocks, a model with only such blocks, and
+    a job with the sequences and trained parts of these blocks.
 
     In an encoder-decoder the decoder's kinds carry the encoder tokens per decoder token. For a vision tower,
     an image is a sequence.

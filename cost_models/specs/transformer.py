@@ -213,7 +213,7 @@ class Encoder(Spec):
 
 
 class Stacks(Spec):
-    """Encoder-decoder, whose first blocks encode one sequence. The other blocks decode another and also
+    """Encoder-decoder model: its first blocks encode one sequence. The other blocks decode another and also
     attend to the encoder's output. T5, Raffel et al. 2019, arXiv 1910.10683."""
 
     encoder_layers: Annotated[int, Field(ge=0)]

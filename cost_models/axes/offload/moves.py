@@ -60,8 +60,8 @@ class MoveSpan(NamedTuple):
 
 
 def predicted_moves(question: Question, layout: Layout) -> tuple[MoveSpan, ...]:
-    """Predicted copies and CPU updates of offloaded blocks in a step, by rank and start. Moves of zero length
-    are left out; layouts without `offload=` have none.
+    """Predicted copies and CPU updates of offloaded blocks in a step, sorted by rank and start. Moves of zero
+    length are left out; layouts without `offload=` have none.
 
     Raises:
         InputError: the layout cannot be placed or scheduled.

@@ -71,7 +71,7 @@ def offload_bytes(pieces: Pieces, terms: Terms) -> Terms:
 
     def sums(terms_of: Mapping[Residency, Term]) -> tuple[Term, Term]:
         """Per-block term and constant term that give the sum of a cost over a rank's blocks as a linear
-        function of their number. `terms_of` has the term of one block for each residency."""
+        function of the number of blocks. `terms_of` has the term of one block for each residency."""
         by_key = {key: {at: own[key] for at, own in terms_of.items()} for key in terms_of["resident"]}
         affine = {key: over_residencies(columns, values) for key, values in by_key.items()}
         return {key: one.layer for key, one in affine.items()}, {key: one.rank for key, one in affine.items()}

@@ -106,16 +106,16 @@ def blocks_with(question: Question, columns: LayoutColumns, residency: Residency
 
 
 class Affine(NamedTuple):
-    """Sum of a value over a rank's blocks, as a linear function of their number: `layer` × number + `rank`,
-    (N,) each."""
+    """Sum of a value over a rank's blocks as a linear function of the number of blocks: `layer` × number +
+    `rank`, (N,) each."""
 
     layer: Array
     rank: Array
 
 
 def over_residencies(columns: LayoutColumns, values: Mapping[Residency, Array]) -> Affine:
-    """Sum of a value over a rank's blocks, as a linear function of their number. `values` are the value of
-    one block, (N,), for each residency of its states."""
+    """Sum of a value over a rank's blocks, as a linear function of the number of blocks. `values` are the
+    value of one block, (N,), for each residency of its states."""
     layer = values["resident"]
     for residency in RESIDENCIES:
         layer = np.where(offloads_rest(columns, residency), values[residency], layer)
@@ -124,8 +124,8 @@ def over_residencies(columns: LayoutColumns, values: Mapping[Residency, Array]) 
 
 
 def block_parameters(question: Question, columns: LayoutColumns) -> dict[Part, Array]:
-    """Number of parameters of a block on a rank before ZeRO shards them, (N,), by part of the model: outside
-    routed experts ("block") and, in a mixture, in routed experts ("experts")."""
+    """Number of a block's parameters on a rank before ZeRO shards them, (N,), for each part: "block" (outside
+    routed experts) and, in a mixture, "experts" (in routed experts)."""
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     parts = BLOCK_PARTS if question.model.has_experts else BLOCK_PARTS[:1]
     return dict(zip(parts, (counts.block, counts.experts), strict=False))
@@ -204,8 +204,8 @@ ValueOf = Callable[[Question, LayoutColumns, Residency, Part], Array]
 
 
 def _fullest_rank(question: Question, columns: LayoutColumns, value_of: ValueOf) -> Array:
-    """Sum of a value over all parameters of the rank with most parameters, (N,). `value_of` gives the value
-    per parameter for each residency of the block's states.
+    """Total of a value, such as bytes, over the parameters of the rank with most parameters, (N,). `value_of`
+    gives the value per parameter for each residency of the block's states.
 
     Blocks are spread evenly; the larger of embedding and head is added if the ends are offloaded like blocks.
     """
@@ -371,8 +371,8 @@ def drive_buffer_bytes(question: Question, columns: LayoutColumns) -> Array:
 
 
 def residencies(layout: Layout, blocks: int) -> list[Residency]:
-    """Residency of the states (device, or a way of offloading) of each of a rank's blocks, in model order;
-    blocks on the device come first, as a step needs them first.
+    """Residency (device, or a way of offloading) of the states of each of a rank's blocks, in model order.
+    The first blocks are those on the device, as a step needs the first blocks first.
 
     A rank with fewer blocks than the counts name, in a pipeline of uneven stages, has the last of them.
     """

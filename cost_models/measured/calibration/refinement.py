@@ -192,8 +192,8 @@ def refine(profile: HardwareProfile, runs: Sequence[ObservedRun]) -> Refinement:
     prior = shared @ np.diag(np.square(list(_PULLS.values()))) @ shared.T
 
     def errors_at(points: Array) -> Array:
-        """Logarithms of predicted over measured quantities, (K, R), at K points of logarithms of factors,
-        (K, C)."""
+        """Logarithms of predicted over measured quantities, (K, R), at K points (K, C), which are logarithms
+        of C factors."""
         profiles = (_scaled_profile(start, point) for point in points)
         predicted = [[quantities(priced(run, profile)) for run in runs] for profile in profiles]
         logarithms = np.log([[by_run[index][name] for index, name, _ in usable] for by_run in predicted])

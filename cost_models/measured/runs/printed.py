@@ -466,8 +466,8 @@ def stack_of(row: PrintedRow, forced: str | None, notes: Notes) -> StackSpec:
 
 
 def _release_of(family: str, row: PrintedRow) -> str:
-    """Name of the earliest release of a stack family whose last month is not before the row's date; otherwise
-    `family`."""
+    """Name of the release of a stack family that was current in the row's month, by the releases' last
+    months; `family` if none is known."""
     year = _year(row)
     month = month_of(row) or (f"{year}-12" if year else "undated")
     stacks = [one for one in map(catalog.load_stack, catalog.names("stacks")) if one.family == family]

@@ -484,8 +484,8 @@ class Products:
 
 
 def _values_of(keys: Ints, known_keys: Ints, values: Ints, *, none: int) -> Ints:
-    """For each of `keys`, the element of `values` at the last place where `known_keys` has this key; `none`
-    for an unknown key."""
+    """Element of `values` for each of `keys`: the one at the last place where `known_keys` has that key;
+    `none` for an unknown key."""
     if not len(known_keys):
         return np.full(len(keys), none)
     order = np.argsort(known_keys, kind="stable")
