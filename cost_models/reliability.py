@@ -304,7 +304,8 @@ class Resume(NamedTuple):
         return (self.held_bytes - self.checkpoint_bytes) / storage > self.sending
 
     def seconds(self, storage: float) -> float:
-        """Seconds until every rank has its state from storage that reads `storage` bytes/s."""
+        """Seconds until every rank has its state of the checkpoint, which storage reads at `storage`
+        bytes/s."""
         once = self.reads_once(storage)
         reading = self.checkpoint_bytes / storage + self.sending if once else self.held_bytes / storage
         digest = float(read_data("errors/start")["digest"]) * self.checkpoint_bytes / self.ranks
@@ -362,7 +363,7 @@ class Job:
         return 0.0 if self.start is None else self.start.total
 
     def reading(self, storage: float) -> float:
-        """Seconds of reading a checkpoint in a restart at `storage` bytes/s."""
+        """Seconds to read a checkpoint at `storage` bytes/s in a restart."""
         return self.checkpoint_bytes / storage if self.resume is None else self.resume.seconds(storage)
 
     @property

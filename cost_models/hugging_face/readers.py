@@ -304,7 +304,7 @@ def falcon(config: Config) -> Derived:
 
 
 def fields_if_set(config: Config, *, key: str, then: Mapping[str, Any], usual: bool = False) -> Derived:
-    """Spec fields `then`, each with the config key that decides, if the config sets `key`; else none. `usual`
+    """Spec fields `then`, each with the config key `key`, if the config sets that key; else none. `usual`
     is the value of an absent key."""
     return {name: (key, value) for name, value in then.items()} if config.get(key, usual) else {}
 

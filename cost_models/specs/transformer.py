@@ -411,8 +411,8 @@ class Tower(_Widths):
     block."""
 
     def contradictions(self) -> dict[str, object]:
-        """Error messages about sizes of a vision tower that do not divide, each mapped to a value that is
-        true if the message applies."""
+        """Error messages about sizes of a vision tower that do not divide evenly, each mapped to a value that
+        is true if the message applies."""
         row, dim, turned = self.image // self.patch, self.head_dim, self.positions == "rotary"
         return {
             f"image {self.image} is smaller than patch {self.patch}": not row,

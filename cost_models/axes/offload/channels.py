@@ -103,10 +103,9 @@ UNKNOWN_UPDATE = 2.57e-10
 
 
 class GradientTraffic(NamedTuple):
-    """Gradients that a rank exchanges with its host, per step and parameter: bytes in each direction,
-    additions and copies, (2, N) each. The fields are bytes `down` to the host and `up`, CPU additions, and
-    copies; the rows are the residencies in `UPDATED_BY_CPU`. Parameters are those of the rank before ZeRO
-    shards them."""
+    """Gradient bytes, additions and copies between a rank and its host, per step and parameter, (2, N) each.
+    The fields are bytes `down` to the host and `up`, CPU additions, and copies; the rows are the residencies
+    in `UPDATED_BY_CPU`. Parameters are those of the rank before ZeRO shards them."""
 
     down: Array
     up: Array
@@ -117,8 +116,8 @@ class GradientTraffic(NamedTuple):
 
 
 def gradient_traffic(question: Question, columns: LayoutColumns, part: Part = "block") -> GradientTraffic:
-    """Gradients that a rank exchanges with its host per step and parameter, in blocks whose states the CPU
-    updates. `part` chooses the parameters inside or outside routed experts."""
+    """Gradient bytes, additions and copies between a rank and its host, per step and parameter of blocks
+    whose states the CPU updates. `part` chooses the parameters inside or outside routed experts."""
     stack, shard = question.stack, np.array([columns.shards(part, zero) for zero in (1, 2)])
     waits = stack.unsharded_gradients_until_sync & (columns.zero >= 2)
     every_microbatch = ~waits & (np.array([[False], [True]]) | gradients_leave(question, columns))

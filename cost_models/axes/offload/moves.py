@@ -109,8 +109,8 @@ class _Lanes:
         adding = added / (added + (1 / float(columns.shard[0]) if layout.zero else 1.0))
 
         def seconds(part: Residency, channel: str, count: int, share: float = 1.0) -> float:
-            """Seconds of one move on a channel, which all `count` moves of a residency share equally. They
-            divide the channel's busy seconds for that residency, times `share`."""
+            """Seconds of one of `count` equal moves on a channel: the channel's busy seconds for one residency,
+            times `share`, divided by `count`."""
             return share * float(getattr(by_part[part], channel)[0]) / max(count, 1)
 
         self._down_from = layout.microbatches(question.training.global_batch) - trips

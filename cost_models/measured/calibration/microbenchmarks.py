@@ -350,8 +350,8 @@ def attention_curves(rows: Rows) -> tuple[AttentionCurve, ...]:
     """Curves of seconds of one attention head over the sequence length, one for each head width."""
 
     def curve(direction: str, width: int) -> tuple[CurvePoint, ...]:
-        """Curve of seconds over the sequence length of one head of the given width, in one direction (forward
-        or backward)."""
+        """Curve of one attention head's seconds over the sequence length, for the given head width, forward
+        or backward."""
         timed = (row for row in select(rows, "attention", direction) if row.shape[1] == width)
         return _curve((float(row.shape[0]), row.seconds) for row in timed)
 

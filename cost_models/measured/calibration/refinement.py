@@ -151,8 +151,8 @@ class ObservedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refinement:
-    """Hardware profile before and after runs refined it, with the fitted factors and the estimates of the
-    runs."""
+    """Hardware profile before and after its refinement by timed runs, with the fitted factors and the
+    estimates of the runs."""
 
     start: HardwareProfile
     """The measured profile, before runs changed it."""

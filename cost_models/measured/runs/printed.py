@@ -391,7 +391,7 @@ def _remarks(row: PrintedRow) -> list[str]:
 
 
 def _facts(kind: str, remarks: Iterable[str]) -> dict[str, Any]:
-    """Field values, by field name, that follow from the patterns of one kind that occur in the remarks. Of
+    """Field values, by field name, from those patterns of one kind that occur in the remarks. Of
     several values for a field the last is used."""
     facts: dict[str, Any] = {}
     for remark in remarks:
