@@ -20,7 +20,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, get_args
@@ -37,7 +36,7 @@ from cost_models.errors import (
 )
 from cost_models.files.whole import lock, lock_alone, temporary_folder
 from executor.clock import STARTED, date
-from executor.families import training_of
+from executor.families import OnNote, training_of
 from executor.faults.failures import (
     FAILURES,
     LAUNCH,
@@ -79,59 +78,27 @@ _ENDING_SECONDS = 5.0
 _NAME_DIGITS = 12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nodes:
-    """Number of nodes, which share the ranks evenly, and the address at which several of them meet."""
-
-    count: int = 1
-    rendezvous: str | None = None
-    """Free `host:port` on one of the nodes; the run ends if that node is lost."""
-
-    @property
-    def here(self) -> bool:
-        """Whether all nodes are on this machine: one node, or several that meet on loopback."""
-        return self.count == 1 or (self.rendezvous or "").rpartition(":")[0] in (LOOPBACK, "localhost")
-
-    def arguments(self, ranks: int, longest_wait: float, folder: Path, logs: Path) -> list[str]:
-        """Rendezvous arguments of torchrun on each node; nodes wait `longest_wait` seconds for one another.
-
-        Several meet under the name of the run's `folder`, not its path, which nodes may have mounted elsewhere: nodes
-        of a run into a folder of another name that come to this port by mistake take nobody's place. Folders of the
-        same name in different places are not told apart.
-        """
-        if self.count == 1:
-            return on_one_node(ranks, logs)
-        assert self.rendezvous is not None
-        name = hashlib.sha256(folder.resolve().name.encode()).hexdigest()[:_NAME_DIGITS]
-        place = f"{LOOPBACK}:{self.rendezvous.rpartition(':')[2]}" if self.here else self.rendezvous
-        wait = f"join_timeout={max(1, round(longest_wait))}"
-        arguments = ["--nnodes", str(self.count), "--nproc-per-node", str(ranks // self.count)]
-        arguments += ["--rdzv-backend", "c10d", "--rdzv-endpoint", place, "--rdzv-conf", wait]
-        arguments += ["--rdzv-id", f"meshwright-{name}"]
-        return [*arguments, "--local-addr", LOOPBACK] if self.here else arguments
-
-
-def require_nodes(nodes: Nodes, ranks: int, *, has_folder: bool, inside: bool) -> None:
+def require_nodes(config: RunConfig, ranks: int, *, inside: bool) -> None:
     """Raise InputError if the nodes cannot share the ranks evenly, or lack an address to meet or a shared folder."""
-    if nodes.count < 1:
-        raise InputError(f"a run has one node or more, not {nodes.count}")
-    if nodes.count == 1 and nodes.rendezvous is not None:
-        raise InputError("one node has nobody to meet", hint="--nodes says how many there are")
-    if nodes.count == 1:
+    if config.nodes < 1:
+        raise InputError(f"a run has one node or more, not {config.nodes}")
+    if config.nodes == 1:
+        if config.rendezvous is not None:
+            raise InputError("one node has nobody to meet", hint="--nodes says how many there are")
         return
     if inside:
         raise InputError(
             "this process is a rank already, started by torchrun or the like",
             hint="leave out --nodes, or start `meshwright run` once on each node",
         )
-    if ranks % nodes.count:
-        raise InputError(f"the plan has {ranks} ranks, which {nodes.count} nodes cannot share evenly")
-    host, _, port = (nodes.rendezvous or "").rpartition(":")
+    if ranks % config.nodes:
+        raise InputError(f"the plan has {ranks} ranks, which {config.nodes} nodes cannot share evenly")
+    host, _, port = (config.rendezvous or "").rpartition(":")
     if not host or not port.isdigit():
         raise InputError(
             "several nodes need a place to meet", hint="--rendezvous HOST:PORT, the same on each of them"
         )
-    if not has_folder:
+    if config.out is None:
         raise InputError("several nodes need a folder for the report that all of them see", hint="out_dir")
 
 
@@ -196,14 +163,62 @@ def require_not_left_out(folder: Path) -> None:
         )
 
 
-class Launch:
-    """This launcher's part of a run, which may have launchers on several nodes."""
+OnStep = Callable[[dict[str, Any]], None]
+"""Called with step, loss, gradient_norm, seconds, measured (False in the warm-up) and at (when it ended)."""
 
-    def __init__(self, folder: Path, ranks: int) -> None:
-        self.token = uuid.uuid4().hex
-        self.folder, self.size = folder, ranks
-        """Folder of the run, and how many ranks it has on all nodes."""
+_POLL_SECONDS = 0.05
+_SHARED_POLL_SECONDS = 0.5
+"""Seconds between looks at a folder that several nodes share."""
+_LAST_WORDS_SECONDS = 1.0
+"""Seconds that other ranks have to write why they failed, after a failure that would happen again."""
+_WAITING_SECONDS = 5.0
+"""Seconds after a failure on several nodes until a note says that the run waits."""
+_SWEPT_SECONDS = 5.0
+"""Seconds that torchrun may be without its rendezvous file, which it deletes when it ends."""
+_ROLL_CALL_SECONDS = 15.0
+"""Seconds that launchers on other nodes have to answer, as they end their own ranks first."""
+
+
+class Launch:
+    """This launcher's part of a run: it starts ranks of one node, reports steps, and says why ranks failed."""
+
+    def __init__(self, config: RunConfig, ranks: int, logs: Path, on_step: OnStep, on_note: OnNote) -> None:
+        """`ranks`: number of ranks on all nodes; `logs`: folder for the output of this node's ranks."""
+        assert config.out is not None
+        self.config, self.size, self.folder, self.logs = config, ranks, config.out, logs
+        self.on_step, self.on_note = on_step, on_note
+        self.token, self.is_single = uuid.uuid4().hex, config.nodes == 1
+        host, _, port = (config.rendezvous or "").rpartition(":")
+        self.here = self.is_single or host in (LOOPBACK, "localhost")
+        """Whether all nodes are on this machine: one node, or several that meet on loopback."""
+        self._place = f"{LOOPBACK}:{port}" if self.here else config.rendezvous or ""
+        self.restarts = config.restarts if config.saving is not None else 0
+        """Largest number of restarts of lost ranks: 0 without checkpoints."""
         self._begun = False
+        self._bytes_read = 0
+        """Bytes of the progress file that are already reported; reading goes on from there."""
+        self._failed_at: float | None = None
+        """When a failure was first seen from which the ranks have not recovered; None without."""
+        self._wait_noted = False
+        self._swept_at: float | None = None
+        """When torchrun's rendezvous file was first missed; None if it was not."""
+
+    def arguments(self) -> list[str]:
+        """Arguments of torchrun on each node; nodes wait `config.timeout` seconds for one another.
+
+        Several meet under the name of the run's folder, not its path, which nodes may have mounted elsewhere: nodes
+        of a run into a folder of another name that come to this port by mistake take nobody's place. Folders of the
+        same name in different places are not told apart.
+        """
+        restarts, nodes = ["--max-restarts", str(self.restarts)], self.config.nodes
+        if self.is_single:
+            return [*on_one_node(self.size, self.logs), *restarts]
+        name = hashlib.sha256(self.folder.resolve().name.encode()).hexdigest()[:_NAME_DIGITS]
+        wait = f"join_timeout={max(1, round(self.config.timeout))}"
+        arguments = ["--nnodes", str(nodes), "--nproc-per-node", str(self.size // nodes), *restarts]
+        arguments += ["--rdzv-backend", "c10d", "--rdzv-endpoint", self._place, "--rdzv-conf", wait]
+        arguments += ["--rdzv-id", f"meshwright-{name}"]
+        return [*arguments, "--local-addr", LOOPBACK] if self.here else arguments
 
     def begun(self) -> bool:
         """Whether this launcher's ranks have met all others; until then the folder may hold files of an earlier run."""
@@ -234,88 +249,46 @@ class Launch:
         signs = read_signs(self.folder)
         return frozenset(rank for rank, sign in signs.items() if sign.get("launch") in tokens)
 
-
-OnStep = Callable[[dict[str, Any]], None]
-"""Called with step, loss, gradient_norm, seconds, measured (False in the warm-up) and at (when it ended)."""
-OnNote = Callable[[str], None]
-"""Function that is called with a note for people, as on a resume or a restart."""
-
-_POLL_SECONDS = 0.05
-_SHARED_POLL_SECONDS = 0.5
-"""Seconds between looks at a folder that several nodes share."""
-_LAST_WORDS_SECONDS = 1.0
-"""Seconds that other ranks have to write why they failed, after a failure that would happen again."""
-_WAITING_SECONDS = 5.0
-"""Seconds after a failure on several nodes until a note says that the run waits."""
-_SWEPT_SECONDS = 5.0
-"""Seconds that torchrun may be without its rendezvous file, which it deletes when it ends."""
-
-
-@dataclass(slots=True)
-class Follower:
-    """Follows a run for its launcher: reports steps and notes, and decides when the run must end."""
-
-    launch: Launch
-    config: RunConfig
-    nodes: Nodes
-    logs: Path
-    on_step: OnStep
-    on_note: OnNote
-    bytes_read: int = 0
-    """Bytes of the progress file that are already reported; reading goes on from there."""
-    failed_at: float | None = None
-    """When a failure was first seen from which the ranks have not recovered; None without."""
-    wait_noted: bool = False
-    swept_at: float | None = None
-    """When torchrun's rendezvous file was first missed; None if it was not."""
-
     def until_the_end(self, process: subprocess.Popen[bytes]) -> None:
         """Wait until torchrun ends or a failure is final; a first Ctrl-C asks the ranks to stop, a second ends them."""
-        poll = _POLL_SECONDS if self.nodes.count == 1 else _SHARED_POLL_SECONDS
         while True:
             try:
                 ended = process.poll() is not None
-                if self.nodes.count == 1 or self.launch.begun():
+                if self.is_single or self.begun():
                     self._hand_on()
-                    given_up = self._given_up()
-                    if ended or given_up:
-                        return
-                elif ended:
+                    ended = self._given_up() or ended
+                if ended or self.swept() or not self.folder.is_dir():
                     return
-                if self.swept() or not self.launch.folder.is_dir():
-                    return
-                time.sleep(poll)
+                time.sleep(_POLL_SECONDS if self.is_single else _SHARED_POLL_SECONDS)
             except KeyboardInterrupt:
-                stop = self.launch.folder / STOP
-                if stop.exists() or (self.nodes.count > 1 and not self.launch.begun()):
+                stop = self.folder / STOP
+                if stop.exists() or not (self.is_single or self.begun()):
                     raise
-                stop.write_text(self.launch.token, "utf-8")
+                stop.write_text(self.token, "utf-8")
                 self.on_note("stopping after this step; Ctrl-C again stops at once")
 
     def swept(self) -> bool:
         """Whether a single node's rendezvous file is gone for over `_SWEPT_SECONDS`. Torchrun then neither restarts
         ranks nor ends.
         """
-        if self.nodes.count > 1 or rendezvous_file(self.logs).exists():
+        if not self.is_single or rendezvous_file(self.logs).exists():
             return False
-        self.swept_at = self.swept_at or time.monotonic()
-        return time.monotonic() - self.swept_at > _SWEPT_SECONDS
+        self._swept_at = self._swept_at or time.monotonic()
+        return time.monotonic() - self._swept_at > _SWEPT_SECONDS
 
     def _given_up(self) -> bool:
         """Whether a rank failed for good, and other ranks have had time to write why."""
-        failures = read_failures(self.launch.folder)
+        failures = read_failures(self.folder)
         if not failures:
-            self.failed_at, self.wait_noted = None, False
+            self._failed_at, self._wait_noted = None, False
             return False
-        self.failed_at = self.failed_at or time.monotonic()
-        since = time.monotonic() - self.failed_at
-        token = self.launch.token
-        if any(one["final"] or (one.get("left_out") and one["launch"] == token) for one in failures):
+        self._failed_at = self._failed_at or time.monotonic()
+        since = time.monotonic() - self._failed_at
+        if any(one["final"] or (one.get("left_out") and one["launch"] == self.token) for one in failures):
             return since > _LAST_WORDS_SECONDS
-        waits = self.nodes.count > 1 and _restarts(self.config) and since > _WAITING_SECONDS
-        if waits and not self.wait_noted:
-            self.wait_noted = True
-            cause = failure_cause(self.launch.folder, self.launch.size, self.launch.ranks())
+        if not self.is_single and self.restarts and since > _WAITING_SECONDS and not self._wait_noted:
+            self._wait_noted = True
+            cause = failure_cause(self.folder, self.size, self.ranks())
             self.on_note(
                 f"{cause}; waiting up to {self.config.timeout:.0f} s for all nodes: the same command on another one"
                 " takes the place of one that is lost"
@@ -324,14 +297,14 @@ class Follower:
 
     def _hand_on(self) -> None:
         """Report new lines of the progress file, if this launcher started rank 0."""
-        progress = self.launch.folder / PROGRESS
-        if not progress.exists() or progress.stat().st_size == self.bytes_read:
+        progress = self.folder / PROGRESS
+        if not progress.exists() or progress.stat().st_size == self._bytes_read:
             return
         with progress.open("rb") as file:
-            file.seek(self.bytes_read)
+            file.seek(self._bytes_read)
             complete, newline, _ = file.read().rpartition(b"\n")
-        self.bytes_read += len(complete + newline)
-        if self.nodes.count > 1 and not self.launch.has_first_rank():
+        self._bytes_read += len(complete + newline)
+        if not self.is_single and not self.has_first_rank():
             return
         for line in map(json.loads, complete.splitlines()):
             if "note" in line:
@@ -346,10 +319,10 @@ class Follower:
                 f"the run's temporary folder {self.logs.parent} was deleted while it went on",
                 hint="keep what clears temporary files away from it, or set TMPDIR to a folder that is left alone",
             )
-        launch, failures, live_ranks = self.launch, read_failures(self.launch.folder), frozenset[int]()
-        if self.nodes.count > 1 and not launch.begun():
+        failures, live_ranks = read_failures(self.folder), frozenset[int]()
+        if not self.is_single and not self.begun():
             for failure in failures:
-                if failure.get("launch") == launch.token and "headline" in failure:
+                if failure.get("launch") == self.token and "headline" in failure:
                     return error_of_fields(failure)
             return RunError(
                 "the nodes did not come together",
@@ -357,19 +330,10 @@ class Follower:
                 hint="start the same command on each node; --rendezvous names a free port of one of them",
             )
         has_cause = any(failure["final"] or "left_out" in failure for failure in failures)
-        if self.nodes.count > 1 and launch.folder.is_dir() and not has_cause:
-            live_ranks = launch.roll_call(_ROLL_CALL_SECONDS)
-        how: dict[str, Any] = {"launch": launch.token, "saved": self.config.checkpoint}
-        return failure_error(launch.folder, self.logs, launch.size, live_ranks=live_ranks, **how)
-
-
-def _restarts(config: RunConfig) -> int:
-    """Largest number of restarts of lost ranks: 0 without checkpoints."""
-    return config.restarts if config.saving is not None else 0
-
-
-_ROLL_CALL_SECONDS = 15.0
-"""Seconds that launchers on other nodes have to answer, as they end their own ranks first."""
+        if not self.is_single and self.folder.is_dir() and not has_cause:
+            live_ranks = self.roll_call(_ROLL_CALL_SECONDS)
+        how: dict[str, Any] = {"launch": self.token, "saved": self.config.checkpoint}
+        return failure_error(self.folder, self.logs, self.size, live_ranks=live_ranks, **how)
 
 
 def run_ranks(
@@ -386,37 +350,38 @@ def run_ranks(
         RunError, InputError, HostError: a rank failed, and was not to be started again.
         StoppedError: it was stopped by Ctrl-C or SIGTERM, after a whole step.
     """
-    folder, nodes = config.out, Nodes(count=config.nodes, rendezvous=config.rendezvous)
-    assert folder is not None
-    ranks, logs = plan.num_ranks, temporary / "logs"
+    launch = Launch(config, plan.num_ranks, temporary / "logs", on_step, on_note)
+    folder = launch.folder
     arguments = [str(temporary / "plan.yaml"), str(temporary / "run.json")]
     save_plan(plan, Path(arguments[0]))
     Path(arguments[1]).write_text(config.model_dump_json(), "utf-8")
-    if nodes.count == 1:
+    if launch.is_single:
         clear_run_folder(folder)  # of several, others may have begun; their first rank does it
         (folder / FAILED_CHECKS).unlink(missing_ok=True)
-    elif not nodes.here:
+    elif not launch.here:
         require_not_left_out(folder)
-    launch = Launch(folder, ranks)
-    how = [*nodes.arguments(ranks, config.timeout, folder, logs), "--max-restarts", str(_restarts(config))]
-    variables = {LAUNCH: launch.token, STARTED: str(date())}
     process = start_agent(
-        how, "executor.launch.rank", arguments, logs, here=nodes.here, variables=variables, locks=locks
+        launch.arguments(),
+        "executor.launch.rank",
+        arguments,
+        launch.logs,
+        here=launch.here,
+        variables={LAUNCH: launch.token, STARTED: str(date())},
+        locks=locks,
     )
-    follower = Follower(launch, config, nodes, logs, on_step, on_note)
     try:
         with _terminated_like_interrupted():
-            follower.until_the_end(process)
+            launch.until_the_end(process)
     finally:
-        end_agent(process, kill=follower.swept())
-    if nodes.count > 1 and not launch.begun():
-        raise follower.error()
+        end_agent(process, kill=launch.swept())
+    if not launch.is_single and not launch.begun():
+        raise launch.error()
     if (folder / STOPPED).exists():
         place = json.loads((folder / STOPPED).read_text("utf-8"))
         raise stopped(place["step"], place["saved"])
     if process.returncode == 0 and (folder / REPORT).exists():
         return
-    error = follower.error()
+    error = launch.error()
     if not (folder / REPORT).exists():
         raise error
     # what happened after the report was kept (`executor.transformer.diagnosis`) is a note
@@ -509,13 +474,12 @@ def _checked(plan: AnyPlan, name: str, config: RunConfig, on_note: OnNote, *, in
     training = training_of(plan)
     config = training.require_trainable(plan, config, on_note)
     require_descent(config.rate, config.clip)
-    nodes = Nodes(count=config.nodes, rendezvous=config.rendezvous)
-    require_nodes(nodes, plan.num_ranks, has_folder=config.out is not None, inside=inside)
+    require_nodes(config, plan.num_ranks, inside=inside)
     backend = _backend(config.backend, plan)
     if inside:
         require_world(plan, name)
     else:
-        require_host(plan, name, backend, nodes.count)
+        require_host(plan, name, backend, config.nodes)
     training.require_devices(plan, name, on_gpu=backend == "nccl")
     return config.model_copy(update={"backend": backend})
 

@@ -13,7 +13,8 @@ from meshwright.verbs.contract import verbs_of_plan
 
 if TYPE_CHECKING:
     from cost_models.specs.cluster import OperationsSpec
-    from executor.launch.launch import OnNote, OnStep
+    from executor.families import OnNote
+    from executor.launch.launch import OnStep
     from meshwright.inputs.plans import HasPlan
     from meshwright.verbs.ran import AnyRan
     from planner.plan import AnyPlan

@@ -27,7 +27,7 @@ from executor.faults.failures import (
     read_failures,
     write_failure,
 )
-from executor.launch.launch import Launch, Nodes, run_plan
+from executor.launch.launch import Launch, run_plan
 from executor.launch.rank import FileWatcher, read_progress
 from executor.run_config import RunConfig
 
@@ -235,7 +235,7 @@ def test_a_node_that_says_nothing_more_is_named(tmp_path, monkeypatch) -> None:
 
 
 def test_a_launcher_knows_its_ranks_and_who_answers(tmp_path, monkeypatch) -> None:
-    here, there = Launch(tmp_path, 3), Launch(tmp_path, 3)
+    here, there = (Launch(RunConfig(out=tmp_path), 3, tmp_path, print, print) for _ in range(2))
     _beat(tmp_path, 0, 0, monkeypatch, "of-an-earlier-run")
     assert not here.begun()
     _beat(tmp_path, 0, 0, monkeypatch, here.token)
@@ -251,10 +251,10 @@ def test_a_launcher_knows_its_ranks_and_who_answers(tmp_path, monkeypatch) -> No
 
 def test_nodes_meet_those_of_their_own_run(tmp_path) -> None:
     """The same name wherever the folder is mounted, another one for a folder of another name."""
-    nodes = Nodes(count=2, rendezvous="node0:29500")
 
     def name(folder: str) -> str:
-        given = nodes.arguments(4, 60.0, tmp_path / folder, tmp_path / "logs")
+        config = RunConfig(out=tmp_path / folder, nodes=2, rendezvous="node0:29500")
+        given = Launch(config, 4, tmp_path / "logs", print, print).arguments()
         return given[given.index("--rdzv-id") + 1]
 
     assert name("here/run-1") == name("there/run-1")

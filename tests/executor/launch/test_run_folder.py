@@ -25,7 +25,7 @@ from executor.faults.stopping import StopRequest
 from executor.launch import launch
 from executor.launch.agent import store_at
 from executor.launch.environment import worker_environment
-from executor.launch.launch import Nodes, exclusive_folders, run_plan
+from executor.launch.launch import Launch, exclusive_folders, run_plan
 from executor.launch.rendezvous import is_owned_by, owner, write_owners
 from executor.launch.workers import run_workers
 from executor.run_config import STOP, RunConfig
@@ -247,11 +247,15 @@ def test_the_store_of_several_nodes_listens_where_they_meet() -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_nodes_of_one_machine_stay_on_loopback(host: str) -> None:
     """Their ranks, too."""
-    nodes = Nodes(count=2, rendezvous=f"{host}:29500")
-    words = nodes.arguments(4, 60.0, Path("out"), Path("logs"))
-    assert nodes.here
+
+    def launch_at(host: str) -> Launch:
+        config = RunConfig(out=Path("out"), nodes=2, rendezvous=f"{host}:29500")
+        return Launch(config, 4, Path("logs"), print, print)
+
+    words = launch_at(host).arguments()
+    assert launch_at(host).here
     assert words[words.index("--rdzv-endpoint") + 1] == "127.0.0.1:29500"
     assert words[words.index("--local-addr") + 1] == "127.0.0.1"
-    elsewhere = Nodes(count=2, rendezvous="node0:29500")
+    elsewhere = launch_at("node0")
     assert not elsewhere.here
-    assert "--local-addr" not in elsewhere.arguments(4, 60.0, Path("out"), Path("logs"))
+    assert "--local-addr" not in elsewhere.arguments()
