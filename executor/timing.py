@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -39,13 +39,19 @@ Mark = tuple[float, float, float, "torch.cuda.Event | None"]
 _MILLISECOND = 1e-3
 
 
-class Wait(NamedTuple):
+T = TypeVar("T")
+"""Type of a moment: a mark, or seconds from the common start of all ranks."""
+
+
+class Wait(NamedTuple, Generic[T]):
     """One interval in which this rank waited for other ranks or for copies."""
 
     axis: str
     """Cause of the wait, one of `WAITS`."""
-    start: Mark
-    end: Mark
+    thread: float
+    """CPU seconds that the training thread spent during the wait."""
+    start: T
+    end: T
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +129,7 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if context_group is not None:
             self._axes[context_group.group_name] = "cp"
         self._device = device
-        self._spans: list[Wait] = []
+        self._spans: list[Wait[Mark]] = []
         self._works: dict[int, tuple[object, str]] = {}
         """Work in flight by its id, with its axis; the reference keeps the id from being reused."""
         self._results: dict[int, str] = {}
@@ -135,7 +141,7 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
             seconds[wait.axis] += lap_between(wait.start, wait.end).wall
         return seconds
 
-    def take(self) -> list[Wait]:
+    def take(self) -> list[Wait[Mark]]:
         """Every wait since the last call, in order."""
         finish(self._device)
         spans = list(self._spans)
@@ -213,7 +219,8 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with _RecordFunctionFast(f"wait {axis}"):
             start = mark_on(self._device)
             yield
-            self._spans.append(Wait(axis, start, mark_on(self._device)))
+            end = mark_on(self._device)
+            self._spans.append(Wait(axis, lap_between(start, end).thread, start, end))
 
     def _on_compute_stream(self) -> bool:
         """Whether the current stream is the compute stream; True on a CPU."""
@@ -251,24 +258,24 @@ def lap_between(start: Mark, end: Mark) -> Lap:
     return Lap(wall, end[1] - start[1], end[2] - start[2])
 
 
-class Carried(NamedTuple):
+class Carried(NamedTuple, Generic[T]):
     """One copy between device and host memory, or one update on the host."""
 
     lane: Lane
     block: int
     """Number of the block; -1 if the copy belongs to no single block."""
-    start: Mark
-    end: Mark
+    start: T
+    end: T
 
 
-class Pass(NamedTuple):
+class Pass(NamedTuple, Generic[T]):
     """One pass of a microbatch through a stage, named as in an action table (`cost_models.schedules.actions`)."""
 
     kind: str
     stage: int
     microbatch: int
-    start: Mark
-    end: Mark
+    start: T
+    end: T
 
 
 @dataclass(slots=True)
@@ -276,7 +283,7 @@ class Passes:
     """Recording of passes, to which engine and pipeline stages write."""
 
     device: torch.device
-    passes: list[Pass] | None = None
+    passes: list[Pass[Mark]] | None = None
     """Recorded passes; None if recording is off."""
     running: bool = False
     """Whether a pass is under way; a pipeline also runs its stages once outside of passes, to learn their shapes."""

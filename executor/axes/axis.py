@@ -29,7 +29,7 @@ from executor.mesh import make_context_group, make_expert_mesh, make_mesh, place
 from executor.models.ends import held_by_several
 from executor.models.transformer import Transformer
 from executor.run_config import EngineOptions
-from executor.timing import Carried, Passes
+from executor.timing import Carried, Mark, Passes
 from planner.plan import Plan
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ class Axis:
         """ids of parameters that, like their gradients, are kept in host memory."""
         return ()
 
-    def record(self, into: list[Carried] | None) -> None:
+    def record(self, into: list[Carried[Mark]] | None) -> None:
         """Start appending host copies and CPU updates of this axis to the list `into`; None stops the recording."""
 
     def end_step(self) -> None:

@@ -46,7 +46,7 @@ from executor.models.positions import WholeSequence
 from executor.models.quantised import quantise
 from executor.models.transformer import Block, Transformer
 from executor.run_config import NO_TARGET, EngineOptions
-from executor.timing import Carried
+from executor.timing import Carried, Mark
 from planner.plan import Plan
 
 
@@ -269,7 +269,7 @@ class Engine(Rank):
         """ids of parameters that, like their gradients, are kept in host memory."""
         return {one for axis in self.axes for one in axis.host_parameters()}
 
-    def record(self, into: list[Carried] | None) -> None:
+    def record(self, into: list[Carried[Mark]] | None) -> None:
         """Start appending host copies and CPU updates of all axes to the list `into`; None stops the recording."""
         for axis in self.axes:
             axis.record(into)

@@ -32,10 +32,10 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch import Tensor
@@ -44,7 +44,7 @@ from torch._C._profiler import _RecordFunctionFast
 from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from cost_models.axes.offload.moves import LANE_NAMES, Lane, MoveSpan, predicted_moves
+from cost_models.axes.offload.moves import LANE_NAMES, MoveSpan, predicted_moves
 from cost_models.base import Spec
 from cost_models.files.whole import write_whole
 from cost_models.pipeline.pricing import PredictedSpan, predicted_spans
@@ -70,46 +70,15 @@ if TYPE_CHECKING:
     from executor.engine.engine import Engine
 
 
-class WorkSpan(NamedTuple):
-    """One pass of one microbatch through one stage; times in seconds from the common start of all ranks."""
-
-    kind: str
-    """Kind of pass: F forward, B backward, I input half of it, W weight half."""
-    stage: int
-    microbatch: int
-    start: float
-    end: float
-
-
-class WaitSpan(NamedTuple):
-    """One interval in which a rank waited for one of `WAITS`; times in seconds from the common start."""
-
-    axis: str
-    start: float
-    end: float
-    thread: float
-    """CPU seconds that the training thread spent during the wait."""
-
-
-class CarriedSpan(NamedTuple):
-    """One copy between device and host memory, or one update on the host; times in seconds from the common start."""
-
-    lane: Lane
-    block: int
-    """Number of the block; -1 if the copy belongs to no single block."""
-    start: float
-    end: float
-
-
 class StepSpans(Spec):
     """Recorded passes, waits and copies of one step on one rank; times in seconds from the common start."""
 
     rank: int
     place: Place
-    work: tuple[WorkSpan, ...]
-    waits: tuple[WaitSpan, ...]
+    work: tuple[Pass[float], ...]
+    waits: tuple[Wait[float], ...]
     """Waits of both phases (forward and backward, then update), in order."""
-    carried: tuple[CarriedSpan, ...] = ()
+    carried: tuple[Carried[float], ...] = ()
     """Copies for blocks in host memory; empty without such blocks."""
     update_start: float
     """Time at which forward and backward end and the update begins."""
@@ -119,7 +88,7 @@ class StepSpans(Spec):
     update_thread: float
     """CPU seconds of the training thread in the update, waits included."""
 
-    def waits_in_phase(self, *, update: bool) -> list[WaitSpan]:
+    def waits_in_phase(self, *, update: bool) -> list[Wait[float]]:
         """Waits in the update, or in forward and backward if `update` is false."""
         return [wait for wait in self.waits if (wait.start >= self.update_start) == update]
 
@@ -133,7 +102,7 @@ def record_steps(engine: Engine, batches: Sequence[Sequence[Tensor]]) -> list[St
         finish(engine.device)
         dist.barrier()
         origin = mark_on(engine.device)
-        carried: list[Carried] = []
+        carried: list[Carried[Mark]] = []
         engine.record(carried)
         with record_function(f"ProfilerStep#{number}"), waits.watching():
             engine.forward_backward(*batch)
@@ -172,9 +141,9 @@ def gather_typical(steps: Sequence[StepSpans]) -> list[StepSpans]:
 def _spans(
     place: Place,
     borders: tuple[Mark, Mark, Mark],
-    passes: Sequence[Pass],
-    waits: Sequence[Wait],
-    carried: Sequence[Carried],
+    passes: Sequence[Pass[Mark]],
+    waits: Sequence[Wait[Mark]],
+    carried: Sequence[Carried[Mark]],
 ) -> StepSpans:
     """Spans of a step, given the marks of its beginning, of its update and of its end."""
     origin, middle, end = borders
@@ -186,17 +155,9 @@ def _spans(
     return StepSpans(
         rank=dist.get_rank(),
         place=place,
-        work=tuple(
-            WorkSpan(kind, stage, microbatch, when(start), when(end))
-            for kind, stage, microbatch, start, end in passes
-        ),
-        waits=tuple(
-            WaitSpan(axis, when(start), when(end), lap_between(start, end).thread)
-            for axis, start, end in waits
-        ),
-        carried=tuple(
-            CarriedSpan(lane, block, max(0.0, when(start)), when(end)) for lane, block, start, end in carried
-        ),
+        work=tuple(Pass(*one[:3], when(one.start), when(one.end)) for one in passes),
+        waits=tuple(Wait(*one[:2], when(one.start), when(one.end)) for one in waits),
+        carried=tuple(Carried(*one[:2], max(0.0, when(one.start)), when(one.end)) for one in carried),
         update_start=when(middle),
         end=when(end),
         forward_backward_thread=lap_between(origin, middle).thread,
@@ -228,10 +189,10 @@ def chrome_trace(plan: Plan, steps: Sequence[StepSpans]) -> dict[str, Any]:
     predicted = predicted_spans(plan.question, plan.layout)
     moves = predicted_moves(plan.question, plan.layout)
     events: list[Event] = []
-    numbers = count(1)
     for step in sorted(steps, key=lambda step: step.rank):
         of_rank = list(_events_of_rank(step, predicted, moves))
         events += [*of_rank, *_names(step, sorted({event["tid"] for event in of_rank} | {_WAITS}))]
+    numbers = count(1)
     for lane in (_PREDICTED, _MEASURED):
         spans = [event for event in events if event["ph"] == "X" and event["tid"] == lane]
         events += _arrows(spans, steps, numbers)
@@ -274,7 +235,7 @@ def _events_of_rank(
         about = {"ph": "X", "name": name, "cat": LANES[lane], "pid": step.rank, "tid": lane}
         return {**about, "ts": start * _MICROSECONDS, "dur": (end - start) * _MICROSECONDS, **fields}
 
-    def passed(lane: int, span: PredictedSpan | WorkSpan) -> Event:
+    def passed(lane: int, span: PredictedSpan | Pass[float]) -> Event:
         """Event of a predicted or measured pass."""
         if span.kind not in _NAMES:
             return event(lane, span.kind, span.start, span.end)
@@ -299,7 +260,7 @@ def _events_of_rank(
         yield event(lanes[carried.lane] + 1, name, carried.start, carried.end)
 
 
-def _arrows(spans: Sequence[Event], steps: Sequence[StepSpans], numbers: Iterable[int]) -> list[Event]:
+def _arrows(spans: Sequence[Event], steps: Sequence[StepSpans], numbers: Iterator[int]) -> list[Event]:
     """Trace arrows from a pass to the pass of the same microbatch on the next rank, which needs its result."""
     pipeline_of = {step.rank: (step.place.dp, step.place.cp, step.place.tp) for step in steps}
     events_by_pass = {}
@@ -308,12 +269,11 @@ def _arrows(spans: Sequence[Event], steps: Sequence[StepSpans], numbers: Iterabl
             _, stage, microbatch = event["args"].values()
             events_by_pass[pipeline_of[event["pid"]], kind == "F", stage, microbatch] = event
     arrows: list[Event] = []
-    ids = iter(numbers)
     for (pipeline, forward, stage, microbatch), event in events_by_pass.items():
         sender = events_by_pass.get((pipeline, forward, stage + (-1 if forward else 1), microbatch))
         if sender is None or sender["pid"] == event["pid"]:
             continue
-        common = {"name": "hands on", "cat": event["cat"], "id": next(ids), "tid": event["tid"]}
+        common = {"name": "hands on", "cat": event["cat"], "id": next(numbers), "tid": event["tid"]}
         leaves, arrives = sender["ts"] + sender["dur"], event["ts"]
         arrows.append({"ph": "s", "pid": sender["pid"], "ts": leaves, **common})
         arrows.append({"ph": "f", "bp": "e", "pid": event["pid"], "ts": arrives, **common})
@@ -374,7 +334,7 @@ def _senders(step: StepSpans, steps: Sequence[StepSpans]) -> _Senders:
     }
 
 
-def _send_time(wait: WaitSpan, work: Sequence[WorkSpan], senders: _Senders) -> float:
+def _send_time(wait: Wait[float], work: Sequence[Pass[float]], senders: _Senders) -> float:
     """End of the pass on the neighbouring stage whose result ends a wait of this rank; 0 if there is none."""
     for span in work:
         if span.start >= wait.start and span.kind != "W":
@@ -388,7 +348,7 @@ def _clamped(seconds: float, limit: float) -> float:
     return min(max(0.0, seconds), limit)
 
 
-def _length(waits: Iterable[WaitSpan]) -> float:
+def _length(waits: Iterable[Wait[float]]) -> float:
     """Total seconds of these waits."""
     return sum(wait.end - wait.start for wait in waits)
 

@@ -28,7 +28,6 @@ from executor.faults.stopping import any_rank
 from executor.measure.memory import measure_tiers
 from executor.measure.parts import (
     StepSpans,
-    WorkSpan,
     chrome_trace,
     gather_typical,
     operator_share,
@@ -41,6 +40,7 @@ from executor.mesh import OperatorWatch
 from executor.messages import gather_json
 from executor.models.positions import fits_flex
 from executor.run_config import RunConfig
+from executor.timing import Pass
 
 LEFT_OUT = "the steps that tell parts and memory did not come to their end: both are left out"
 """Note of a report that was kept before the diagnostic steps."""
@@ -55,7 +55,7 @@ class Diagnosis:
 
     steps: Sequence[StepSpans] = ()
     parts: Mapping[str, float] = field(default_factory=dict)
-    passes: Sequence[WorkSpan] = ()
+    passes: Sequence[Pass[float]] = ()
     """Passes of this rank in the typical recorded step."""
     memory: Mapping[str, int] = field(default_factory=dict)
     host_bytes: int = 0
@@ -81,7 +81,7 @@ def run_diagnostic_steps(
     notes: list[str] = []
     steps: list[StepSpans] = []
     parts: dict[str, float] = {}
-    passes: Sequence[WorkSpan] = ()
+    passes: Sequence[Pass[float]] = ()
     memory: tuple[dict[str, int], int] = ({}, 0)
     with torch.compiler.set_stance("force_eager"):
         if config.waiting_steps and not _stop_requested("parts", notes, engine, stop):
@@ -133,7 +133,7 @@ def _unless_it_fails(measurement: str, notes: list[str], tell: Callable[[], _Res
 
 def _parts(
     engine: Engine, batches: Batches, config: RunConfig, notes: list[str]
-) -> tuple[list[StepSpans], dict[str, float], Sequence[WorkSpan]]:
+) -> tuple[list[StepSpans], dict[str, float], Sequence[Pass[float]]]:
     """Recorded steps, and this rank's parts and passes of the typical step. Rank 0 writes the trace, or a note if it
     cannot.
     """

@@ -69,7 +69,7 @@ from executor.axes.offload.reporting import DriveReport, HostReport
 from executor.mesh import held, local
 from executor.models.transformer import Transformer
 from executor.run_config import MOST_STEPS
-from executor.timing import Carried, Passes
+from executor.timing import Carried, Mark, Passes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -899,7 +899,7 @@ class OffloadAxis(Axis):
         """ids of the sharded parameters that, like their gradients, are kept in host memory."""
         return {id(one) for block in self.sharded if block.lives == "streamed" for one in block.parameters}
 
-    def record(self, into: list[Carried] | None) -> None:
+    def record(self, into: list[Carried[Mark]] | None) -> None:
         """Start appending copies and CPU updates to the list `into`; None stops the recording."""
         self.link.record_into(into)
 

@@ -92,7 +92,7 @@ class _Account:
     """Traffic and recording of a link, shared by its views for single blocks."""
 
     traffic: Traffic = field(default_factory=Traffic)
-    carried: list[Carried] | None = None
+    carried: list[Carried[Mark]] | None = None
     """Recorded copies and updates; None if nothing records."""
 
 
@@ -126,7 +126,7 @@ class HostLink:
         """Bytes and seconds counted since the last call of `take_traffic`."""
         return self._account.traffic
 
-    def record_into(self, carried: list[Carried] | None) -> None:
+    def record_into(self, carried: list[Carried[Mark]] | None) -> None:
         """Start appending copies and updates to the list `carried`; None stops the recording."""
         self._account.carried = carried
 

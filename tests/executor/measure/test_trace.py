@@ -17,17 +17,10 @@ from training import plan_for
 
 from cost_models.measured.traces.job import job_of, read_traces
 from cost_models.pipeline.pricing import predicted_spans
-from executor.measure.parts import (
-    STEP_PARTS,
-    StepSpans,
-    WaitSpan,
-    WorkSpan,
-    _kernels,
-    profile_step,
-    step_parts,
-)
+from executor.measure.parts import STEP_PARTS, StepSpans, _kernels, profile_step, step_parts
 from executor.measure.report import RankReport
 from executor.mesh import Place
+from executor.timing import Pass, Wait
 from planner.plan import Plan
 
 LAYOUTS = (
@@ -41,7 +34,7 @@ SLACK_MICROSECONDS = 0.01
 """Rounding of seconds to microseconds."""
 
 
-def spans(stage: int, work: list[WorkSpan], waits: list[WaitSpan], end: float) -> StepSpans:
+def spans(stage: int, work: list[Pass[float]], waits: list[Wait[float]], end: float) -> StepSpans:
     """A rank of a pipeline of two; its update takes the last second."""
     return StepSpans(
         rank=stage,
@@ -57,15 +50,15 @@ def spans(stage: int, work: list[WorkSpan], waits: list[WaitSpan], end: float) -
 
 FIRST = spans(
     0,
-    [WorkSpan("F", 0, 0, 0.0, 2.0), WorkSpan("B", 0, 0, 8.0, 12.0)],
-    [WaitSpan("pp", 2.0, 8.0, 0.0), WaitSpan("pp", 12.0, 12.5, 0.0)],
+    [Pass("F", 0, 0, 0.0, 2.0), Pass("B", 0, 0, 8.0, 12.0)],
+    [Wait("pp", 0.0, 2.0, 8.0), Wait("pp", 0.0, 12.0, 12.5)],
     13.0,
 )
 """Hands on at 2, gets the gradient at 8, waits 0.5 in its update."""
 SECOND = spans(
     1,
-    [WorkSpan("F", 1, 0, 3.0, 5.0), WorkSpan("B", 1, 0, 5.0, 7.0)],
-    [WaitSpan("pp", 0.0, 3.0, 0.0), WaitSpan("tp", 3.0, 3.5, 0.25)],
+    [Pass("F", 1, 0, 3.0, 5.0), Pass("B", 1, 0, 5.0, 7.0)],
+    [Wait("pp", 0.0, 0.0, 3.0), Wait("tp", 0.25, 3.0, 3.5)],
     8.0,
 )
 
