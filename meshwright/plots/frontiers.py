@@ -6,16 +6,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 
 from cost_models.documents import printable
 from cost_models.units import counted, format_bytes, grouped
 from meshwright.plots import style
-from meshwright.plots.parts import Label, ends_first, put_labels
+from meshwright.plots.parts import Label, put_labels
 from meshwright.plots.style import Frame, brief_layout, recompute_of
 from meshwright.render.goals import value_text
 from meshwright.render.words import money, percent, size_unit, time_unit
@@ -64,25 +61,24 @@ def frontier(frame: Frame, limit_bytes: float, subject: str) -> Figure:
     corners = np.repeat(line["x"], 2)[1:], np.repeat(line["y"], 2)[:-1]
     lines = axes.plot(*corners, color=style.BLUE, linewidth=1.6)
     axes.set(xlim=(0, right / scale), ylim=(0, 1.16 * fastest / per_tick))
-    words, texts = f"limit {format_bytes(limit_bytes)}", []
+    words = f"limit {format_bytes(limit_bytes)}"
     if near:
-        at, across, margin = limit_bytes / scale, axes.get_xaxis_transform(), 0.008 * right / scale
+        at, look = limit_bytes / scale, {"xycoords": axes.get_xaxis_transform(), "va": "top"}
         lines.append(axes.axvline(at, color=style.INK, linewidth=1.4, linestyle=style.DASHES))
-        soft: style.Look = {"transform": across, "va": "top", "color": style.SOFT}
-        texts.append(axes.text(at + margin, 0.015, words, transform=across, weight="bold"))
-        texts[0].set_bbox(style.white_box())
-        texts.append(axes.text(at - margin, 0.985, "fits", ha="right", **soft))
-        texts.append(axes.text(at + margin, 0.985, "does not fit", **soft))
+        box = style.white_box()
+        style.write_beside(axes, words, (at, 0.0), (4, 16), bbox=box, weight="bold", **look)
+        style.write_beside(axes, "fits", (at, 1.0), (-4, -4), ha="right", color=style.SOFT, **look)
+        style.write_beside(axes, "does not fit", (at, 1.0), (4, -4), color=style.SOFT, **look)
     else:
         style.write_in_chart(axes, 0.99, 0.02, f"{words}, far to the right →", ha="right", weight="bold")
     plan_points, best_points = cloud[cloud["chosen"]], line[~line["chosen"]]
     style.mark_plan(axes, plan_points["x"], plan_points["y"], style.VERMILION)
     names = f"peak memory of the fullest device ({unit})", f"throughput ({word}tokens/s, all GPUs)"
-    style.name_axes(axes, *names, linear="xy")
+    style.name_axes(axes, *names)
     proven = best_points[best_points["proven"]]
     rows = [row for _, row in (proven if len(proven) >= _MAX_CLOUD_LABELS else best_points).iterrows()]
-    labels = [_cloud_label(row) for row in (*plan_points.iloc, *ends_first(rows, _MAX_CLOUD_LABELS))]
-    put_labels(axes, labels, lines=lines, marks=list(zip(line["x"], line["y"], strict=True)), texts=texts)
+    labels = [_cloud_label(row) for row in (*plan_points.iloc, *style.evenly(rows, _MAX_CLOUD_LABELS)[::-1])]
+    put_labels(axes, labels, lines=lines, marks=list(zip(line["x"], line["y"], strict=True)))
     return figure
 
 
@@ -153,19 +149,18 @@ def pareto(
     line = frame.sort_values(names[1])
     subject = f"{subject}; {_proof_words(frame, complete=complete)}"
     figure, axes = style.new_chart(9.0, 5.6, _pareto_finding(frame, names, measures), subject)
-    values = []
-    for along, name, measure in zip("yx", names, measures, strict=True):
-        label, scale = _axis_of(float(line[name].max()), measure.unit)
-        values.append(line[name] / scale)
-        axis = getattr(axes, f"{along}axis")
+    (y_label, y_scale), (x_label, x_scale) = (
+        _axis_of(float(line[name].max()), measure.unit) for name, measure in zip(names, measures, strict=True)
+    )
+    y, x = line[names[0]] / y_scale, line[names[1]] / x_scale
+    for along, values, measure in zip("yx", (y, x), measures, strict=True):
         if measure.unit == "GPUs":
-            style.gpu_ticks(axes, sorted(map(int, line[name])), along=along)
+            style.gpu_ticks(axes, [*map(int, values)], along=along)
         else:
-            style.scaled_ticks(axes, along, values[-1])
+            style.scale_axis(axes, along, values)
         if measure.unit == "money":
-            axis.set_major_formatter(FuncFormatter(lambda value, _position: money(value)))
-        axis.set_label_text(label)
-    y, x = values
+            getattr(axes, f"{along}axis").set_major_formatter(lambda value, _position: money(value))
+    style.name_axes(axes, x_label, y_label)
     steps = []
     if complete:
         later, sooner = (slice(None, -1), slice(1, None))[:: -1 if measures[1].highest else 1]
@@ -175,14 +170,13 @@ def pareto(
     ringed = line["gap"] > 0
     axes.scatter(x[ringed], y[ringed], s=70, facecolors="none", edgecolors=style.VERMILION, zorder=4)
     axes.margins(x=0.14, y=0.14)
-    style.quiet_axis(axes, grid="both")
     sizes = [counted(int(gpus), "GPU") + "\n" for gpus in line["gpus"]]
     places = list(zip(x, y, strict=True))
     labels = [
         Label(text=size * (len(set(sizes)) > 1) + brief_layout(layout, 30), at=at, colour=style.BLUE, size=7)
         for size, layout, at in zip(sizes, line["layout"], places, strict=True)
     ]
-    put_labels(axes, ends_first(labels, _MAX_POINT_LABELS), lines=steps, marks=places)
+    put_labels(axes, style.evenly(labels, _MAX_POINT_LABELS)[::-1], lines=steps, marks=places)
     return figure
 
 
@@ -251,25 +245,23 @@ def cost_and_days(frame: Frame, subject: str) -> Figure:
     best = frame[frame["frontier"]].sort_values("days")
     subject += "; ringed: nothing is both sooner and cheaper"
     figure, axes = style.new_chart(9.0, 5.6, _clusters_finding(best), subject)
-    lines, names, numbers = [], [], []
+    lines, labels = [], list[Label]()
     for place, cluster in enumerate(sorted(set(frame["cluster"]))):
         points = frame[frame["cluster"] == cluster].sort_values("gpus", ascending=False)
         colour = style.SERIES_COLOURS[place % len(style.SERIES_COLOURS)]
         look: style.Look = {"color": colour, "linewidth": 1.2, "marker": "o", "markersize": 5}
-        lines += axes.plot(points["days"], points["cost"], **look)
-        first, *other_labels = [
-            Label(text=grouped(int(row["gpus"])), at=(row["days"], row["cost"]), colour=colour, size=7)
-            for _, row in points.iterrows()
+        lines += axes.plot(points["days"], points["cost"], label=printable(str(cluster), 40), **look)
+        labels += [
+            Label(text=counted(gpus, "GPU"), at=(days, cost), colour=colour, size=7)
+            for gpus, days, cost in points[["gpus", "days", "cost"]].itertuples(index=False)
         ]
-        words = f"{printable(str(cluster), 40)}, {first.text} GPUs"
-        names.append(replace(first, text=words, weight="bold", size=8, needed=True))
-        numbers += other_labels
     axes.scatter(best["days"], best["cost"], s=90, facecolors="none", edgecolors=style.INK, zorder=4)
     style.name_axes(axes, "days of the training run", "cost of the training run")
-    style.scaled_ticks(axes, "x", frame["days"])
+    style.scale_axis(axes, "x", frame["days"])
     axes.yaxis.set_major_formatter(lambda value, _position: money(value))
     axes.margins(x=0.1, y=0.14)
-    put_labels(axes, names + numbers, lines=lines, marks=list(zip(frame["days"], frame["cost"], strict=True)))
+    style.name_lines(axes)
+    put_labels(axes, labels, lines=lines)
     return figure
 
 

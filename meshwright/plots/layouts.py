@@ -52,19 +52,16 @@ def memory_by_rank(
         subject: which plan.
         pools: with several pools, which ranks lie in which.
     """
-    width, air = 9.0 if len(frame) > 1 else 6.4, 0.22 if pools else 0.14
+    width = 9.0 if len(frame) > 1 else 6.4
     figure, axes = style.new_chart(width, 5.0, _memory_finding(frame, limits), subject)
-    name = "peak memory of one device"
-    labels = draw_memory_bars(axes, frame, limits, style.MEMORY_COLOURS, name, air=air)
+    draw_memory_bars(axes, frame, limits, style.MEMORY_COLOURS, "peak memory of one device")
     axes.set_xlabel("pipeline rank")
     for span in pools:
         place, across = ((span.first + span.last) / 2, 0.985), axes.get_xaxis_transform()
         axes.text(*place, span.name, transform=across, ha="center", va="top", color=style.SOFT, weight="bold")
         if span.first:
             axes.axvline(span.first - 0.5, color=style.GREY, linewidth=0.9)
-    visible = visible_parts(frame, style.MEMORY_COLOURS)
-    if len(labels) < len(visible):
-        part_legend(figure, visible)
+    part_legend(figure, visible_parts(frame, style.MEMORY_COLOURS))
     return figure
 
 
@@ -115,7 +112,7 @@ def time_breakdown(frame: Frame, subject: str) -> Figure:
             axes.text(1.0, row, slower, transform=at_right, ha="right", va="center", color=style.SOFT)
     axes.set_yticks(range(len(frame)), _layout_names(frame))
     axes.set_ylim(len(frame) - 0.4, -0.5)
-    style.name_axes(axes, f"time of one step ({unit})", grid="x", linear="x")
+    style.name_axes(axes, f"time of one step ({unit})", grid="x")
     hatch = Patch(facecolor="white", edgecolor=style.INK, hatch=_HATCH, label="overlapped with compute")
     hidden = [hatch] if _draw_hidden(axes, frame, scale) else []
     part_legend(figure, visible_parts(frame, colours), *hidden)
@@ -177,8 +174,8 @@ _RESIDENCIES = {
     "streamed": (style.VERMILION, 1.8, "{} streamed from the host"),
 }
 """Colour, width of the line in points, and words; `states` and `parked` coincide in both memories, the wider below."""
-_NEAR_LIMIT = 1.6
-"""Ratio of the memory limit to the axis's top above which the limit is written, not drawn."""
+_NEAR_LIMIT = 2.0
+"""Ratio of the memory limit to the highest point above which the limit is written, not drawn."""
 
 
 @style.drawing()
@@ -204,12 +201,15 @@ def window(frame: Frame, device_limit: float, host_limit: float | None, subject:
         unit, scale = unit_of(max(float(frame[column].max()), 1e-9))
         for name, line in lines.items():
             _residency_curve(axes, line["blocks"], line[column] / scale, line, name)
-        axes.set_ylim(0, 1.2 * float(frame[column].max()) / scale or 1.0)
-        names = "blocks of a rank in host memory", f"{label} ({unit})"
-        style.name_axes(axes, *names, grid="y", linear="xy")
+        highest = float(frame[column].max())
         if limit is not None:
-            _draw_window_limit(axes, limit, scale, "left" if column == "host_bytes" else "right")
-    style.name_in_corner(charts[0], [(name, _RESIDENCIES[name][0]) for name in lines], 0.04, 0.97, step=0.07)
+            is_near = limit <= _NEAR_LIMIT * highest
+            words = f"- - limit {format_bytes(limit)}{'' if is_near else ', far above'}"
+            axes.axhline(limit / scale, color=style.INK, linewidth=1.4, linestyle=style.DASHES, label=words)
+            highest = max(highest, is_near * limit)
+        axes.set_ylim(0, 1.2 * highest / scale or 1.0)
+        style.name_axes(axes, "blocks of a rank in host memory", f"{label} ({unit})", grid="y")
+        style.name_lines(axes)
     return figure
 
 
@@ -218,24 +218,11 @@ def _residency_curve(axes: Axes, x: Frame, y: Frame, line: Frame, name: str) -> 
     suffice, hollow if not."""
     colour, width, _ = _RESIDENCIES[name]
     zorder = 3.0 - 0.2 * width  # the wider, the lower
-    axes.plot(x, y, color=colour, linewidth=width, zorder=zorder)
+    axes.plot(x, y, color=colour, linewidth=width, zorder=zorder, label=name)
     for mask, face in ((~line["fits"], "white"), (line["fits"], colour)):
         points = axes.scatter(x[mask], y[mask], s=9 * width, facecolors=face, edgecolors=colour)
         points.set(linewidths=1.0, zorder=zorder + 0.1)
     style.mark_plan(axes, x[line["chosen"]], y[line["chosen"]])
-
-
-def _draw_window_limit(axes: Axes, limit: float, scale: float, side: str) -> None:
-    """Draw a memory limit as a line named in the corner; if far above the curves, write it only."""
-    at, top = limit / scale, axes.get_ylim()[1]
-    words = f"limit {format_bytes(limit)}"
-    if at > _NEAR_LIMIT * top:
-        words += ", far above"
-    else:
-        axes.set_ylim(0, max(top, 1.2 * at))
-        axes.axhline(at, color=style.INK, linewidth=1.4, linestyle=style.DASHES)
-        words = f"- -  {words}"
-    style.write_in_chart(axes, 0.98 if side == "right" else 0.02, 0.985, words, ha=side, weight="bold")
 
 
 def _window_finding(lines: dict[str, Frame]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
@@ -38,14 +39,10 @@ def _draw_diagonal(axes: Axes, measured: Frame, predicted: Frame) -> None:
     lower, upper = ([(1 + side * BAND) * value for value in ends] for side in (-1, 1))
     axes.fill_between(ends, lower, upper, color=style.FAINT, linewidth=0)
     axes.plot(ends, ends, color=style.GREY, linewidth=1.0)
-    for along, name in (("x", "measured"), ("y", "predicted")):
-        getattr(axes, f"set_{along}scale")("log")
-        getattr(axes, f"set_{along}lim")(low, high)
-        axis = getattr(axes, f"{along}axis")
-        style.log_ticks(axis, low, high)
-        axis.set_label_text(f"{name} step time (s)")
-    axes.set_aspect("equal")
-    style.quiet_axis(axes, grid="both")
+    for along in "xy":
+        style.log_axis(axes, along, np.array(ends))
+    axes.set(xlim=ends, ylim=ends, aspect="equal")
+    style.name_axes(axes, "measured step time (s)", "predicted step time (s)")
     style.write_in_chart(axes, 0.98, 0.02, f"band: ±{100 * BAND:.0f} %", ha="right", color=style.GREY, size=8)
 
 
@@ -108,7 +105,7 @@ def accuracy(frame: Frame, subject: str) -> Figure:
         for run in steps.loc[order].itertuples():
             text, at = short_layout(str(run.label), 24), (run.measured, run.predicted)
             labels.append(Label(text=text, at=at, colour=style.INK))
-        put_labels(charts[0], labels, lines=charts[0].lines, texts=charts[0].texts)
+        put_labels(charts[0], labels, lines=charts[0].lines)
     return figure
 
 
@@ -215,7 +212,7 @@ def _draw_pairs(axes: Axes, name: str, lines: list[ComparedQuantity], rows: int)
     for tick, line in zip(axes.get_yticklabels(), lines, strict=True):
         tick.set_fontweight("bold" if line.quantity in _TOTALS else "normal")
     axes.set(ylim=(rows - 0.4, -0.6), xlim=(0, 1.62 * largest / scale))
-    style.name_axes(axes, f"{name} ({unit})", grid="x", linear="x")
+    style.name_axes(axes, f"{name} ({unit})", grid="x")
 
 
 def _miss(line: ComparedQuantity) -> float:

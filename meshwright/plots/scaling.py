@@ -52,7 +52,7 @@ def scaling(frame: Frame, subject: str) -> Figure:
     use.set_ylim(0, 1.25 * 100 * frame["mfu"].max())
     use.margins(x=0.08)
     style.gpu_ticks(use, gpu_ticks, distance=_LAYOUT_DISTANCE)
-    style.name_axes(use, "GPUs", "MFU (%)", linear="y")
+    style.name_axes(use, "GPUs", "MFU (%)")
     _write_layouts(speed, gpu_ticks, lines)
     return figure
 
@@ -63,27 +63,24 @@ def draw_speed(axes: Axes, frame: Frame, lines: dict[str, Frame], unit: str) -> 
     name = f"{unit}_per_second"
     word, per_tick = style.count_unit(float(frame[name].max()))
     counts = sorted(map(int, frame["gpus"].unique()))
-    axes.set_yscale("log", base=10)
-    legend = [(_batch_words(kind, line), _KINDS[kind][0]) for kind, line in lines.items()]
     if len(counts) > 1:  # throughput proportional to GPUs, from the first strong point
         strong: Frame = lines.get("strong", frame)
         first, ends = strong.iloc[0], [counts[0], counts[-1]]
         ideal = [first[name] * gpus / first["gpus"] / per_tick for gpus in ends]
-        axes.plot(ends, ideal, color=style.GREY, linewidth=1.2, linestyle=style.DOTS)
-        legend.append(("ideal", style.SOFT))
+        axes.plot(ends, ideal, color=style.SOFT, linewidth=1.2, linestyle=style.DOTS, label="ideal")
     for kind, line in lines.items():
-        _draw_kind(axes, kind, line, line[name] / per_tick)
-    style.name_in_corner(axes, legend, 0.03, 0.97, step=0.055)
+        _draw_kind(axes, kind, line, line[name] / per_tick, label=_batch_words(kind, line))
+    style.name_lines(axes, "upper left")
     axes.margins(x=0.08, y=0.1)
-    style.log_ticks(axes.yaxis, *axes.get_ylim())
+    style.log_axis(axes, "y", frame[name] / per_tick)
     style.name_axes(axes, "GPUs", f"throughput ({word}{unit}/s, all GPUs)")
     return style.gpu_ticks(axes, counts, distance=_LAYOUT_DISTANCE)
 
 
-def _draw_kind(axes: Axes, kind: str, line: Frame, values: Frame) -> None:
+def _draw_kind(axes: Axes, kind: str, line: Frame, values: Frame, label: str = "") -> None:
     """Draw the curve of one kind of scaling; points without proof are hollow."""
     size = 5 if len(line) <= _MANY_POINTS else 3
-    style.draw_curve(axes, line["gpus"], values, *_KINDS[kind], line["gap"] > 0, size)
+    style.draw_curve(axes, line["gpus"], values, *_KINDS[kind], line["gap"] > 0, size=size, label=label)
 
 
 def _write_layouts(axes: Axes, gpu_ticks: list[int], lines: dict[str, Frame]) -> None:
@@ -168,7 +165,7 @@ def stacked_scaling(frame: Frame, subject: str) -> Figure:
         style.write_beside(axes, layout, (at, 0), (0, -32), ha="center", va="top", size=_LAYOUT_SIZE, **soft)
     axes.set_xticks(range(len(points)), [grouped(int(gpus)) for gpus in points["gpus"]])
     axes.set_ylim(0, 1.16 * float(totals.max()) / scale)
-    style.name_axes(axes, y=f"{word} of one step, all GPUs", grid="y", linear="y")
+    style.name_axes(axes, y=f"{word} of one step, all GPUs", grid="y")
     axes.set_xlabel("GPUs, and the best layout on so many", labelpad=2)
     part_legend(figure, colours)
     return figure
@@ -209,17 +206,17 @@ def far_links(frame: Frame, bandwidth: float, inside: str, subject: str) -> Figu
     finding = _far_links_finding(lines, one_domain, bandwidth, inside)
     figure, axes = style.new_chart(9.6, 4.8, finding, subject)
     axes.set_xscale("log", base=2)
-    names = []
     for at, (domains, line) in enumerate(lines.items()):
         colour, x, y = style.SERIES_COLOURS[at % 4], line["bandwidth"] * _GIGABITS, 100 * line["mfu"]
-        style.draw_curve(axes, x, y, colour, _DOMAIN_MARKS[at % 4], line["gap"] > 0)
+        label = counted(domains, inside) if domains else ""
+        style.draw_curve(axes, x, y, colour, _DOMAIN_MARKS[at % 4], line["gap"] > 0, label=label)
         changes = line["crossing"] != line["crossing"].shift()
         for rate, mfu, crossing in zip(x[changes], y[changes], line["crossing"][changes], strict=True):
             words = str(crossing).split()
             shift = (0, -7 - 9 * len(words) if at else 7)
             style.write_beside(axes, "\n".join(words), (rate, mfu), shift, ha="center", size=8, color=colour)
-        names += [(counted(domains, inside), colour)] if domains else []
-    style.name_in_corner(axes, names, 0.02, 0.97)
+    if any(lines):
+        style.name_lines(axes, "upper left")
     rates = sorted({float(rate) * _GIGABITS for rate in several["bandwidth"]})
     if not one_domain.empty:
         level = 100 * float(one_domain["mfu"].iloc[0])
@@ -228,10 +225,10 @@ def far_links(frame: Frame, bandwidth: float, inside: str, subject: str) -> Figu
     axes.axvline(bandwidth * _GIGABITS, color=style.PALE, linewidth=1.2, zorder=0)
     axes.set_ylim(0, 1.25 * 100 * float(frame["mfu"].max()))
     axes.margins(x=0.06)
-    axes.set_xticks(rates, [style.tick_text(round(rate, 3)) for rate in rates], size=8)
+    axes.set_xticks(rates, [f"{round(rate, 3):,g}" for rate in rates], size=8)
     axes.minorticks_off()
     name = f"bandwidth from {inside} to {inside} (Gb/s a GPU); grey: the cluster's own"
-    style.name_axes(axes, name, "MFU of the best layout (%)", grid="y", linear="y")
+    style.name_axes(axes, name, "MFU of the best layout (%)", grid="y")
     return figure
 
 
@@ -240,7 +237,7 @@ def _far_links_finding(lines: dict[int, Frame], one_domain: Frame, bandwidth: fl
     cross"."""
     domains, line = list(lines.items())[-1]
     point = line.iloc[(line["bandwidth"] - bandwidth).abs().argmin()]
-    rate = f"{style.tick_text(round(float(point['bandwidth']) * _GIGABITS, 3))} Gb/s a GPU"
+    rate = f"{round(float(point['bandwidth']) * _GIGABITS, 3):,.10g} Gb/s a GPU"
     place = f"{counted(domains, inside)} at {rate}" if domains else f"At {rate} from {inside} to {inside}"
     sentence = f"{place}: {format_seconds(float(point['step_seconds']))} a step"
     if not one_domain.empty:

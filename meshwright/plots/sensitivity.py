@@ -66,7 +66,7 @@ def ladder(frame: Frame, subject: str) -> Figure:
     axes.set_yticks(range(len(frame)), [str(name) for name in frame["name"]])
     axes.invert_yaxis()
     axes.set_xlim(0, 1.45 * 100 * float(frame["mfu"].max()))
-    style.name_axes(axes, "MFU (%), and seconds for a batch of the plan's size", grid="x", linear="x")
+    style.name_axes(axes, "MFU (%), and seconds for a batch of the plan's size", grid="x")
     rungs = [_RUNGS[kind] for kind in _RUNGS if kind in set(frame["kind"])]
     part_legend(figure, {}, *(Patch(color=colour, label=words) for colour, words in rungs))
     return figure
@@ -237,7 +237,7 @@ def tornado(frame: Frame, subject: str) -> Figure:
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.margins(x=0.3)
-    style.name_axes(axes, f"step ({unit})", grid="x", linear="x")
+    style.name_axes(axes, f"step ({unit})", grid="x")
     handles["re-planned"] = Line2D([], [], **diamond)
     place: style.Look = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "ncols": 3, "fontsize": 8}
     axes.legend(handles.values(), handles, **place)
@@ -298,8 +298,7 @@ def forecast(frame: Frame, plan: Forecast, subject: str) -> Figure:
     left.fill_between(minutes, *bands, color=style.BLUE, alpha=0.15, linewidth=0)
     left.plot(minutes, ends["seconds"] / _DAY, color=style.BLUE, linewidth=1.6)
     style.mark_plan(left, planned["work_seconds"] / 60, planned["seconds"] / _DAY)
-    left.set_xscale("log")
-    style.log_ticks(left.xaxis, *left.get_xlim())
+    style.log_axis(left, "x", minutes)
     style.name_axes(left, "minutes of training between checkpoints", "days until the end; band: 90 % of ends")
     look: style.Look = {"color": style.GREEN, "linewidth": 1.6, "marker": "o", "markersize": 4}
     right.plot(sizes["gpus"], 100 * sizes["goodput"], **look)

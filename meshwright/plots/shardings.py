@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -52,8 +51,7 @@ def stages(frame: Frame, subject: str) -> Figure:
     drawn_gpus = gpus
     if len(gpus) > _MOST_GPUS:
         waited_for = set(last["gpu"])
-        even = np.linspace(0, len(gpus) - 1, _MOST_GPUS - len(waited_for)).round().astype(int)
-        drawn_gpus = sorted(waited_for | {gpus[at] for at in even.tolist()})
+        drawn_gpus = sorted(waited_for.union(style.evenly(gpus, _MOST_GPUS - len(waited_for))))
         subject += f"; {len(gpus) - len(drawn_gpus)} more GPUs not drawn"
     unit, scale = time_unit(step)
     figure, axes = style.new_chart(10.0, 2.0 + 0.26 * max(len(drawn_gpus), 4), finding, subject)
@@ -66,7 +64,7 @@ def stages(frame: Frame, subject: str) -> Figure:
             axes.barh(row, length, facecolor="none", edgecolor=style.INK, linewidth=1.4, zorder=4, **place)
     axes.set(ylim=(len(drawn_gpus) - 0.4, -0.6), xlim=(0, step / scale))
     axes.set_yticks(range(len(drawn_gpus)), [f"GPU {gpu}" for gpu in drawn_gpus])
-    style.name_axes(axes, f"time of one step ({unit})", grid="x", linear="x")
+    style.name_axes(axes, f"time of one step ({unit})", grid="x")
     across: style.Look = {"transform": axes.get_xaxis_transform(), "color": style.SOFT}
     for start, end in pairwise([0.0, *(lengths.cumsum() / scale)]):
         axes.axvline(end, color="white", linewidth=1.0, zorder=3)
@@ -234,7 +232,7 @@ def sharding_scaling(frame: Frame, subject: str) -> Figure:
             axes.text(at, step / scale, words, ha="center", va="bottom", size=7.5, color=style.SOFT)
         axes.set_xticks(range(len(line)), [grouped(int(gpus)) for gpus in line["gpus"]])
         axes.set_ylim(0, 1.08 * longest / scale)
-        style.name_axes(axes, "GPUs", f"step, {BATCH_WORDS[kind]} ({unit})", grid="y", linear="y")
+        style.name_axes(axes, "GPUs", f"step, {BATCH_WORDS[kind]} ({unit})", grid="y")
     part_legend(figure, visible_parts(frame, _STAGE_COLOURS))
     return figure
 
@@ -289,36 +287,26 @@ def cache(frame: Frame, plan: ServingPlan, subject: str) -> Figure:
     figure = style.new_figure(10.8, 4.4, _cache_finding(frame, plan), subject)
     hits, latency = figure.subplots(1, 2)
     points = frame[frame["batch"] == frame["batch"].min()]
-    hits.plot(points["x"], 100 * points["hits"], color=style.BLUE, linewidth=2.0, zorder=3)
-    hits.plot(points["x"], 100 * points["one_share_hits"], color=style.GREY, linewidth=1.4, zorder=2)
+    for name, column, colour in (
+        ("rows by hits per byte", "hits", style.BLUE),
+        ("one share of all tables", "one_share_hits", style.GREY),
+    ):
+        hits.plot(points["x"], 100 * points[column], color=colour, linewidth=1.8, label=name)
     style.mark_plan(hits, [plan.cache_bytes / scale], [100 * plan.hits])
     hits.set_ylim(0, 104)
-    names = [("rows by hits per byte", style.BLUE), ("one share of all tables", style.SOFT)]
-    style.name_in_corner(hits, names, 0.98, 0.2)
-    _draw_latency(latency, frame)
+    batches = sorted(frame["batch"].unique(), reverse=True)
+    for batch, colour in zip(style.evenly(batches, len(_BATCH_COLOURS)), _BATCH_COLOURS, strict=False):
+        line = frame[frame["batch"] == batch]
+        label = f"batch {grouped(int(batch))}"
+        latency.plot(line["x"], line["y"], color=colour, linewidth=1.8, label=label)
+        style.mark_plan(latency, line["x"][line["chosen"]], line["y"][line["chosen"]])
+    style.log_axis(latency, "y", frame["y"])
     measures = "accesses served from the cache (%)", f"latency of a batch ({time})"
     for axes, measure in zip((hits, latency), measures, strict=True):
-        axes.set_xscale("log")
-        style.log_ticks(axes.xaxis, *axes.get_xlim())
+        style.log_axis(axes, "x", frame["x"])
         style.name_axes(axes, f"cache on each GPU ({unit})", measure, grid="y")
+        style.name_lines(axes)
     return figure
-
-
-def _draw_latency(axes: Axes, frame: Frame) -> None:
-    """Draw latency of a batch against the size of the cache, a line for each of a few batch sizes."""
-    batches = sorted(frame["batch"].unique(), reverse=True)
-    curve_places = np.linspace(0, len(batches) - 1, min(len(batches), len(_BATCH_COLOURS))).astype(int)
-    names = []
-    for place, colour in zip(curve_places, _BATCH_COLOURS, strict=False):
-        line = frame[frame["batch"] == batches[place]]
-        axes.plot(line["x"], line["y"], color=colour, linewidth=1.8)
-        style.mark_plan(axes, line["x"][line["chosen"]], line["y"][line["chosen"]])
-        names.append((f"batch {grouped(int(batches[place]))}", colour))
-    style.name_in_corner(axes, names, 0.98, 0.98)  # at the right, where lines leave room
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high * (high / low) ** 0.3)  # room for the names
-    style.log_ticks(axes.yaxis, *axes.get_ylim())
 
 
 def _cache_finding(frame: Frame, plan: ServingPlan) -> str:

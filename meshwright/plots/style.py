@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextToPath
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, ScalarFormatter
 
 from cost_models.documents import printable
 from cost_models.errors import InputError
@@ -24,6 +23,7 @@ from cost_models.files.whole import whole_file
 from cost_models.units import counted, grouped
 from meshwright.render.words import lines_of, sentence_list
 
+T = TypeVar("T")
 Frame = Any
 """A pandas DataFrame or Series. Their stubs cannot follow indexing by name, so the columns are named in docstrings."""
 
@@ -171,20 +171,25 @@ def write_in_chart(axes: Axes, x: float, y: float, words: str, **look: Any) -> N
     axes.text(x, y, words, transform=axes.transAxes, **{"va": "top" if y > 0.5 else "bottom"} | look)
 
 
-def name_in_corner(
-    axes: Axes, names: Sequence[tuple[str, str]], x: float, top: float, *, step: float = 0.06
-) -> None:
-    """Write a legend of coloured names, one below the other, at a place given in shares of the chart."""
-    for row, (name, colour) in enumerate(names):
-        side = "left" if x < 0.5 else "right"
-        write_in_chart(axes, x, top - step * row, name, color=colour, ha=side, va="top", weight="bold")
+def name_lines(axes: Axes, loc: str = "best") -> None:
+    """Write the labels of a chart's lines in the colours of the lines, where they cover least."""
+    look: Look = {"loc": loc, "labelcolor": "linecolor", "prop": {"weight": "bold"}}
+    axes.legend(**look, handlelength=0, handletextpad=0, markerscale=0)
 
 
 def draw_curve(
-    axes: Axes, x: Frame, y: Frame, colour: str, mark: str, is_open: Frame, size: float = 5
+    axes: Axes,
+    x: Frame,
+    y: Frame,
+    colour: str,
+    mark: str,
+    is_open: Frame,
+    *,
+    size: float = 5,
+    label: str = "",
 ) -> None:
     """Draw a line with a mark at each point; marks are hollow where `is_open`: optimality is not proven."""
-    axes.plot(x, y, color=colour, marker=mark, linewidth=1.8, markersize=size)
+    axes.plot(x, y, color=colour, marker=mark, linewidth=1.8, markersize=size, label=label or None)
     axes.plot(x[is_open], y[is_open], mark, color=colour, markersize=size, markerfacecolor="white")
 
 
@@ -224,10 +229,8 @@ _MAX_CHARACTERS = 400
 def fit_lines(text: str, width_points: float, *, size: float, weight: str = "normal") -> list[str]:
     """Break text into lines no wider than `width_points`, estimated by the mean width of its letters."""
     printed = printable(text, _MAX_CHARACTERS)
-    width = text_points(printed, size, weight)
-    if width <= width_points:
-        return [printed]
-    return lines_of(printed, max(8, int(0.96 * width_points * len(printed) / width)), cut=True)
+    letter_points = text_points(printed, size, weight) / max(len(printed), 1)
+    return lines_of(printed, max(8, int(0.96 * width_points / max(letter_points, 1))), cut=True)
 
 
 def text_points(text: str, size: float, weight: str = "normal") -> float:
@@ -261,75 +264,62 @@ def unproven(frame: Frame) -> str:
     return f"; hollow: {counted(open_ones, 'point')} not proven the best" if open_ones else ""
 
 
-_DENSITIES = (
-    (2.5, (1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0)),
-    (30.0, (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)),
-    (300.0, (1.0, 2.0, 5.0)),
-)
-"""Largest ratio of an axis's ends → ticks in a decade."""
 _LOG_RATIO = 8.0
 """Ratio of largest to smallest value above which an axis is logarithmic."""
+_TICKS_IN_A_DECADE = (20.0, (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)), (300.0, (1.0, 2.0, 5.0))
+"""Ratio of an axis's ends, and ticks in a decade below it."""
 _SCALES = (("trillion ", 1e12), ("billion ", 1e9), ("million ", 1e6), ("thousand ", 1e3))
 _TICK_DISTANCE = 0.055
 """Smallest distance of two ticks at numbers of GPUs, as a share of the axis."""
+NUMBERS = "{x:,.10g}"
+"""Format of numbers at ticks: 64, 1,024, 0.5."""
 
 
-def tick_text(value: float, _position: int | None = None) -> str:
-    """Text of a tick: 64, 1,024, 0.5."""
-    return grouped(round(value)) if abs(value) >= 1 and math.isclose(value, round(value)) else f"{value:g}"
-
-
-def name_axes(axes: Axes, x: str = "", y: str = "", *, grid: str = "both", linear: str = "") -> None:
-    """Label both axes, set grid lines, and put round ticks on the `linear` axes ("x", "y" or "xy")."""
+def name_axes(axes: Axes, x: str = "", y: str = "", *, grid: str = "both") -> None:
+    """Label both axes, set grid lines, and separate thousands at linear ticks."""
     axes.set(xlabel=x, ylabel=y)
     quiet_axis(axes, grid=grid)
-    for along in linear:
-        linear_ticks(axes, along)
+    for axis in (axes.xaxis, axes.yaxis):
+        if isinstance(axis.get_major_formatter(), ScalarFormatter):
+            axis.set_major_formatter(NUMBERS)
 
 
-def linear_ticks(axes: Axes, along: str) -> None:
-    """Put at most eight round ticks on a linear axis."""
-    axis: Axis = getattr(axes, f"{along}axis")
-    axis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]))
-    axis.set_major_formatter(FuncFormatter(tick_text))
+def log_axis(axes: Axes, along: str, values: Frame) -> None:
+    """Make an axis ("x" or "y") of these values logarithmic, with round ticks: the fewer the more decades."""
+    ratio = float(values.max() / values.min())
+    getattr(axes, f"set_{along}scale")("log")
+    axis = getattr(axes, f"{along}axis")
+    subs = next((subs for most, subs in _TICKS_IN_A_DECADE if ratio < most), (1.0,))
+    axis.set_major_locator(LogLocator(subs=subs, numticks=20))
+    axis.set_major_formatter(NUMBERS)
+    axes.minorticks_off()
 
 
-def log_ticks(axis: Axis, low: float, high: float) -> None:
-    """Put round ticks on a logarithmic axis between `low` and `high`, more per decade if it has few decades."""
-    steps = next((steps for ratio, steps in _DENSITIES if high < ratio * low), (1.0,))
-    axis.set_major_locator(LogLocator(subs=steps))
-    axis.set_major_formatter(FuncFormatter(tick_text))
-    axis.set_minor_locator(NullLocator())
-
-
-def scaled_ticks(axes: Axes, along: str, values: Frame) -> None:
-    """Put ticks on an axis for these values; it becomes logarithmic if the largest exceeds eight times the
-    smallest."""
-    low, high = float(values.min()), float(values.max())
-    if 0 < _LOG_RATIO * low < high:
-        getattr(axes, f"set_{along}scale")("log", base=10)
-        log_ticks(getattr(axes, f"{along}axis"), low, high)
-    else:
-        linear_ticks(axes, along)
+def scale_axis(axes: Axes, along: str, values: Frame) -> None:
+    """Make an axis of these values logarithmic if the largest exceeds eight times the smallest."""
+    if 0 < _LOG_RATIO * values.min() < values.max():
+        log_axis(axes, along, values)
 
 
 def gpu_ticks(
     axes: Axes, counts: Sequence[int], *, along: str = "x", distance: float = _TICK_DISTANCE
 ) -> list[int]:
-    """Make an axis of numbers of GPUs logarithmic, with ticks at the ends and at as many of `counts` as fit; return
+    """Make an axis of numbers of GPUs logarithmic, with ticks at the largest and at as many others as fit; return
     the ticks."""
-    axis: Axis = getattr(axes, f"{along}axis")
+    smaller, ticks = sorted(set(counts))[:-1], [max(counts)]
+    for count in reversed(smaller):
+        if ticks[-1] / count >= (max(counts) / min(counts)) ** distance:
+            ticks.append(count)
     getattr(axes, f"set_{along}scale")("log", base=2)
-    first, *later_counts = sorted(set(counts))
-    ticks = [first, *later_counts[-1:]]
-    min_log_ratio = distance * math.log(ticks[-1] / first)
-    for count in later_counts[:-1]:
-        if min(math.log(count / ticks[-2]), math.log(ticks[-1] / count)) >= min_log_ratio:
-            ticks.insert(-1, count)
-    axis.set_major_locator(FixedLocator(ticks))
-    axis.set_major_formatter(FuncFormatter(tick_text))
-    axis.set_minor_locator(NullLocator())
+    getattr(axes, f"set_{along}ticks")(ticks, map(grouped, ticks))
+    axes.minorticks_off()
     return ticks
+
+
+def evenly(items: Sequence[T], count: int) -> list[T]:
+    """At most `count` of the items, evenly spaced, among them the first and last."""
+    places = np.linspace(0, len(items) - 1, min(count, len(items))).round().astype(int)
+    return [items[place] for place in places.tolist()]
 
 
 def count_unit(largest: float) -> tuple[str, float]:

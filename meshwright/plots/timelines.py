@@ -218,7 +218,7 @@ def _draw_passes(
     colours = np.array([_pass_colour(*action, chunks) for action in passes])
     _draw_bars(axes, actions, middles, _PASS_BAR, colours, span, scale, 0.4 if share else 0.0)
     axes.set(xlim=(span.start / scale, span.end / scale), xlabel=f"time ({name})")
-    style.linear_ticks(axes, "x")
+    axes.xaxis.set_major_formatter(style.NUMBERS)
     axes.grid(False)
     passes = _passes_of(actions)
     points = style.POINTS_PER_INCH * (share * _WIDTH_INCHES - _MARGIN_INCHES) / (span.end - span.start)

@@ -87,4 +87,4 @@ def test_labels_of_the_frontier_touch_nothing() -> None:
     words = {word for layout in cloud()["layout"] for word in layout.split()}
     told = {word for label in named for word in label.get_text().replace(",", "").split()}
     assert {word for word in told - words if word[:2] in ("tp", "pp", "dp") or "=" in word} == set()
-    assert named[0].get_text().startswith("chosen, ")
+    assert any(label.get_text().startswith("chosen, ") for label in named)

@@ -154,4 +154,4 @@ def test_a_limit_far_above_leaves_the_chart_to_the_bars(make_estimate) -> None:
     assert axes.get_ylim()[1] < 100
     assert axes.get_ylabel() == "peak memory of one device (KiB)"
     said = {text.get_text() for text in axes.texts}
-    assert {"limit 10.0 GiB, far above ↑", "weights", "activations"} <= said
+    assert "limit 10.0 GiB, far above ↑" in said
