@@ -376,7 +376,7 @@ def job_of(question: Question, step_seconds: float, layout: Layout | None = None
     """Build the job to forecast from a question and the seconds of a step; with a `layout` that this
     project's executor runs, also its start-up, restart and reading of checkpoints.
 
-    Every rank saves an even share of the checkpoint, as torch.distributed.checkpoint spreads what several ranks hold.
+    Every rank saves an even share of the checkpoint, as the executor divides what several ranks hold.
     """
     training, cluster = question.training, question.cluster
     assert training.tokens is not None

@@ -18,6 +18,19 @@ class Box:
         """Number of elements of the box; 1 for a scalar."""
         return prod(self.sizes)
 
+    def overlap(self, other: Box) -> Box | None:
+        """Elements that this box and another of the same tensor have in common; None if there are none."""
+        bounds = zip(self.offsets, self.sizes, other.offsets, other.sizes, strict=True)
+        ranges = [(max(a, b), min(a + size, b + other_size)) for a, size, b, other_size in bounds]
+        if any(begin >= end for begin, end in ranges):
+            return None
+        return Box(tuple(begin for begin, _ in ranges), tuple(end - begin for begin, end in ranges))
+
+    def slices_in(self, outer: Box) -> tuple[slice, ...]:
+        """Slices, along every dim, of a tensor that has the elements of box `outer`, which give this box."""
+        begins = [offset - first for offset, first in zip(self.offsets, outer.offsets, strict=True)]
+        return tuple(slice(begin, begin + size) for begin, size in zip(begins, self.sizes, strict=True))
+
     def shifted(self, by: tuple[int, ...]) -> Box:
         """This box as part of a larger tensor that contains the box's tensor at offset `by`."""
         offsets = tuple(offset + shift for offset, shift in zip(self.offsets, by, strict=True))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from cost_models.errors import Problem, RunError
 
 
 def gather_json(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
@@ -20,6 +23,32 @@ def gather_json(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]
     messages = [torch.empty_like(padded) for _ in lengths]
     dist.all_gather(messages, padded, group=group)
     return [_value(letters[: int(length)]) for letters, length in zip(messages, lengths, strict=True)]
+
+
+def on_all_ranks(
+    compute: Callable[[], Any], headline: str, group: dist.ProcessGroup | None = None
+) -> list[Any]:
+    """Call a function on every rank of the group, and gather its JSON results in rank order.
+
+    Raises:
+        RunError: it failed on a rank, with this headline and the reason of each such rank; on every rank.
+    """
+    result, reason, cause = None, "", None
+    try:
+        result = compute()
+    except Exception as error:
+        reason, cause = _reason(error), error
+    results = gather_json((result, reason), group)
+    if problems := [Problem(f"rank {rank}", reason) for rank, (_, reason) in enumerate(results) if reason]:
+        raise RunError(headline, problems=problems) from cause
+    return [result for result, _ in results]
+
+
+def _reason(error: Exception) -> str:
+    """Text of an error for people: `[Errno 28] No space left on device: 'x'` → "x: no space left on device"."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror.lower()}" if error.filename else error.strerror.lower()
+    return f"{type(error).__name__}: {error}"
 
 
 def json_from_first(value: Any, group: dist.ProcessGroup | None = None) -> Any:
@@ -42,4 +71,4 @@ def _letters(value: Any, group: dist.ProcessGroup | None) -> torch.Tensor:
 
 def _value(letters: torch.Tensor) -> Any:
     """JSON value of the bytes of its text."""
-    return json.loads(bytes(letters.cpu().tolist()))
+    return json.loads(letters.cpu().numpy().tobytes())

@@ -7,11 +7,9 @@ data and learning rate follow.
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -19,23 +17,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from cost_models.errors import WARNING, InputError, Problem, RunError
-from executor.checkpoints.contents import (
-    Contents,
-    HostCopy,
-    LoadPieces,
-    PieceReader,
-    PieceWriter,
-    Saved,
-    SavePieces,
-    lacking,
-    problems_of,
-    unsplit,
-)
+from executor.checkpoints.contents import Contents, PieceReader, Saved, lacking, problems_of, save, unsplit
 from executor.checkpoints.manifest import (
     BrokenError,
     Folder,
@@ -46,7 +30,7 @@ from executor.checkpoints.manifest import (
     read_manifest,
 )
 from executor.clock import making_group
-from executor.messages import gather_json, json_from_first
+from executor.messages import gather_json, json_from_first, on_all_ranks
 from executor.run_config import Saving
 
 _POLL_SECONDS = 0.01
@@ -75,11 +59,9 @@ class Checkpointer:
         """Step of the newest checkpoint that is on the disk."""
         self._read = ReadingClock()
         """Bytes and seconds of reading files for their digests."""
-        self._running: tuple[int, Future[Any]] | None = None
-        self._save_begun = threading.Event()
-        """Set once the running save has ended and `written` was called for it."""
-        for noisy in ("torch.distributed.checkpoint", "torch.distributed.checkpoint._dist_wrapper"):
-            logging.getLogger(noisy).setLevel(logging.CRITICAL)  # failures are worded here
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._running: tuple[int, Future[None]] | None = None
+        """Step and future of the save that was begun last; None if it was waited for."""
 
     def resume(self) -> Resumed:
         """Load the newest checkpoint whose files are all intact.
@@ -127,24 +109,20 @@ class Checkpointer:
         training went on, bytes.
         """
         self.wait(alive)
-        writer = PieceWriter(self.folder, self.state.progress(step, self.data), self.saving.keep)
-        contents = self.state.contents() | self._random()
-        how: dict[str, Any] = {"process_group": self.group, "async_stager": HostCopy()}
-        future = async_save(contents, storage_writer=writer, planner=SavePieces(), **how)
-        assert isinstance(future, Future)
-        self._running = step, future
-        began, save_begun = time.monotonic(), threading.Event()
-        self._save_begun = save_begun
+        progress = self.state.progress(step, self.data)
+        contents = {name: held.staged() for name, held in (self.state.contents() | self._random()).items()}
+        whole = f"the checkpoint of step {self.saved} is whole"
+        last_save = whole if self.saved else "there is no earlier checkpoint"
+        headline = f"the checkpoint of step {step} could not be written; {last_save}"
+        began = time.monotonic()
 
-        def tell(write: Future[Any]) -> None:
-            """Call `written` if the checkpoint is on the disk."""
-            try:
-                if writer.size_bytes is not None and write.exception() is None:
-                    written(step, time.monotonic() - began, writer.size_bytes)
-            finally:
-                save_begun.set()
+        def write() -> None:
+            """Write the checkpoint, then call `written` on rank 0."""
+            size = save(contents, self.folder, progress, self.saving.keep, headline, self.group)
+            if dist.get_rank() == 0:
+                written(step, time.monotonic() - began, size)
 
-        future.add_done_callback(tell)
+        self._running = step, self._thread.submit(write)
 
     def failed(self) -> bool:
         """Whether the save that was begun last is known on this rank to have failed. Ranks learn it at
@@ -167,23 +145,9 @@ class Checkpointer:
         while not future.done():
             alive()
             time.sleep(_POLL_SECONDS)
-        self._save_begun.wait()
         self._running = None
-        error = future.exception()
-        if isinstance(error, CheckpointException):
-            raise self._save_failed(step, error)
-        if error is not None:
-            raise error
+        future.result()
         self.saved = step
-
-    def _save_failed(self, step: int, error: CheckpointException) -> RunError:
-        """The error of a save that failed on some ranks; deletes the partial checkpoint."""
-        if dist.get_rank() == 0:
-            self.folder.abandon(step)
-        whole = f"the checkpoint of step {self.saved} is whole"
-        last_save = whole if self.saved else "there is no earlier checkpoint"
-        headline = f"the checkpoint of step {step} could not be written; {last_save}"
-        return RunError(headline, problems=_of_ranks(error))
 
     def _random(self) -> Contents:
         """States of this rank's random generators, as contents of a checkpoint."""
@@ -234,21 +198,16 @@ class Checkpointer:
         contents, generators = self.state.contents(), {}
         if manifest.progress.split == progress.split:
             generators = {name: held for name, held in self._random().items() if name in manifest.tensors}
-        reader = PieceReader(self.folder.at(step), manifest)
         # ranks that hold the same may share the reading: at the rate at which they read for the digests
         reads = gather_json((self._read.size, self._read.seconds), self.group)
         size, seconds = map(sum, zip(*reads, strict=True))
         once = self.state.reads_once(size / max(seconds, 1e-9))
-        planner = LoadPieces(self.state.substitutes(contents), once=once)
-        try:
-            with torch.no_grad():
-                everything = {**contents, **generators}
-                load(everything, storage_reader=reader, planner=planner, process_group=self.group)
-                planner.send(self.state.device)
-                self.state.make_anew(planner.padding_rows)
-        except CheckpointException as error:
-            headline = f"the checkpoint of step {step} could not be read"
-            raise RunError(headline, problems=_of_ranks(error)) from error
+        everything, substitutes = {**contents, **generators}, self.state.substitutes(contents)
+        reader = PieceReader(self.folder.at(step), manifest, everything, substitutes, once=once)
+        with torch.no_grad():
+            on_all_ranks(reader.read, f"the checkpoint of step {step} could not be read", self.group)
+            reader.send(self.state.device)
+            self.state.make_anew(reader.padding_rows)
         self.state.spread()
         self._restore_random(generators, step)
 
@@ -278,15 +237,3 @@ class Checkpointer:
     def _from_first_rank(self, compute: Callable[[], Any]) -> Any:
         """Call a function on rank 0 only, and return its result on every rank."""
         return json_from_first(compute() if dist.get_rank() == 0 else None, self.group)
-
-
-def _of_ranks(error: CheckpointException) -> list[Problem]:
-    """One problem for each rank on which a save or load failed, with its cause."""
-    return [Problem(f"rank {rank}", _worded(failure[0])) for rank, failure in error.failures.items()]
-
-
-def _worded(error: BaseException) -> str:
-    """Text of an error for people: `[Errno 28] No space left on device: 'x'` → "x: no space left on device"."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror.lower()}" if error.filename else error.strerror.lower()
-    return f"{type(error).__name__}: {error}"

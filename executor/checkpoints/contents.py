@@ -2,19 +2,16 @@
 
 **Boxes.** A rank's part of the state is named tensors in boxes. A box is axis-aligned and one run of memory. A share of
 a flat buffer cuts parameters anywhere, so its part of a matrix is the end of a row, whole rows and the beginning of a
-row: at most 2·dims − 1 boxes.
-
-Planners are those of `torch.distributed.checkpoint`, whose own know whole tensors and `DTensor`s only. Everything else
-is torch's: of replicas one rank writes, writes must cover every tensor without overlap, and reads intersect boxes,
-which is what resharding is. Of ranks that hold the same, each may read a part and send it to the others.
+row: at most 2·dims − 1 boxes. Of ranks that hold the same box, one writes it. A rank reads where its boxes overlap with
+saved ones, which is all of resharding; of ranks that hold the same, each may read a part and send it to the others.
 
 **Checks.** A checkpoint can be loaded if its files are what was written, its pieces cover every tensor and lie in the
 files, and nothing that a run needs is missing. A manifest may have the right digest and still lie, where what wrote it
 was wrong or a person has edited it.
 
-**Storage** is a safetensors file of each rank and a JSON manifest. Torch's own file system storage keeps its metadata
-as a pickle, and its safetensors storage holds one box of a tensor in each file and opens every file to learn what there
-is; see docs/decisions/0013. Nothing here can run code on loading.
+**Storage** is a safetensors file of each rank and a JSON manifest. In `torch.distributed.checkpoint` ranks send each
+other pickles, and its storages keep their metadata as a pickle, or one box of a tensor in each file; see
+docs/decisions/0013. Nothing here can run code on loading.
 """
 
 from __future__ import annotations
@@ -22,38 +19,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain, pairwise
-from math import prod
+from dataclasses import dataclass, field
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    TensorProperties,
-    TensorStorageMetadata,
-)
-from torch.distributed.checkpoint.planner import (
-    LoadPlan,
-    LoadPlanner,
-    ReadItem,
-    SavePlan,
-    SavePlanner,
-    TensorWriteData,
-    WriteItem,
-    WriteItemType,
-)
-from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
-from torch.distributed.checkpoint.staging import AsyncStager
-from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
-from torch.futures import Future
 
+from cost_models.errors import RunError
 from executor.boxes import Box
 from executor.checkpoints.manifest import (
     MANIFEST,
@@ -66,173 +41,11 @@ from executor.checkpoints.manifest import (
     SavedPiece,
     SavedTensor,
     digest_of,
-    dtype_name,
     write_manifest,
 )
+from executor.messages import on_all_ranks
 
 _SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")
-
-
-class _OneCheckpoint:
-    """Methods of torch's storage classes that do nothing in an object that serves a single checkpoint."""
-
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Do nothing: this object serves no other checkpoint."""
-
-    def prepare_local_plan(self, plan: Any) -> Any:
-        """Return the plan unchanged: it does not depend on where files are."""
-        return plan
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """False: torch never has to guess this storage class from a path."""
-        return False
-
-
-class PieceWriter(_OneCheckpoint, StorageWriter):
-    """Writes one checkpoint: a file of each rank, then the manifest, then the rename that marks it complete."""
-
-    def __init__(self, folder: Folder, progress: Progress | RecommenderProgress, keep: int) -> None:
-        """Write a checkpoint with this progress into `folder`, where the newest `keep` checkpoints stay."""
-        self.folder, self.progress, self.keep = folder, progress, keep
-        self.size_bytes: int | None = None
-        """Total bytes of all files, on the coordinator once they are written."""
-
-    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Make the folder, on the coordinator; other ranks write only after it has planned."""
-        if is_coordinator:
-            self.folder.begin(self.progress.step)
-
-    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Give each rank's plan the number of its file."""
-        return [replace(plan, storage_data=rank) for rank, plan in enumerate(plans)]
-
-    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write this rank's file of the checkpoint. Raises OSError, as on a full disk."""
-        written: Future[list[WriteResult]] = Future()
-        written.set_result(self._write(plan, planner) if plan.items else [])
-        return written
-
-    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Write the manifest and rename the folder, on the coordinator, when every rank has written its file."""
-        all_results = chain.from_iterable(results)
-        written: dict[MetadataIndex, SavedFile] = {one.index: one.storage_data for one in all_results}
-        files = sorted({file.name: file for file in written.values()}.values(), key=lambda file: file.name)
-        place = {file.name: index for index, file in enumerate(files)}
-        tensors: dict[str, SavedTensor] = {}
-        for name, saved in metadata.state_dict_metadata.items():
-            assert isinstance(saved, TensorStorageMetadata)
-            pieces = []
-            for chunk in saved.chunks:
-                file = place[written[MetadataIndex(name, chunk.offsets)].name]
-                offsets, sizes = tuple(chunk.offsets), tuple(chunk.sizes)
-                pieces.append(SavedPiece(offsets=offsets, sizes=sizes, file=file))
-            dtype, shape = dtype_name(saved.properties.dtype), tuple(saved.size)
-            tensors[name] = SavedTensor(dtype=dtype, shape=shape, pieces=tuple(pieces))
-        manifest = Manifest(progress=self.progress, tensors=tensors, files=tuple(files))
-        write_manifest(manifest, self.folder.partial(self.progress.step))
-        self.size_bytes = sum(file.size_bytes for file in files)
-        self.folder.commit(self.progress.step)
-        self.folder.keep(self.keep)
-
-    def _write(self, plan: SavePlan, planner: SavePlanner) -> list[WriteResult]:
-        """Write this rank's planned pieces into its file; returns a result for each with the file's size and digest."""
-        from safetensors import SafetensorError
-        from safetensors.torch import save_file
-
-        name = f"rank-{plan.storage_data:05}.safetensors"
-        path = self.folder.partial(self.progress.step) / name
-        tensors: dict[str, Tensor] = {}
-        for item in plan.items:
-            value = planner.resolve_data(item)
-            assert isinstance(value, Tensor)
-            tensors[_key(item.index)] = value.detach().cpu().contiguous()
-        try:
-            save_file(tensors, path)
-        except SafetensorError as error:
-            raise _system_error(error, path) from error
-        with path.open("rb") as stream:
-            os.fsync(stream.fileno())
-        file = SavedFile(name=name, size_bytes=path.stat().st_size, sha256=digest_of(path))
-        return [
-            WriteResult(index=item.index, size_in_bytes=tensors[_key(item.index)].nbytes, storage_data=file)
-            for item in plan.items
-        ]
-
-
-class PieceReader(_OneCheckpoint, StorageReader):
-    """Reads one checkpoint whose files are known to be intact."""
-
-    def __init__(self, path: Path, manifest: Manifest) -> None:
-        self.path, self.manifest = path, manifest
-        self._files = {
-            MetadataIndex(name, piece.offsets): manifest.files[piece.file].name
-            for name, tensor in manifest.tensors.items()
-            for piece in tensor.pieces
-        }
-
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """The manifest as torch's metadata of a checkpoint."""
-
-        def stored(tensor: SavedTensor) -> TensorStorageMetadata:
-            """Torch's metadata of one saved tensor."""
-            chunks = [_chunk(Box(piece.offsets, piece.sizes)) for piece in tensor.pieces]
-            properties = TensorProperties(dtype=getattr(torch, tensor.dtype))
-            return TensorStorageMetadata(properties, torch.Size(tensor.shape), chunks)
-
-        return Metadata({name: stored(tensor) for name, tensor in self.manifest.tensors.items()})
-
-    def set_up_storage_reader(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: the manifest says all that is needed."""
-
-    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Return the plans unchanged: each rank reads for itself."""
-        return plans
-
-    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Read the planned items: each file is opened once, and only the needed parts are read."""
-        from safetensors import safe_open
-
-        by_file: dict[str, list[ReadItem]] = {}
-        for item in plan.items:
-            by_file.setdefault(self._files[item.storage_index], []).append(item)
-        for name, items in by_file.items():
-            with safe_open(self.path / name, framework="pt") as stream:
-                for item in items:
-                    part = stream.get_slice(_key(item.storage_index))[_slices(item)]
-                    target = planner.resolve_tensor(item)
-                    target.copy_(part)
-                    planner.commit_tensor(item, target)
-        result: Future[None] = Future()
-        result.set_result(None)
-        return result
-
-
-def key_of(name: str, offsets: Iterable[int]) -> str:
-    """Name of a piece in its file: tensor name and offsets, as `weights.head.weight@0,64`."""
-    return f"{name}@{','.join(map(str, offsets))}"
-
-
-def _key(index: MetadataIndex) -> str:
-    """Name in its file of the piece with this index."""
-    return key_of(index.fqn, index.offset or ())
-
-
-def _slices(item: ReadItem) -> tuple[slice, ...]:
-    """Slices of a saved piece that one read item asks for."""
-    ranges = zip(item.storage_offsets, item.lengths, strict=True)
-    return tuple(slice(offset, offset + length) for offset, length in ranges)
-
-
-def _system_error(error: Exception, path: Path) -> Exception:
-    """The OSError behind a safetensors error, parsed from its message."""
-    match = _SYSTEM_ERROR.search(str(error))
-    if match is None:
-        return error
-    number = int(match[1])
-    return OSError(number, os.strerror(number), str(path))
-
-
 _SENT_BYTES = 1 << 26
 """Bytes of a tensor that are sent at a time, as data in host memory are copied to the device for it."""
 
@@ -278,22 +91,6 @@ def unsplit(tensor: Tensor, holders: dist.ProcessGroup | None = None) -> RankTen
     return RankTensor(tuple(tensor.shape), tensor.dtype, [Piece(box, tensor.detach())], holders)
 
 
-class HostCopy(AsyncStager):
-    """Copies the state to host memory at a save, which is all that training waits for."""
-
-    _synchronize_after_execute = False
-
-    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """The contents of a checkpoint with all pieces copied to host memory."""
-        return {name: held.staged() for name, held in state_dict.items()}
-
-    def synchronize_staging(self) -> None:
-        """Do nothing: `stage` returns after the copy is made."""
-
-    def close(self) -> None:
-        """Do nothing: no memory is kept between saves."""
-
-
 class Saved(Protocol):
     """Interface of the training state of a run that a checkpoint saves and loads."""
 
@@ -320,119 +117,190 @@ class Saved(Protocol):
         """Progress of the run after `step` steps on this data, as checkpoints record it."""
 
 
-class SavePieces(DefaultSavePlanner):
-    """Save planner that writes every piece of this rank as one item."""
+def save(
+    contents: Contents,
+    folder: Folder,
+    progress: Progress | RecommenderProgress,
+    keep: int,
+    headline: str,
+    group: dist.ProcessGroup,
+) -> int:
+    """Write a checkpoint, after which `folder` keeps the newest `keep`; every rank calls it and gets the bytes written.
 
-    def __init__(self) -> None:
-        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+    Raises:
+        RunError: a rank could not write, with this headline; on every rank. Nothing is left of the checkpoint.
+    """
+    rank, path = dist.get_rank(group), folder.partial(progress.step)
+    own = {key_of(name, piece.box.offsets): piece for name, one in contents.items() for piece in one.pieces}
 
-    def create_local_plan(self) -> SavePlan:
-        """Plan to write all pieces of this rank; torch later drops pieces that another rank writes as well."""
-        entries = self.state_dict.items()
-        items = [_write_item(name, entry, piece) for name, entry in entries for piece in entry.pieces]
-        self.plan = SavePlan(items)
-        return self.plan
+    def begin() -> dict[str, int]:
+        """Make the folder, on the first rank; returns the bytes of each piece that this rank holds."""
+        if rank == 0:
+            folder.begin(progress.step)
+        return {key: piece.tensor.nbytes for key, piece in own.items()}
 
-    def resolve_data(self, write_item: WriteItem) -> Tensor:
-        """Values of the piece that one item writes."""
-        entry: RankTensor = self.state_dict[write_item.index.fqn]
-        for piece in entry.pieces:
-            if piece.box.offsets == tuple(write_item.index.offset or ()):
-                return piece.tensor
-        raise AssertionError(f"{write_item.index} is not here")
+    def finish() -> None:
+        """Write the manifest and give the folder its final name, on the first rank."""
+        if rank == 0:
+            write_manifest(_manifest(progress, written), path)
+            folder.commit(progress.step)
+            folder.keep(keep)
+
+    try:
+        writers = _writers(on_all_ranks(begin, headline, group))
+        tensors = {key: piece.tensor.contiguous() for key, piece in own.items() if writers[key] == rank}
+        file = path / f"rank-{rank:05}.safetensors"
+        written = [
+            one for one in on_all_ranks(lambda: _write(contents, tensors, file), headline, group) if one
+        ]
+        on_all_ranks(finish, headline, group)
+    except RunError:
+        if rank == 0:
+            folder.abandon(progress.step)
+        raise
+    return sum(file["size_bytes"] for file, _ in written)
 
 
-class LoadPieces(DefaultLoadPlanner):
-    """Load planner that reads the saved boxes that overlap with this rank's pieces.
+def key_of(name: str, offsets: Iterable[int]) -> str:
+    """Name of a piece in its file: tensor name and offsets, as `weights.head.weight@0,64`."""
+    return f"{name}@{','.join(map(str, offsets))}"
+
+
+def _writers(sizes: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Rank that writes each piece: of those that hold it the one with the fewest bytes so far. `sizes` has the bytes of
+    each rank's pieces.
+    """
+    holders: dict[str, list[int]] = {}
+    for rank, pieces in enumerate(sizes):
+        for key in pieces:
+            holders.setdefault(key, []).append(rank)
+    writers, loads = {}, [0] * len(sizes)
+    for key, ranks in holders.items():
+        writers[key] = writer = min(ranks, key=loads.__getitem__)
+        loads[writer] += sizes[writer][key]
+    return writers
+
+
+def _write(
+    contents: Contents, tensors: dict[str, Tensor], path: Path
+) -> tuple[dict[str, Any], list[Any]] | None:
+    """Write pieces by key into a file; returns records of the file and of each piece, or None without pieces."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    if not tensors:
+        return None
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:
+        raise _system_error(error, path) from error
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())
+    pieces = [
+        (name, str(entry.dtype).removeprefix("torch."), entry.shape, piece.box.offsets, piece.box.sizes)
+        for name, entry in contents.items()
+        for piece in entry.pieces
+        if key_of(name, piece.box.offsets) in tensors
+    ]
+    return {"name": path.name, "size_bytes": path.stat().st_size, "sha256": digest_of(path)}, pieces
+
+
+def _manifest(progress: Progress | RecommenderProgress, written: Sequence[Any]) -> Manifest:
+    """Manifest of a checkpoint, given the records of all files and their pieces."""
+    pieces: dict[Any, list[SavedPiece]] = {}
+    for file, (_, records) in enumerate(written):
+        for name, dtype, shape, offsets, sizes in records:
+            piece = SavedPiece(offsets=tuple(offsets), sizes=tuple(sizes), file=file)
+            pieces.setdefault((name, dtype, tuple(shape)), []).append(piece)
+    manifest = Manifest(
+        progress=progress,
+        tensors={
+            name: SavedTensor(dtype=dtype, shape=shape, pieces=tuple(of_tensor))
+            for (name, dtype, shape), of_tensor in pieces.items()
+        },
+        files=tuple(SavedFile(**file) for file, _ in written),
+    )
+    problems = [_of_tensor(name, tensor, manifest) for name, tensor in manifest.tensors.items()]
+    assert not any(problems), problems
+    return manifest
+
+
+def _system_error(error: Exception, path: Path) -> Exception:
+    """The OSError behind a safetensors error, parsed from its message."""
+    match = _SYSTEM_ERROR.search(str(error))
+    if match is None:
+        return error
+    number = int(match[1])
+    return OSError(number, os.strerror(number), str(path))
+
+
+class PieceReader:
+    """Reads what a rank needs of a checkpoint whose files are intact and have all tensors that it needs.
 
     `substitutes` maps a name to the one to read where the checkpoint lacks it. A tensor may have grown or shrunk along
     its first dim since it was saved (a vocabulary padded for other tensor ranks): `padding_rows` has the rows that it
-    has now and had not then. All else must be there, as nothing else gives it values. With `once` each item that
-    several ranks want is read by one of them and sent by `send`; these ranks share the bytes equally.
+    has now and had not then. With `once` each part that several ranks want is read by one of them and sent by `send`;
+    these ranks share the bytes equally.
     """
 
-    def __init__(self, substitutes: dict[str, str], *, once: bool = False) -> None:
-        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
-        self.substitutes, self.once = substitutes, once
-        self._broadcasts: list[tuple[ReadItem, dist.ProcessGroup, int]] = []
-        """Reads to broadcast: item, group of ranks that needs it, and the rank of the group that reads it."""
-        self._dealt: dict[dist.ProcessGroup, list[int]] = {}
-        """Bytes that each rank of a group reads for the whole group so far."""
-        self.contents: Contents = {}
-        self.padding_rows: Contents = {}
-        self.metadata: Metadata | None = None
-
-    def set_up_planner(
-        self, state_dict: dict[str, Any], metadata: Metadata | None = None, is_coordinator: bool = False
+    def __init__(
+        self,
+        path: Path,
+        manifest: Manifest,
+        contents: Contents,
+        substitutes: Mapping[str, str],
+        *,
+        once: bool = False,
     ) -> None:
-        """Take from torch the contents to fill and the metadata of the checkpoint."""
-        self.contents, self.metadata = state_dict, metadata
-
-    def create_local_plan(self) -> LoadPlan:
-        """Plan which parts of the saved pieces this rank reads; the checkpoint has all tensors that it needs."""
-        assert self.metadata is not None
-        items: list[ReadItem] = []
-        for name, entry in self.contents.items():
-            saved_tensors = self.metadata.state_dict_metadata
-            saved = name if name in saved_tensors else self.substitutes.get(name, name)
-            stored = saved_tensors.get(saved)
-            assert isinstance(stored, TensorStorageMetadata)
-            if padding_rows := [rows for part in entry.pieces if (rows := part.rows_from(stored.size))]:
+        """Divide the reads of the checkpoint in folder `path` that fill `contents`."""
+        self.path = path
+        self.reads: dict[str, list[tuple[str, tuple[slice, ...], Tensor]]] = {}
+        """Parts to read of each file: name of the piece, its part, and the part of this rank's tensors to fill."""
+        self.padding_rows: Contents = {}
+        self._broadcasts: list[tuple[Tensor, dist.ProcessGroup, int]] = []
+        """Parts to broadcast, each with the group of ranks that needs it and the rank of the group that reads it."""
+        loads: dict[dist.ProcessGroup, list[int]] = {}
+        """Bytes that each rank of a group reads for the whole group so far."""
+        for name, entry in contents.items():
+            saved_name = name if name in manifest.tensors else substitutes.get(name, name)
+            saved = manifest.tensors[saved_name]
+            if padding_rows := [rows for piece in entry.pieces if (rows := piece.rows_from(saved.shape))]:
                 self.padding_rows[name] = RankTensor(entry.shape, entry.dtype, padding_rows)
-            chunks = [_chunk(piece.box) for piece in entry.pieces]
-            for item in create_read_items_for_chunk_list(saved, stored, chunks):
-                item = replace(item, dest_index=replace(item.dest_index, fqn=name))
-                if self._reads(item, entry):
-                    items.append(item)
-        return LoadPlan(items)
+            for piece, stored in product(entry.pieces, saved.pieces):
+                stored_box = Box(stored.offsets, stored.sizes)
+                if (overlap := piece.box.overlap(stored_box)) is None:
+                    continue
+                target = piece.tensor[overlap.slices_in(piece.box)]
+                if once and (group := entry.holders) is not None:
+                    of_group = loads.setdefault(group, [0] * dist.get_world_size(group))
+                    reader = of_group.index(min(of_group))
+                    of_group[reader] += target.nbytes
+                    self._broadcasts.append((target, group, reader))
+                    if reader != dist.get_rank(group):
+                        continue
+                part = key_of(saved_name, stored.offsets), overlap.slices_in(stored_box), target
+                self.reads.setdefault(manifest.files[stored.file].name, []).append(part)
+
+    def read(self) -> None:
+        """Read the parts: each file is opened once, and only what is needed of it is read."""
+        from safetensors import safe_open
+
+        for file, parts in self.reads.items():
+            with safe_open(self.path / file, framework="pt") as stream:
+                for key, part, target in parts:
+                    target.copy_(stream.get_slice(key)[part])
 
     def send(self, device: torch.device) -> None:
-        """Broadcast items that one rank has read to the ranks that hold the same pieces. They go by way of a device;
+        """Broadcast parts that one rank has read to the ranks that hold the same pieces. They go by way of a device;
         all ranks call it together.
         """
-        for item, group, reader in self._broadcasts:
-            target = self.resolve_tensor(item)
+        for target, group, reader in self._broadcasts:
             rows = max(1, _SENT_BYTES * len(target) // max(1, target.nbytes)) if target.dim() else 0
             for part in torch.split(target, rows) if rows else [target]:
                 message = part.to(device).contiguous()
                 dist.broadcast(message, group=group, group_src=reader)
                 if message is not part:
                     part.copy_(message)
-
-    def _reads(self, item: ReadItem, entry: RankTensor) -> bool:
-        """Whether this rank reads an item; ranks that hold the same pieces agree on one reader."""
-        if not self.once or entry.holders is None:
-            return True
-        dealt = self._dealt.setdefault(entry.holders, [0] * dist.get_world_size(entry.holders))
-        reader = dealt.index(min(dealt))
-        dealt[reader] += prod(item.lengths) * entry.dtype.itemsize
-        self._broadcasts.append((item, entry.holders, reader))
-        return reader == dist.get_rank(entry.holders)
-
-    def load_bytes(self, read_item: ReadItem, value: Any) -> None:
-        """Raise AssertionError: checkpoints hold tensors only, as bytes would have to be unpickled."""
-        raise AssertionError("a checkpoint holds tensors only")
-
-    def resolve_tensor(self, read_item: ReadItem) -> Tensor:
-        """Part of one of this rank's pieces that a read fills."""
-        index = read_item.dest_index.index
-        assert index is not None
-        target = self.contents[read_item.dest_index.fqn].pieces[index].tensor
-        for dim, (offset, length) in enumerate(zip(read_item.dest_offsets, read_item.lengths, strict=True)):
-            target = target.narrow(dim, offset, length)
-        return target
-
-
-def _write_item(name: str, entry: RankTensor, piece: Piece) -> WriteItem:
-    """Torch's write item for one piece of a named tensor."""
-    properties = TensorProperties(dtype=entry.dtype)
-    data = TensorWriteData(_chunk(piece.box), properties, torch.Size(entry.shape))
-    return WriteItem(MetadataIndex(name, piece.box.offsets), WriteItemType.SHARD, tensor_data=data)
-
-
-def _chunk(box: Box) -> ChunkStorageMetadata:
-    """A box as torch's chunk metadata."""
-    return ChunkStorageMetadata(offsets=torch.Size(box.offsets), sizes=torch.Size(box.sizes))
 
 
 def problems_of(

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError
 
@@ -271,14 +271,6 @@ def read_manifest(folder: Path) -> Manifest:
         contents = f"{folder} holds the checkpoint of step {manifest.progress.step}"
         raise InputError(contents, hint=f"it was renamed; its name is {right.name}")
     return manifest
-
-
-def dtype_name(dtype: object) -> DtypeName:
-    """Name of a torch type in a manifest: `torch.float32` → "float32"."""
-    for name in get_args(DtypeName):
-        if str(dtype) == f"torch.{name}":
-            return name  # type: ignore[no-any-return]  # get_args forgets that they are literals
-    raise AssertionError(f"no state is {dtype}")
 
 
 @dataclass(slots=True)

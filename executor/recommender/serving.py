@@ -22,12 +22,10 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
-from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.state_dict_loader import load
 
 from cost_models.arrays import Array, Ints
 from cost_models.documents import printable
@@ -35,15 +33,7 @@ from cost_models.errors import HostError, InputError, Problem, did_you_mean, fir
 from cost_models.files.reading import parse_json, read_text
 from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
 from executor.boxes import Box
-from executor.checkpoints.contents import (
-    Contents,
-    LoadPieces,
-    Piece,
-    PieceReader,
-    RankTensor,
-    lacking,
-    problems_of,
-)
+from executor.checkpoints.contents import Contents, Piece, PieceReader, RankTensor, lacking, problems_of
 from executor.checkpoints.manifest import BrokenError, Folder, read_manifest
 from executor.data.clicks import MadeUpClicks
 from executor.embeddings.bags import Bags, CachedSets, HottestRows
@@ -235,10 +225,7 @@ class ServedTables:
                 f"--weights {folder}: its newest checkpoint has not the tables of this plan",
                 problems=first_few([Problem(path.name, what) for what in problems]),
             )
-        reader = PieceReader(path, manifest)
-        with catch_warnings():
-            simplefilter("ignore", UserWarning)  # torch: this is one process
-            load(dict(contents), storage_reader=reader, planner=LoadPieces({}), no_dist=True)
+        PieceReader(path, manifest, contents, {}).read()
 
 
 def _vectors(spec: TableSpec, cache: HottestRows | CachedSets, bags: Bags) -> Tensor:

@@ -340,25 +340,23 @@ def _loaded(plan: Plan, folder: Path, once: bool) -> tuple[int, list[str]]:
             assert rate > 0
             return once
 
-    read, plainly = [], PieceReader.read_data
+    read, plainly = [], PieceReader.read
 
-    def counting(reader: PieceReader, items: Any, planner: Any) -> Any:
-        tensors = reader.manifest.tensors
+    def counting(reader: PieceReader) -> None:
+        parts = [part for of_file in reader.reads.values() for part in of_file]
         read.extend(
-            prod(item.lengths) * getattr(torch, tensors[item.storage_index.fqn].dtype).itemsize
-            for item in items.items
-            if item.lengths and not item.storage_index.fqn.startswith("random")
+            target.nbytes for key, _, target in parts if target.dim() and not key.startswith("random")
         )
-        return plainly(reader, items, planner)
+        plainly(reader)
 
-    PieceReader.read_data = counting  # type: ignore[method-assign]
+    PieceReader.read = counting  # type: ignore[method-assign]
     try:
         state = Counting(Engine(plan, torch.device("cpu"), EngineOptions(seed=7), filled=False))
         saving = Saving(folder=folder, every=1, keep=2, resume=True)
         state.engine.options = EngineOptions()
         assert Checkpointer(state, saving, "text").resume().step == 1
     finally:
-        PieceReader.read_data = plainly  # type: ignore[method-assign]
+        PieceReader.read = plainly  # type: ignore[method-assign]
     held = [piece.tensor for one in state.contents().values() for piece in one.pieces]
     return sum(read), [hashlib.sha256(one.numpy().tobytes()).hexdigest() for one in held]
 
