@@ -8,7 +8,7 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -20,9 +20,10 @@ from executor.checkpoints.contents import Saved
 from executor.clock import StartClock, date
 from executor.faults.failures import Heartbeat
 from executor.faults.stopping import any_rank
-from executor.measure.report import AnyReport, Course, Environment, parse_report
+from executor.measure.report import AnyReport, Environment, parse_report
 from executor.measure.slow_ranks import RankWatch
 from executor.messages import json_from_first
+from executor.requirements import name_of
 from executor.run_config import ALLOCATOR, RunConfig
 from executor.timing import StepClock
 
@@ -121,17 +122,17 @@ class Curve:
         seconds = self.clock.wall_seconds[-1]
         return Progress(step=step, **metrics, seconds=seconds, measured=measured, at=date())
 
-    def course(self, device: torch.device, seed: int, notes: Sequence[str]) -> Course:
-        """Part of the run's report that does not depend on single ranks."""
-        return Course(
-            environment=_environment(device),
-            seed=seed,
-            warm_up=self.warm_up,
-            first_step=self.first_step,
-            losses=self.losses,
-            gradient_norms=self.norms,
-            notes=notes,
-        )
+    def course(self, device: torch.device, seed: int, notes: Sequence[str]) -> dict[str, Any]:
+        """Fields of the run's report that do not depend on single ranks."""
+        return {
+            "environment": _environment(device),
+            "seed": seed,
+            "warm_up_steps": self.warm_up,
+            "first_step": self.first_step,
+            "losses": tuple(self.losses),
+            "gradient_norms": tuple(self.norms),
+            "notes": tuple(notes),
+        }
 
 
 class Trained(Protocol):
@@ -279,7 +280,7 @@ def _environment(device: torch.device) -> Environment:
     return Environment(
         torch=str(torch.__version__),
         python=platform.python_version(),
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        device=name_of(device),
         backend=dist.get_backend(),
         world_size=dist.get_world_size(),
         cores=os.cpu_count() or 1,

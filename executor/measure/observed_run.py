@@ -18,7 +18,6 @@ from cost_models.files.catalog import load_stack
 from cost_models.measured.calibration.refinement import STEP, MeasuredQuantity, ObservedRun
 from executor.measure.report import (
     AllocatorPeak,
-    Course,
     Environment,
     PhaseReport,
     RankReport,
@@ -208,15 +207,15 @@ def foreign_report(
     traced = set() if job is None else {report.rank for report in job.traced}
     ranks = sorted(traced or {rank for rank in {*peaks[0], *peaks[1]} if rank < plan.layout.num_gpus}) or [0]
     lines = () if steps is None else steps.lines
-    course = Course(
-        environment=_environment(plan),
-        seed=0,
-        warm_up=0,
-        first_step=lines[0].step if lines else 1,
-        losses=[line.loss for line in lines],
-        gradient_norms=[line.gradient_norm for line in lines],
-        notes=notes,
-    )
+    course = {
+        "environment": _environment(plan),
+        "seed": 0,
+        "warm_up_steps": 0,
+        "first_step": lines[0].step if lines else 1,
+        "losses": tuple(line.loss for line in lines),
+        "gradient_norms": tuple(line.gradient_norm for line in lines),
+        "notes": tuple(notes),
+    }
     rank_reports = [_rank(plan, rank, seconds, peaks, job) for rank in ranks]
     return make_report(plan, rank_reports, course, stack=plan.stack.name)
 

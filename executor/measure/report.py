@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -159,6 +159,7 @@ def operations_of_record(lines: Sequence[Mapping[str, Any]], every: int) -> Oper
         return None
     parts = dict.fromkeys(PARTS, 0.0)
     step_seconds: dict[int, float] = {}
+    restarts = []
     until = steps[0]["at"] - steps[0]["seconds"]
     for line in lines:
         if line.get("at", until) < until or "saved" in line or "note" in line:
@@ -170,36 +171,25 @@ def operations_of_record(lines: Sequence[Mapping[str, Any]], every: int) -> Oper
         elif "save" in line:
             parts["saving"] += took
         else:
-            gone = min(took, line["detection_seconds"] + line["starting_seconds"] + line["loading_seconds"])
+            fields = {name: line[name] for name in RestartReport.model_fields if name in line}
+            restarts.append(RestartReport(start=line["restart"], **fields))
+            gone = min(took, restarts[-1].seconds)
             parts["restarting"] += gone
             parts["lost_work"] += took - gone
     parts["training"] = sum(step_seconds.values())
-    saves, restarts = tuple(_saves(lines)), tuple(_restarts(lines))
-    return OperationsReport(every=every, steps=len(step_seconds), parts=parts, saves=saves, restarts=restarts)
+    return OperationsReport(
+        every=every, steps=len(step_seconds), parts=parts, saves=_saves(lines), restarts=tuple(restarts)
+    )
 
 
-def _saves(lines: Sequence[Mapping[str, Any]]) -> Iterator[SaveReport]:
+def _saves(lines: Sequence[Mapping[str, Any]]) -> tuple[SaveReport, ...]:
     """Saves of every start in turn; after a restart a step may be saved again."""
-    starts = accumulate("restart" in line for line in lines)
-    numbered = list(zip(starts, lines, strict=True))
-    written = {(start, line["saved"]): line for start, line in numbered if "saved" in line}
-    for start, line in numbered:
-        if "save" in line:
-            about = written.get((start, line["save"]), {})
-            yield SaveReport(
-                step=line["save"],
-                blocked_seconds=line["blocked_seconds"],
-                flush_seconds=about.get("flush_seconds"),
-                bytes=about.get("bytes"),
-            )
-
-
-def _restarts(lines: Sequence[Mapping[str, Any]]) -> Iterator[RestartReport]:
-    """Restarts in a run's record."""
-    for line in lines:
-        if "restart" in line:
-            fields = {name: line[name] for name in RestartReport.model_fields if name in line}
-            yield RestartReport(start=line["restart"], **fields)
+    saves: dict[tuple[int, int], dict[str, Any]] = {}
+    for start, line in zip(accumulate("restart" in line for line in lines), lines, strict=True):
+        for word in {"save", "saved"} & line.keys():
+            fields = saves.setdefault((start, line[word]), {"step": line[word]})
+            fields |= {name: line[name] for name in SaveReport.model_fields if name in line}
+    return tuple(SaveReport(**fields) for fields in saves.values() if "blocked_seconds" in fields)
 
 
 Watched = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
@@ -247,26 +237,6 @@ class AnyReport(Spec):
     """Seconds of the fastest measured step, the least disturbed."""
     notes: tuple[str, ...] = ()
     """Events of the run: where it resumed, why ranks were started again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
-    """Part of a run's report that does not depend on single ranks."""
-
-    environment: Environment
-    seed: int
-    warm_up: int
-    first_step: int = 1
-    losses: Sequence[float]
-    gradient_norms: Sequence[float]
-    notes: Sequence[str] = ()
-
-    def fields(self, model: str, step_seconds: Sequence[float]) -> dict[str, Any]:
-        """Fields that reports of every model family have; `step_seconds` has each measured step."""
-        shared = {name: getattr(self, name) for name in ("environment", "seed", "first_step")}
-        lists = {name: tuple(getattr(self, name)) for name in ("losses", "gradient_norms", "notes")}
-        times = {"step_seconds": statistics.median(step_seconds), "quickest_step_seconds": min(step_seconds)}
-        return {"model": model, "warm_up_steps": self.warm_up, **shared, **lists, **times}
 
 
 _SLOWEST_SHARE = 8
@@ -525,18 +495,18 @@ def middle_half(seconds: Sequence[float]) -> float:
 def make_report(
     plan: Plan,
     ranks: Sequence[RankReport],
-    course: Course,
+    course: Mapping[str, Any],
     *,
     stack: str = "",
     routers: tuple[RouterReport, ...] = (),
     step_seconds: Sequence[float] = (),
     listed: Sequence[int] = (),
 ) -> RunReport:
-    """Report of a transformer's run, from its ranks' measurements. `step_seconds` has every measured step, `listed` the
-    indices of the steps that ranks list.
+    """Report of a transformer's run, from its ranks' measurements. `course` has the fields of `AnyReport` that do not
+    depend on ranks, `step_seconds` every measured step, `listed` the indices of the steps that ranks list.
     """
     steps = step_seconds or seconds_of_steps(rank.wall_seconds for rank in ranks)
-    first = course.first_step + len(course.losses) - len(steps)
+    first = course["first_step"] + len(course["losses"]) - len(steps)
     median = statistics.median(steps)
     useful = model_flops(plan.model, plan.training, plan.layout.tp)
     spent = useful + recomputed_flops(plan.model, plan.training, plan.layout, plan.stack.drops)
@@ -544,7 +514,10 @@ def make_report(
     gpus = sum(pool.cluster.num_gpus for pool in pools)
     peak = sum(pool.cluster.num_gpus * pool.cluster.gpu.peak[precision] for pool in pools) / gpus
     return RunReport(
-        **course.fields(plan.model.name, steps),
+        **course,
+        model=plan.model.name,
+        step_seconds=median,
+        quickest_step_seconds=min(steps),
         layout=plan.layout,
         step_spread=(max(steps) - min(steps)) / median,
         thread_seconds=max(statistics.median(rank.thread_seconds or (0.0,)) for rank in ranks),

@@ -6,13 +6,13 @@ Report of a recommender's run: stages, bytes sent and memory of both tiers, besi
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cost_models.base import Spec
 from cost_models.errors import InputError
 from executor.families import OnNote, Training
-from executor.measure.report import AnyReport, Course, seconds_of_steps
+from executor.measure.report import AnyReport, seconds_of_steps
 from executor.run_config import RunConfig
 from planner.recommender.plan import RecommenderPlan
 
@@ -95,19 +95,24 @@ class RecommenderReport(AnyReport):
 def make_report(
     plan: RecommenderPlan,
     ranks: Sequence[SharedRank],
-    course: Course,
+    course: Mapping[str, Any],
     *,
     auc: float | None,
     step_seconds: Sequence[float] = (),
 ) -> RecommenderReport:
-    """Report of a recommender's run, from its ranks' measurements; `step_seconds` has every measured step."""
+    """Report of a recommender's run, from its ranks' measurements. `course` has the fields of `AnyReport` that do not
+    depend on ranks, `step_seconds` every measured step.
+    """
     steps = step_seconds or seconds_of_steps(rank.wall_seconds for rank in ranks)
-    names = ranks[0].stage_seconds
+    median, names = statistics.median(steps), ranks[0].stage_seconds
     return RecommenderReport(
-        **course.fields(plan.model.name, steps),
+        **course,
+        model=plan.model.name,
+        step_seconds=median,
+        quickest_step_seconds=min(steps),
         sharding=plan.layout,
         auc=auc,
-        samples_per_second=plan.training.global_batch / statistics.median(steps),
+        samples_per_second=plan.training.global_batch / median,
         stage_seconds={name: max(one.stage_seconds[name] for one in ranks) for name in names},
         ranks=tuple(ranks),
         plan=plan,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from executor.measure.report import Course, Environment, PhaseReport, RankReport, RunReport, make_report
+from executor.measure.report import Environment, PhaseReport, RankReport, RunReport, make_report
 from planner.plan import Plan
 
 MIB = 2**20
@@ -30,5 +30,5 @@ def run_report_of(plan: Plan, ranks: list[RankReport], *, torch: str = "2.13.0",
         torch=torch, python="3", device="cpu", backend="gloo", world_size=len(ranks), cores=2
     )
     steps = len(ranks[0].wall_seconds)
-    course = {"losses": [5.0] * steps, "gradient_norms": [1.0] * steps, "warm_up": 0, "seed": 0}
-    return make_report(plan, ranks, Course(**course, environment=machine), **how)
+    course = {"losses": (5.0,) * steps, "gradient_norms": (1.0,) * steps, "warm_up_steps": 0, "first_step": 1}
+    return make_report(plan, ranks, {**course, "seed": 0, "environment": machine}, **how)
