@@ -17,9 +17,11 @@ import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from cost_models.arrays import MAD_TO_DEVIATION
 from cost_models.base import Spec
 from cost_models.communication.collectives import point_to_point_seconds
 from cost_models.communication.topology import group_of
@@ -91,10 +93,6 @@ class Examination(Spec):
     seconds: float = 0.0
     """Seconds that the examination took."""
 
-    def of(self, check: str) -> list[Reading]:
-        """Readings of one check on all processes or pairs."""
-        return [reading for reading in self.readings if reading.check == check]
-
 
 def noise_of(readings: Sequence[Reading]) -> float:
     """Noise of a check: the median of its readings' noise."""
@@ -106,11 +104,9 @@ SLOW_SHARE = 0.1
 NOISE_WIDTHS = 3.0
 _CALM = 0.15
 """Smallest relative slowness that can be seen on a machine calm enough."""
-ALL = "all ranks"
+ALL, FREE_MEMORY = "all ranks", "free memory"
 BETWEEN_NODES = " between nodes"
 """Suffix of the name of a check of pairs on two hosts."""
-_NEAR_HALF = 1.4826
-"""Standard deviations of a normal distribution per half-width of its middle half."""
 _FEWEST_PAIRS = 2
 """Fewest pairs of a rank that must all be slow for the rank itself to be reported."""
 
@@ -172,88 +168,100 @@ class Assumptions:
 
 def judge(seen: Examination, plan: Assumptions | None = None) -> Judgement:
     """Compare all readings and facts of an examination with one another, and with what a plan assumes."""
+    plan = plan or Assumptions(seconds={}, bytes_needed=0.0, known=False)
     checks: list[Judged] = []
     findings = [_finding(one.ranks, one.check, 1.0, seen, than="") for one in seen.wrong]
     for check, readings in _by_check(seen).items():
-        slow = _slow(readings, seen.hosts)
-        is_single = len(readings[0].ranks) == 1
-        if is_single:
-            findings += [_finding(reading.ranks, reading.check, share, seen) for reading, share in slow]
-        else:
-            findings += _of_pairs(check, readings, slow, seen)
-        assumed = None if plan is None else plan.seconds.get(check)
-        noise = noise_of(readings)
-        checks.append(_judged(check, readings, noise, assumed, seen))
-        if plan is not None and assumed is not None and plan.known:
-            typical = _median([reading.shortest for reading in readings])
+        findings += _slow_devices(check, readings, seen)
+        assumed, noise = plan.seconds.get(check), noise_of(readings)
+        typical = statistics.median_low(reading.shortest for reading in readings)
+        worst = max(readings, key=lambda reading: reading.shortest)
+        rate = partial(_rate, check, worst.work)
+        checks.append(
+            Judged(
+                check=check,
+                typical=rate(typical),
+                worst=rate(worst.shortest),
+                worst_of=_who(worst.ranks, seen),
+                noise=noise,
+                assumed=None if assumed is None else rate(assumed),
+            )
+        )
+        if assumed is not None and plan.known:
             share = typical / assumed - 1
             if share > max(SLOW_SHARE, NOISE_WIDTHS * noise):
                 findings.append(_finding((), check, share, seen, than="the plan assumes"))
     for name, values in _facts(seen.hosts).items():
-        typical = statistics.median_high(values)
-        needed = plan.bytes_needed if plan is not None and name == "free memory" else None
-        checks.append(_fact(name, values, needed, seen))
+        worst_value, typical = min(values), statistics.median_high(values)
+        worst_of = _who((values.index(worst_value),), seen)
+        needed = plan.bytes_needed or None if name == FREE_MEMORY else None
+        checks.append(
+            Judged(
+                check=name, typical=typical, worst=worst_value, worst_of=worst_of, noise=None, assumed=needed
+            )
+        )
         for rank, value in enumerate(values):
             if value < (1 - SLOW_SHARE) * typical:
                 findings.append(_finding((rank,), name, 1 - value / typical, seen))
-    most_needed = 0.0 if plan is None else plan.bytes_needed
     for host in seen.hosts:
-        if host.free_bytes < most_needed:
-            share = 1 - host.free_bytes / most_needed
-            findings.append(_finding((host.rank,), "free memory", share, seen, than="the plan needs"))
+        if host.free_bytes < plan.bytes_needed:
+            share = 1 - host.free_bytes / plan.bytes_needed
+            findings.append(_finding((host.rank,), FREE_MEMORY, share, seen, than="the plan needs"))
     return Judgement(checks=tuple(checks), findings=tuple(findings))
 
 
 def is_calm(seen: Examination) -> bool:
     """Whether every process has a check with so little noise that it would show a slow device."""
-    lowest_noise: dict[int, float] = {}
-    for check in OF_RANKS:
-        for reading in seen.of(check):
-            (rank,) = reading.ranks
-            lowest_noise[rank] = min(lowest_noise.get(rank, reading.noise), reading.noise)
+    lowest_noise: dict[tuple[int, ...], float] = {}
+    for reading in seen.readings:
+        if reading.check in OF_RANKS:
+            lowest_noise[reading.ranks] = min(lowest_noise.get(reading.ranks, reading.noise), reading.noise)
     return all(NOISE_WIDTHS * noise <= _CALM for noise in lowest_noise.values())
-
-
-def _median(values: Sequence[float]) -> float:
-    """Lower median of values: of an even number the smaller of the two in the middle, as of two processes the
-    faster one is the measure."""
-    return statistics.median_low(values)
-
-
-def _slow(readings: Sequence[Reading], hosts: Sequence[HostFacts]) -> list[tuple[Reading, float]]:
-    """Slow readings of one check, each with its relative slowness to the median of its kind."""
-    kinds: dict[tuple[str, ...], list[Reading]] = {}
-    for reading in readings:
-        kinds.setdefault(_kind(reading, hosts), []).append(reading)
-    slow_readings = []
-    for kind in kinds.values():
-        median = _median([reading.shortest for reading in kind])
-        noise = max(noise_of(kind), _spread([reading.shortest / median for reading in kind]))
-        for reading in kind:
-            share = reading.shortest / median - 1
-            if share > max(SLOW_SHARE, NOISE_WIDTHS * noise, NOISE_WIDTHS * reading.noise):
-                slow_readings.append((reading, share))
-    return slow_readings
-
-
-def _spread(shares: Sequence[float]) -> float:
-    """Standard deviation of ordinary readings, estimated by the median absolute deviation from 1."""
-    return _median([abs(share - 1) for share in shares]) * _NEAR_HALF
 
 
 def _by_check(seen: Examination) -> dict[str, list[Reading]]:
     """Readings by check, with pairs on two hosts as a check of their own."""
     by_check: dict[str, list[Reading]] = {}
-    for check in (*OF_RANKS, *OF_PAIRS):
-        for reading in seen.of(check):
-            crosses_nodes = len({seen.hosts[rank].host for rank in reading.ranks}) > 1
-            by_check.setdefault(check + BETWEEN_NODES if crosses_nodes else check, []).append(reading)
+    for reading in sorted(seen.readings, key=lambda reading: (*OF_RANKS, *OF_PAIRS).index(reading.check)):
+        crosses_nodes = len({seen.hosts[rank].host for rank in reading.ranks}) > 1
+        by_check.setdefault(reading.check + BETWEEN_NODES * crosses_nodes, []).append(reading)
     return by_check
 
 
-def _kind(reading: Reading, hosts: Sequence[HostFacts]) -> tuple[str, ...]:
-    """Kind of a reading, the names of its devices; only readings of one kind are compared."""
-    return tuple(sorted(hosts[rank].device for rank in reading.ranks))
+def _slow_devices(check: str, readings: Sequence[Reading], seen: Examination) -> Iterator[Finding]:
+    """Findings of one check: ranks all of whose pairs are slow, then slow pairs without such a rank; of a check of
+    single ranks, the slow ones.
+    """
+    shares = _slow(readings, seen.hosts)
+    slow_ranks = set()
+    for rank in sorted({rank for pair in shares for rank in pair}):
+        pairs = [reading.ranks for reading in readings if rank in reading.ranks]
+        if len(pairs) >= _FEWEST_PAIRS and all(pair in shares for pair in pairs):
+            slow_ranks.add(rank)
+            yield _finding((rank,), check, min(shares[pair] for pair in pairs), seen)
+    for pair, share in shares.items():
+        if slow_ranks.isdisjoint(pair):
+            yield _finding(pair, check, share, seen)
+
+
+def _slow(readings: Sequence[Reading], hosts: Sequence[HostFacts]) -> dict[tuple[int, ...], float]:
+    """Ranks of the slow readings of one check → relative slowness to the lower median of readings of their kind, the
+    names of their devices. Of two processes the faster one is the measure.
+    """
+    kinds: dict[tuple[str, ...], list[Reading]] = {}
+    for reading in readings:
+        kind_name = tuple(sorted(hosts[rank].device for rank in reading.ranks))
+        kinds.setdefault(kind_name, []).append(reading)
+    slow = {}
+    for kind in kinds.values():
+        median = statistics.median_low(reading.shortest for reading in kind)
+        spread = statistics.median_low(abs(reading.shortest / median - 1) for reading in kind)
+        noise = max(noise_of(kind), spread * MAD_TO_DEVIATION)
+        for reading in kind:
+            share = reading.shortest / median - 1
+            if share > max(SLOW_SHARE, NOISE_WIDTHS * noise, NOISE_WIDTHS * reading.noise):
+                slow[reading.ranks] = share
+    return slow
 
 
 def _finding(
@@ -261,24 +269,6 @@ def _finding(
 ) -> Finding:
     """A finding about these ranks."""
     return Finding(who=_who(ranks, seen), ranks=ranks, check=check, share=share, than=than)
-
-
-def _of_pairs(
-    check: str, readings: Sequence[Reading], slow: Sequence[tuple[Reading, float]], seen: Examination
-) -> Iterator[Finding]:
-    """Findings: ranks all of whose pairs are slow, then slow pairs without such a rank."""
-    shares = {reading.ranks: share for reading, share in slow}
-    members = sorted({rank for pair in shares for rank in pair})
-    slow_ranks = []
-    for rank in members:
-        pairs = [reading.ranks for reading in readings if rank in reading.ranks]
-        if len(pairs) >= _FEWEST_PAIRS and all(pair in shares for pair in pairs):
-            slow_ranks.append(rank)
-            slowest_share = min(shares[pair] for pair in pairs)
-            yield _finding((rank,), check, slowest_share, seen)
-    for pair, share in shares.items():
-        if not set(pair) & set(slow_ranks):
-            yield _finding(pair, check, share, seen)
 
 
 def _who(ranks: Sequence[int], seen: Examination) -> str:
@@ -290,22 +280,6 @@ def _who(ranks: Sequence[int], seen: Examination) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {names} ({', '.join(hosts)})"
 
 
-def _judged(
-    check: str, readings: Sequence[Reading], noise: float, assumed: float | None, seen: Examination
-) -> Judged:
-    """Summary of one check over all readings."""
-    worst = max(readings, key=lambda reading: reading.shortest)
-    typical = _median([reading.shortest for reading in readings])
-    return Judged(
-        check=check,
-        typical=_rate(check, worst.work, typical),
-        worst=_rate(check, worst.work, worst.shortest),
-        worst_of=_who(worst.ranks, seen),
-        noise=noise,
-        assumed=None if assumed is None else _rate(check, worst.work, assumed),
-    )
-
-
 def _rate(check: str, work: float, seconds: float) -> float:
     """Reported value of a time: seconds of a call or a small message, else work per second."""
     return seconds / work if check.startswith((LAUNCH, LATENCY)) else work / seconds
@@ -313,18 +287,11 @@ def _rate(check: str, work: float, seconds: float) -> float:
 
 def _facts(hosts: Sequence[HostFacts]) -> dict[str, list[float]]:
     """Facts of hosts for which more is better, by name, with the value of each rank."""
-    facts: dict[str, list[float]] = {"free memory": [float(one.free_bytes) for one in hosts]}
+    facts: dict[str, list[float]] = {FREE_MEMORY: [float(one.free_bytes) for one in hosts]}
     clocks = [one.clock for one in hosts if one.clock is not None]
     if len(clocks) == len(hosts):
         facts["clock"] = clocks
     return facts | {"cores": [float(one.cores) for one in hosts]}
-
-
-def _fact(name: str, values: Sequence[float], needed: float | None, seen: Examination) -> Judged:
-    """Summary of one fact of hosts; `needed` is the value that the plan needs."""
-    rank, typical = values.index(min(values)), statistics.median_high(values)
-    worst, worst_of = values[rank], _who((rank,), seen)
-    return Judged(check=name, typical=typical, worst=worst, worst_of=worst_of, noise=None, assumed=needed)
 
 
 _LONGEST_SECONDS = 300.0
@@ -340,25 +307,19 @@ def examine(processes: int, *, device: str) -> Examination:
         HostError: fewer CUDA devices than processes, or another number of processes than the job has.
         RunError: a process failed; the last lines it wrote are the problems.
     """
-    if "RANK" in os.environ:
-        return _as_rank(processes, device)
-    worker, limit = "executor.doctor.measuring", _LONGEST_SECONDS
-    results = run_workers(worker, processes, device, task="the examination", longest_seconds=limit)
-    return Examination.model_validate_json(results[0])
-
-
-def _as_rank(processes: int, kind: str) -> Examination:
-    """Examine as one rank of a job that is already started."""
+    if "RANK" not in os.environ:
+        worker, limit = "executor.doctor.measuring", _LONGEST_SECONDS
+        texts = run_workers(worker, processes, device, task="the examination", longest_seconds=limit)
+        return Examination.model_validate_json(texts[0])
     from executor.doctor.measuring import examine_here
 
-    ranks = int(os.environ["WORLD_SIZE"])
-    if ranks != processes:
+    if (ranks := int(os.environ["WORLD_SIZE"])) != processes:
         raise HostError(
             f"{processes} processes were asked for, and torchrun has started {ranks}",
             hint="leave out --processes, or start as many",
         )
-    with among_workers(kind) as device:
-        return examine_here(device)
+    with among_workers(device) as own_device:
+        return examine_here(own_device)
 
 
 _PAIR = 2

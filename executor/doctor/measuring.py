@@ -13,13 +13,13 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from itertools import cycle
 
-import psutil
 import torch
 import torch.distributed as dist
 import yaml
@@ -31,7 +31,8 @@ from executor.faults.results import wrong_results
 from executor.launch.workers import worker_arguments, write_result
 from executor.messages import gather_json
 from executor.microbenchmarks.links import there_and_back
-from executor.microbenchmarks.stopwatch import Stopwatch
+from executor.microbenchmarks.stopwatch import Stopwatch, Timing
+from executor.requirements import free_bytes, name_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,19 +90,13 @@ def rounds_of_pairs(ranks: int) -> list[Pairs]:
     return list(filter(None, new_rounds))
 
 
-def batched(pairs: Pairs, at_once: int | None) -> list[Pairs]:
-    """Pairs of a round in batches of `at_once` pairs; one batch of all pairs if None."""
-    size = at_once or max(1, len(pairs))
-    return [pairs[first : first + size] for first in range(0, len(pairs), size)]
-
-
 Call = Callable[[], object]
 Wrap = Callable[[str, tuple[int, ...], Call], Call]
 """Function that replaces a timed call, given its check and ranks; tests use it to slow devices and links."""
-Times = dict[tuple[str, tuple[int, ...]], list[float]]
+Times = defaultdict[tuple[str, tuple[int, ...]], list[float]]
 """(check, ranks) → shortest seconds of each pass."""
-RankChecks = dict[tuple[str, tuple[int, ...]], tuple[Call, str]]
-"""Timed call, and name of the clock that times it, for each check that this rank does alone."""
+RankChecks = dict[str, tuple[Call, Callable[[Call], Timing]]]
+"""Timed call, and the clock that times it, for each check that this rank does alone."""
 _MAX_LOOKS, _AGREEING = 6, 3
 """Most rounds of measuring, and how many rounds in a row must agree. If a device looks slow or a process is noisy,
 everything is measured again until they do; passes add up."""
@@ -116,9 +111,9 @@ def examine_here(device: torch.device, wrap: Wrap = as_it_is) -> readings.Examin
     """Measure this rank of the process group, and gather the readings of all ranks; every rank calls it."""
     began = time.monotonic()
     sizes = sizes_of(device.type)
-    rank_checks = _rank_checks(device, sizes, wrap)
     watch = Stopwatch(device=device, budget_seconds=sizes.budget_seconds)
-    seconds: Times = {}
+    rank_checks = _rank_checks(watch, sizes, wrap)
+    seconds: Times = defaultdict(list)
     earlier_findings, agree = set[tuple[str, tuple[int, ...]]](), 0
     for look in range(_MAX_LOOKS):
         for number in range(sizes.passes):
@@ -135,18 +130,29 @@ def examine_here(device: torch.device, wrap: Wrap = as_it_is) -> readings.Examin
 def _one_pass(
     watch: Stopwatch, sizes: Sizes, rank_checks: RankChecks, wrap: Wrap, seconds: Times, *, turned: bool
 ) -> None:
-    """Add the shortest time of every check of this rank, and of the pairs in which it comes first.
+    """Add the shortest time of every check of this rank, and of one-way messages of the pairs in which it comes first.
 
     With `turned`, the pairs of a round come in the other order: one that follows a slow one looks slow itself.
     """
+    rank = dist.get_rank()
+    messages = (
+        (readings.LATENCY, sizes.small_bytes, sizes.small_repeats),
+        (readings.LINK, sizes.large_bytes, sizes.large_repeats),
+    )
     dist.barrier()
-    for (check, ranks), (call, clock) in rank_checks.items():
-        seconds.setdefault((check, ranks), []).append(getattr(watch, clock)(call).quiet)
+    for check, (call, clock) in rank_checks.items():
+        seconds[check, (rank,)].append(clock(call).quiet)
     for pairs in rounds_of_pairs(dist.get_world_size()):
-        for pairs_at_once in batched(pairs[::-1] if turned else pairs, sizes.pairs_at_once):
+        at_once, pairs = sizes.pairs_at_once or len(pairs), pairs[::-1] if turned else pairs
+        for first in range(0, len(pairs), at_once):
             dist.barrier()
-            for check, ranks, seconds_taken in _with_partner(watch, sizes, pairs_at_once, wrap):
-                seconds.setdefault((check, ranks), []).append(seconds_taken)
+            for pair in pairs[first : first + at_once]:
+                for check, size, repeats in messages if rank in pair else ():
+                    message = torch.ones(size // 4, device=watch.device)
+                    call = wrap(check, pair, partial(there_and_back, message, pair))
+                    taken = watch.elapsed(call, repeats).quiet / 2
+                    if rank == pair[0]:
+                        seconds[check, pair].append(taken)
 
 
 def _gathered(device: torch.device, sizes: Sizes, seconds: Times, took: float) -> readings.Examination:
@@ -175,10 +181,9 @@ def _gathered(device: torch.device, sizes: Sizes, seconds: Times, took: float) -
     )
 
 
-def _rank_checks(device: torch.device, sizes: Sizes, wrap: Wrap) -> RankChecks:
+def _rank_checks(watch: Stopwatch, sizes: Sizes, wrap: Wrap) -> RankChecks:
     """Checks that this rank does alone: matrix product, memory copy, kernel launches."""
-    rank = (dist.get_rank(),)
-    side = (sizes.side, sizes.side)
+    device, side = watch.device, (sizes.side, sizes.side)
     left, right = (torch.randn(side, device=device).to(sizes.dtype) for _ in range(2))
     out = torch.empty(side, device=device, dtype=sizes.dtype)
     count = sizes.copied_bytes // 4
@@ -196,45 +201,23 @@ def _rank_checks(device: torch.device, sizes: Sizes, wrap: Wrap) -> RankChecks:
         target, source = next(places)
         target.copy_(source)
 
-    calls: dict[str, tuple[Call, str]] = {
-        readings.MATMUL: (partial(torch.mm, left, right, out=out), "compute"),
-        readings.MEMORY: (copy, "compute"),
-        readings.LAUNCH: (launch, "host"),
+    calls: RankChecks = {
+        readings.MATMUL: (partial(torch.mm, left, right, out=out), watch.compute),
+        readings.MEMORY: (copy, watch.compute),
+        readings.LAUNCH: (launch, watch.host),
     }
-    return {(check, rank): (wrap(check, rank, call), clock) for check, (call, clock) in calls.items()}
-
-
-def _with_partner(
-    watch: Stopwatch, sizes: Sizes, pairs: Pairs, wrap: Wrap
-) -> list[tuple[str, tuple[int, ...], float]]:
-    """Seconds of one-way messages with this rank's partner in `pairs`; the first rank of a pair reports them."""
-    rank = dist.get_rank()
-    measured: list[tuple[str, tuple[int, ...], float]] = []
-    for pair in pairs:
-        if rank not in pair:
-            continue
-        latency = readings.LATENCY, sizes.small_bytes, sizes.small_repeats
-        link = readings.LINK, sizes.large_bytes, sizes.large_repeats
-        for check, size, repeats in (latency, link):
-            message = torch.ones(size // 4, device=watch.device)
-            call = wrap(check, pair, partial(there_and_back, message, pair))
-            pair_seconds = watch.elapsed(call, repeats).quiet / 2
-            if rank == pair[0]:
-                measured.append((check, pair, pair_seconds))
-    return measured
+    return {check: (wrap(check, (dist.get_rank(),), call), clock) for check, (call, clock) in calls.items()}
 
 
 def _facts(device: torch.device) -> readings.HostFacts:
     """Facts of this rank's host and device."""
-    on_gpu = device.type == "cuda"
-    sharing = int(os.environ.get("LOCAL_WORLD_SIZE", dist.get_world_size()))
-    free = torch.cuda.mem_get_info(device)[0] if on_gpu else psutil.virtual_memory().available // sharing
+    sharing = int(os.environ.get("LOCAL_WORLD_SIZE", dist.get_world_size())) if device.type == "cpu" else 1
     return readings.HostFacts(
         rank=dist.get_rank(),
         host=socket.gethostname(),
-        device=torch.cuda.get_device_name(device) if on_gpu else "cpu",
+        device=name_of(device),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        free_bytes=int(free),
+        free_bytes=int(free_bytes(device)) // sharing,
         clock=_clock(device),
         load=os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
     )
