@@ -37,7 +37,7 @@ from torch.autograd.function import once_differentiable
 
 from executor.axes.axis import Axis, Rank
 from executor.models.attention import AttentionInputs, AttentionResult, Gradients, kernel_for
-from executor.models.positions import Places, Sequence, Turns, Visibility, WholeSequence
+from executor.models.positions import Places, Sequence, Turns, Visibility, WholeSequence, positions
 from executor.models.transformer import Block, Transformer
 
 Tensors = tuple[Tensor, ...]
@@ -146,86 +146,77 @@ class Merged:
         old.copy_(new)
 
 
-@dataclass(slots=True)
-class Message:
-    """Several tensors as views of one buffer: (elements,), or (c, elements) with a row for each of c ranks."""
-
-    buffer: Tensor
-    shapes: tuple[torch.Size, ...]
-    """Shapes of the tensors in one row of the buffer."""
-
-    @staticmethod
-    def of(tensors: abc.Sequence[Tensor]) -> Message:
-        """A message that holds a copy of these tensors."""
-        buffer = torch.cat([one.flatten() for one in tensors])
-        return Message(buffer, tuple(one.shape for one in tensors))
-
-    @staticmethod
-    def for_ranks(ranks: int, shapes: tuple[torch.Size, ...], like: Tensor) -> Message:
-        """An uninitialised message with a row for each rank, each for tensors of these shapes."""
-        return Message(like.new_empty(ranks, sum(shape.numel() for shape in shapes)), shapes)
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Views of the buffer, one for each tensor of the message."""
-        parts = torch.split(self.buffer, [shape.numel() for shape in self.shapes], dim=-1)
-        return tuple(torch.unflatten(part, -1, shape) for part, shape in zip(parts, self.shapes, strict=True))
+Shapes = abc.Sequence[torch.Size]
 
 
-@dataclass(slots=True)
-class Coming:
-    """A message that is being received from another rank."""
-
-    message: Message
-    work: dist.Work
-    outgoing: Message
-    """The message that this rank sends meanwhile, referenced here so that it lives until it is sent."""
-
-    def wait(self) -> Message:
-        """Wait for the message and return it."""
-        self.work.wait()
-        return self.message
+def parts_of(message: Tensor, shapes: Shapes) -> Tensors:
+    """Views of a message, (…, elements): the tensors of these shapes, (…, *shape), that lie in it one after another."""
+    pieces = torch.split(message, [shape.numel() for shape in shapes], dim=-1)
+    return tuple(torch.unflatten(piece, -1, shape) for piece, shape in zip(pieces, shapes, strict=True))
 
 
-def pass_on(message: Message, group: dist.ProcessGroup) -> Coming:
-    """Start to send a message to the next rank of the ring and to receive the previous rank's message."""
+def message_of(tensors: Tensors) -> tuple[Tensor, Shapes]:
+    """A message with a copy of these tensors, (elements,), and their shapes."""
+    return torch.cat([one.flatten() for one in tensors]), [one.shape for one in tensors]
+
+
+def message_for_ranks(ranks: int, shapes: Shapes, like: Tensor) -> Tensor:
+    """An uninitialised message, (c, elements), with a row for each rank that holds tensors of these shapes."""
+    return like.new_empty(ranks, sum(shape.numel() for shape in shapes))
+
+
+def pass_on(message: Tensor, group: dist.ProcessGroup) -> Callable[[], Tensor]:
+    """Start to send a message to the next rank of the ring, and to receive the previous rank's; what is returned waits
+    for that message, and returns it.
+    """
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-    come = torch.empty_like(message.buffer)
-    send_sizes, receive_sizes = [0] * ranks, [0] * ranks
-    send_sizes[(rank + 1) % ranks] = receive_sizes[(rank - 1) % ranks] = come.numel()
-    work = dist.all_to_all_single(come, message.buffer, receive_sizes, send_sizes, group=group, async_op=True)
+    come = torch.empty_like(message)
+    sent, received = (
+        [message.numel() * (peer == (rank + way) % ranks) for peer in range(ranks)] for way in (1, -1)
+    )
+    work = dist.all_to_all_single(come, message, received, sent, group=group, async_op=True)
     assert work is not None
-    return Coming(Message(come, message.shapes), work, message)
+
+    def arrived() -> Tensor:
+        """The previous rank's message, once it and the message that is sent have arrived."""
+        work.wait()
+        return come
+
+    return arrived
 
 
-def gather(tensors: abc.Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Tensor, ...]:
+def gather(tensors: Tensors, group: dist.ProcessGroup) -> Tensors:
     """All-gather tensors (…) of each rank; returns tensors (c, …) with a row for each of the c ranks."""
-    message = Message.of(tensors)
-    rows = message.buffer.new_empty(dist.get_world_size(group), message.buffer.numel())
-    dist.all_gather_into_tensor(rows.view(-1), message.buffer, group=group)
-    return Message(rows, message.shapes).tensors
+    message, shapes = message_of(tensors)
+    rows = message.new_empty(dist.get_world_size(group), message.numel())
+    dist.all_gather_into_tensor(rows.view(-1), message, group=group)
+    return parts_of(rows, shapes)
 
 
-def scatter(rows: Message, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
-    """Reduce-scatter a message with a row for each rank; returns this rank's row, summed over all ranks."""
-    message = rows.buffer.new_empty(rows.buffer.shape[1])
-    dist.reduce_scatter_tensor(message, rows.buffer.view(-1), group=group)
-    return Message(message, rows.shapes).tensors
-
-
-def to_heads(tensors: abc.Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Tensor, ...]:
+def to_heads(tensors: Tensors, group: dist.ProcessGroup) -> Tensors:
     """Exchange tokens for heads: (B, H, S, K) → (B, H/c, c·S, K), this rank's share of the heads of all tokens."""
     ranks = dist.get_world_size(group)
     rows = [torch.unflatten(one, 1, (ranks, -1)).movedim(1, 0) for one in tensors]  # (c, B, H/c, S, K)
     return tuple(one.movedim(0, 2).flatten(2, 3) for one in _all_to_all(rows, group))
 
 
-def to_tokens(tensors: abc.Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Tensor, ...]:
+def to_tokens(tensors: Tensors, group: dist.ProcessGroup) -> Tensors:
     """Exchange heads for tokens: (B, H/c, c·S, K) → (B, H, S, K), all heads of this rank's tokens."""
     ranks = dist.get_world_size(group)
     rows = [torch.unflatten(one, 2, (ranks, -1)).movedim(2, 0) for one in tensors]  # (c, B, H/c, S, K)
     by_token = (one.permute(1, 3, 0, 2, 4).flatten(2, 3) for one in _all_to_all(rows, group))
     return tuple(one.transpose(1, 2) for one in by_token)
+
+
+def _all_to_all(rows: abc.Sequence[Tensor], group: dist.ProcessGroup) -> Tensors:
+    """Send row i of each tensor to rank i; returns tensors (c, …) whose row i came from rank i."""
+    shapes = [tensor.shape[1:] for tensor in rows]
+    message = message_for_ranks(len(rows[0]), shapes, rows[0])
+    for room, tensor in zip(parts_of(message, shapes), rows, strict=True):
+        room.copy_(tensor)
+    come = torch.empty_like(message)
+    dist.all_to_all_single(come, message, group=group)
+    return parts_of(come, shapes)
 
 
 def exchanged(group: dist.ProcessGroup, trade: Way, *tensors: Tensor) -> Tensors:
@@ -247,49 +238,6 @@ class _Exchange(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Exchange the gradients by the inverse of the forward exchange."""
         return None, None, *ctx.back(gradients, ctx.group)
-
-
-def _all_to_all(rows: abc.Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Tensor, ...]:
-    """Send row i of each tensor to rank i; returns tensors (c, …) whose row i came from rank i."""
-    message = Message.for_ranks(len(rows[0]), tuple(tensor.shape[1:] for tensor in rows), rows[0])
-    for room, tensor in zip(message.tensors, rows, strict=True):
-        room.copy_(tensor)
-    come = torch.empty_like(message.buffer)
-    dist.all_to_all_single(come, message.buffer, group=group)
-    return Message(come, message.shapes).tensors
-
-
-@dataclass(frozen=True, slots=True)
-class HeadsOfAll:
-    """Exchange before and after a recurrence's scan: a rank gets some heads of all tokens, in sequence order."""
-
-    group: dist.ProcessGroup
-    part: int
-    parts: int
-    in_pieces: bool
-    """Whether each rank has two pieces of the sequence, one from either end."""
-
-    def to_heads(self, *tensors_BSUW: Tensor) -> tuple[Tensor, ...]:
-        """Exchange tokens for heads: each tensor (B, S, U, W) → (B, c·S, U / c, W), tokens in sequence order."""
-        traded = exchanged(self.group, to_heads, *(one.transpose(1, 2) for one in tensors_BSUW))
-        if self.in_pieces:
-            order = self._positions(traded[0]).argsort()
-            traded = tuple(one.index_select(2, order) for one in traded)
-        return tuple(one.transpose(1, 2) for one in traded)
-
-    def to_tokens(self, found_BSHP: Tensor) -> Tensor:
-        """Exchange the scan's output back, (B, c·S, H / c, P) → (B, S, H, P): all heads of this rank's tokens."""
-        mixed = found_BSHP.transpose(1, 2)
-        if self.in_pieces:
-            mixed = mixed.index_select(2, self._positions(mixed))
-        (tokens_BHSP,) = exchanged(self.group, to_tokens, mixed)
-        return tokens_BHSP.transpose(1, 2)
-
-    def _positions(self, like: Tensor) -> Tensor:
-        """Positions in the sequence, (c·S,), of the tokens of rank 0, then of rank 1 and so on."""
-        count = like.shape[2] // self.parts
-        runs = [run for rank in range(self.parts) for run in zigzag_places(rank, self.parts, count)]
-        return torch.cat([torch.arange(run.start, run.stop, device=like.device) for run in runs])
 
 
 class ContextAxis(Axis):
@@ -322,18 +270,33 @@ def share_sequence(model: Transformer, sequence: Sequence) -> None:
         assert isinstance(block, Block)
         if block.attention is not None:
             block.attention.sequence, block.attention.turns = sequence, turns
-        if block.recurrence is not None and isinstance(sequence, (_Ulysses, _ZigZag)):
-            group, in_pieces = sequence.group, isinstance(sequence, _ZigZag)
-            block.recurrence.scan.traded = HeadsOfAll(group, sequence.rank, sequence.ranks, in_pieces)
+        if block.recurrence is not None:
+            block.recurrence.scan.sequence = sequence
 
 
-@dataclass(frozen=True, slots=True)
-class _Ulysses:
-    """All-to-all attention: each rank holds a run of the sequence and computes some heads over all of it."""
+@dataclass(frozen=True)
+class _SharedSequence:
+    """Tokens that this rank has of a sequence, which the ranks of a group share."""
 
     group: dist.ProcessGroup
     rank: int
     ranks: int
+
+    def to_heads(self, *tensors_BSUW: Tensor) -> Tensors:
+        """Exchange tokens for heads: each tensor (B, S, U, W) → (B, c·S, U / c, W), tokens in sequence order."""
+        traded = exchanged(self.group, to_heads, *(one.transpose(1, 2) for one in tensors_BSUW))
+        return tuple(one.transpose(1, 2) for one in traded)
+
+    def to_tokens(self, mixed_BSHP: Tensor) -> Tensor:
+        """Exchange the scan's output back, (B, c·S, H / c, P) → (B, S, H, P): all heads of this rank's tokens."""
+        (tokens_BHSP,) = exchanged(self.group, to_tokens, mixed_BSHP.transpose(1, 2))
+        return tokens_BHSP.transpose(1, 2)
+
+
+@dataclass(frozen=True)
+class _Ulysses(_SharedSequence):
+    """All-to-all attention: each rank holds a run of the sequence and computes some heads over all of it."""
+
     sequence: WholeSequence = field(default_factory=WholeSequence)
     """Attention over all tokens for a share of the heads."""
 
@@ -351,17 +314,28 @@ class _Ulysses:
         return out
 
 
-@dataclass(frozen=True, slots=True)
-class _ZigZag:
+class _ZigZag(_SharedSequence):
     """Ring and all-gather attention: each rank holds two pieces of the sequence, one from either end."""
-
-    group: dist.ProcessGroup
-    rank: int
-    ranks: int
 
     def places(self, count: int) -> Places:
         """Positions of this rank's `count` tokens: two pieces of the sequence, one from either end."""
         return zigzag_places(self.rank, self.ranks, count)
+
+    def to_heads(self, *tensors_BSUW: Tensor) -> Tensors:
+        """Exchange tokens for heads: each tensor (B, S, U, W) → (B, c·S, U / c, W), tokens in sequence order."""
+        traded = super().to_heads(*tensors_BSUW)
+        order = self._positions(traded[0]).argsort()
+        return tuple(one.index_select(1, order) for one in traded)
+
+    def to_tokens(self, mixed_BSHP: Tensor) -> Tensor:
+        """Exchange the scan's output back, (B, c·S, H / c, P) → (B, S, H, P): all heads of this rank's tokens."""
+        return super().to_tokens(mixed_BSHP.index_select(1, self._positions(mixed_BSHP)))
+
+    def _positions(self, like_BSHP: Tensor) -> Tensor:
+        """Positions in the sequence, (c·S,), of the tokens of rank 0, then of rank 1 and so on."""
+        count = like_BSHP.shape[1] // self.ranks
+        runs = [run for rank in range(self.ranks) for run in zigzag_places(rank, self.ranks, count)]
+        return positions(tuple(runs), like_BSHP.device)
 
     def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visible: Visibility) -> Tensor:
         """Attention output, (B, H, S, K), of this rank's queries over the keys and values of all ranks."""
@@ -410,43 +384,44 @@ class _Ring(_ZigZag):
         source = (self.rank - step) % self.ranks
         return tile_of_ring(self.rank, source, self.ranks, count, visible.both_ways)
 
-    def rounds(self, pair: Tensors) -> Iterator[tuple[int, Message]]:
-        """Yield each step of the ring with its keys and values, while the next step's are being received."""
-        message = Message.of(pair)
-        for step in range(self.ranks):
-            coming = pass_on(message, self.group) if step + 1 < self.ranks else None
+    def rounds(self, pair: Tensors) -> Iterator[tuple[int, Tensor]]:
+        """Yield each step of the ring with the message of its keys and values, while the next is being received."""
+        message, _ = message_of(pair)
+        for step in range(self.ranks - 1):
+            arrived = pass_on(message, self.group)
             yield step, message
-            if coming is not None:
-                message = coming.wait()
+            message = arrived()
+        yield self.ranks - 1, message
 
     def tiles(self, visible: Visibility, count: int, pair: Tensors) -> Iterator[tuple[Tile, Tensors]]:
         """Yield one tile for each step of the ring, with the keys and values that this rank has in that step."""
+        shapes = [one.shape for one in pair]
         for step, message in self.rounds(pair):
-            yield self.tile(step, count, visible), message.tensors
+            yield self.tile(step, count, visible), parts_of(message, shapes)
 
     def gradients(
         self, visible: Visibility, query: Tensor, pair: Tensors, result: AttentionResult
     ) -> Gradients:
         """Gradients of this rank's queries, keys and values, summed as keys and values travel round the ring."""
-        dquery = torch.zeros_like(query, dtype=torch.float32)
-        own_sums: Message | None = None
+        dquery, shapes = torch.zeros_like(query, dtype=torch.float32), [one.shape for one in pair]
+        own_sums: Tensor | None = None
         # gradients, which follow the keys and values of others on their way home
-        behind: Coming | None = None
+        behind: Callable[[], Tensor] | None = None
         for step, message in self.rounds(pair):
             tile = self.tile(step, query.shape[2], visible)
-            gradients = tile.gradients(visible, query, message.tensors, result)
-            sums = behind.wait() if behind else Message(torch.zeros_like(message.buffer), message.shapes)
+            gradients = tile.gradients(visible, query, parts_of(message, shapes), result)
+            sums = torch.zeros_like(message) if behind is None else behind()
             if gradients is not None:
                 dquery[:, :, tile.rows] += gradients[0]
-                for total, part in zip(sums.tensors, gradients[1:], strict=True):
+                for total, part in zip(parts_of(sums, shapes), gradients[1:], strict=True):
                     total[:, :, tile.columns] += part
-            if step > 0:
-                behind = pass_on(sums, self.group)
-            else:
+            if own_sums is None:
                 own_sums = sums
+            else:
+                behind = pass_on(sums, self.group)
         assert behind is not None
         assert own_sums is not None
-        dkey, dvalue = Message(own_sums.buffer.add_(behind.wait().buffer), own_sums.shapes).tensors
+        dkey, dvalue = parts_of(own_sums.add_(behind()), shapes)
         return dquery.to(query.dtype), dkey, dvalue
 
 
@@ -471,25 +446,21 @@ class _Gathered(_ZigZag):
             dquery[:, :, tile.rows] = gradients[0]
             parts.append((tile, gradients[1:]))
         del keys_values, gradients
-        rows = Message.for_ranks(self.ranks, tuple(one.shape for one in pair), query)
-        for index, room in enumerate(rows.tensors):
+        shapes = [one.shape for one in pair]
+        rows = message_for_ranks(self.ranks, shapes, query)
+        for index, room in enumerate(parts_of(rows, shapes)):
             _deal(room, [(tile, part[index]) for tile, part in parts])
         del parts
-        dkey, dvalue = scatter(rows, self.group)
+        message = torch.empty_like(rows[0])
+        dist.reduce_scatter_tensor(message, rows.view(-1), group=self.group)
+        dkey, dvalue = parts_of(message, shapes)
         return dquery, dkey, dvalue
 
 
 def _full_sequences(pair: Tensors, group: dist.ProcessGroup) -> Tensors:
     """Gather keys and values of all ranks into tensors (B, G, c·S, K) in sequence order."""
-    sequences = []
-    for rows in gather(pair, group):
-        ranks, batch, heads, tokens, width = rows.shape
-        sequence = rows.new_empty(batch, heads, 2 * ranks, tokens // 2, width)
-        first, second = rows.movedim(0, 2).chunk(2, dim=3)
-        sequence[:, :, :ranks] = first
-        sequence[:, :, ranks:] = second.flip(2)
-        sequences.append(sequence.flatten(2, 3))
-    return tuple(sequences)
+    pieces = (rows.movedim(0, 2).chunk(2, dim=3) for rows in gather(pair, group))
+    return tuple(torch.cat([first, second.flip(2)], dim=2).flatten(2, 3) for first, second in pieces)
 
 
 def _deal(room: Tensor, parts: list[tuple[Tile, Tensor]]) -> None:

@@ -189,15 +189,31 @@ def slowed(speeds_K: Tensor, scaling: RotaryScaling) -> Tensor:
 class Sequence(Protocol):
     """Interface of those tokens of a sequence that a rank has, for modules that depend on positions."""
 
+    @property
+    def rank(self) -> int:
+        """Index of this rank among the ranks that share the sequence."""
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks that share the sequence, and split its heads during a recurrence's scan."""
+
     def places(self, count: int) -> Places:
         """Positions of the `count` tokens that this rank has."""
 
     def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visible: Visibility) -> Tensor:
         """Attention output, (B, H, S, K), of this rank's queries over keys and values of the whole sequence."""
 
+    def to_heads(self, *tensors_BSUW: Tensor) -> tuple[Tensor, ...]:
+        """Exchange tokens for heads: each tensor (B, S / ranks, U, W) → (B, S, U / ranks, W)."""
+
+    def to_tokens(self, mixed_BSHP: Tensor) -> Tensor:
+        """Exchange heads for tokens: (B, S, H / ranks, P) → (B, S / ranks, H, P)."""
+
 
 class WholeSequence:
     """A sequence of which this rank has every token; blocks that share this object share its mask."""
+
+    rank, ranks = 0, 1
 
     def __init__(self) -> None:
         self._mask: tuple[object, Tensor] | None = None
@@ -206,6 +222,14 @@ class WholeSequence:
     def places(self, count: int) -> Places:
         """Positions of all `count` tokens, from 0 on."""
         return (range(count),)
+
+    def to_heads(self, *tensors_BSUW: Tensor) -> tuple[Tensor, ...]:
+        """The tensors: this rank has all heads of all tokens."""
+        return tensors_BSUW
+
+    def to_tokens(self, mixed_BSHP: Tensor) -> Tensor:
+        """The tensor: this rank has all heads of all tokens."""
+        return mixed_BSHP
 
     def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visible: Visibility) -> Tensor:
         """Attention output by torch's own kernel, or on a GPU by FlexAttention for windows and ALiBi."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -30,6 +30,7 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor, Partial
 
 from cost_models.specs.transformer import Recurrence, TransformerSpec
+from executor.models.positions import Sequence, WholeSequence
 
 
 def recomputed(run: Callable[..., Tensor], **inputs: Tensor) -> Tensor:
@@ -115,26 +116,8 @@ class Latent(nn.Module):
         return output if output.dim() > 2 else torch.unflatten(output, 0, (1, -1))
 
 
-class HeadsTraded(Protocol):
-    """Interface of ranks that share sequences and, for a scan, exchange tokens for heads."""
-
-    @property
-    def parts(self) -> int:
-        """Number of ranks that share each sequence, and split its heads during the scan."""
-
-    @property
-    def part(self) -> int:
-        """Index of this rank among the ranks that share a sequence."""
-
-    def to_heads(self, *tensors_BSUW: Tensor) -> tuple[Tensor, ...]:
-        """Exchange tokens for heads: each tensor (B, S / parts, U, W) → (B, S, U / parts, W)."""
-
-    def to_tokens(self, mixed_BSHP: Tensor) -> Tensor:
-        """Exchange heads for tokens: (B, S, H / parts, P) → (B, S / parts, H, P)."""
-
-
 class StateScan(nn.Module):
-    """Short convolution and scan of the recurrence; `traded` is set where context ranks share sequences."""
+    """Short convolution and scan of the recurrence; `sequence` has the tokens of a sequence on this rank."""
 
     shared: tuple[str, ...] = ()
     """Names of parameters that all heads have in common."""
@@ -142,7 +125,7 @@ class StateScan(nn.Module):
     def __init__(self, mixer: Recurrence) -> None:
         super().__init__()
         self.mixer = mixer
-        self.traded: HeadsTraded | None = None
+        self.sequence: Sequence = WholeSequence()
         self.decay_log = nn.Parameter(torch.empty(mixer.heads))
         self.step_bias = nn.Parameter(torch.empty(mixer.decay_size or mixer.heads))
         self.skip = None if mixer.delta else nn.Parameter(torch.empty(mixer.heads))
@@ -159,7 +142,7 @@ class StateScan(nn.Module):
         """
         heads = projections["value"].shape[-1] // self.mixer.head_dim
         groups = projections["key"].shape[-1] // self.mixer.state_dim
-        parts = 1 if self.traded is None else self.traded.parts
+        parts = self.sequence.ranks
         repeats = 1 if groups % parts == 0 else (parts if parts % groups == 0 else heads) // groups
 
         def by_unit(name: str, tokens: Tensor, dim: int) -> Tensor:
@@ -173,11 +156,10 @@ class StateScan(nn.Module):
         tokens = {name: by_unit(name, one, 2) for name, one in projections.items()}
         present = {name: one for name, one in self._parameters.items() if one is not None}
         learned = {name: by_unit(name, part_here(one), 0) for name, one in present.items()}
-        if self.traded is not None:
-            tokens = dict(zip(tokens, self.traded.to_heads(*tokens.values()), strict=True))
-            learned = {name: one.chunk(parts)[self.traded.part] for name, one in learned.items()}
+        tokens = dict(zip(tokens, self.sequence.to_heads(*tokens.values()), strict=True))
+        learned = {name: one.chunk(parts)[self.sequence.rank] for name, one in learned.items()}
         mixed_BSHP = recomputed(partial(convolved_and_scanned, self.mixer), **tokens, **learned)
-        return (mixed_BSHP if self.traded is None else self.traded.to_tokens(mixed_BSHP)).flatten(2)
+        return self.sequence.to_tokens(mixed_BSHP).flatten(2)
 
 
 class GatedNorm(nn.Module):
