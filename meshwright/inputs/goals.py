@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar, cast, get_args
 
+from cost_models.documents import printable
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.files.catalog import load_operations
 from cost_models.files.loading import read_duration, read_price, read_tokens
@@ -44,7 +45,8 @@ def known_word(words: Sequence[Word], word: str, flag: str, headline: str, reaso
     if word in words:
         return cast(Word, word)
     reason = reason or f"is not one of {', '.join(f'`{known}`' for known in words)}"
-    raise InputError(headline, problems=[Problem(flag, f"`{word}` {reason}{did_you_mean(word, words)}")])
+    text = f"`{printable(word)}` {reason}{did_you_mean(word, words)}"
+    raise InputError(headline, problems=[Problem(flag, text)])
 
 
 def objective_of(goal: Goal) -> tuple[Objective, float | None]:

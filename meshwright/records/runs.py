@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from cost_models.errors import InputError, Problem
 from cost_models.families import family_of_plan_kind, load
@@ -91,8 +94,8 @@ def comparison(report: RunReport) -> tuple[ComparedQuantity, ...]:
         *_peaks(report),
         *parts,
         *_of_the_allocator(report),
-        *_of_host_memory([rank.host for rank in report.ranks]),
-        *_of_drives([rank.drive for rank in report.ranks]),
+        *_of_tier(_HOST, (rank.host for rank in report.ranks)),
+        *_of_tier(_DRIVE, (rank.drive for rank in report.ranks)),
     )
 
 
@@ -112,8 +115,14 @@ def emulated(report: EmulationReport) -> tuple[ComparedQuantity, ...]:
     ]
     step = report.step_seconds
     total = [] if step is None else [ComparedQuantity("step_seconds", report.predicted.step_seconds, step)]
-    offloaded = [*_of_host_memory([report.host]), *_of_drives([report.drive])]
-    return (peak, *memory, *compute, *total, *offloaded)
+    return (
+        peak,
+        *memory,
+        *compute,
+        *total,
+        *_of_tier(_HOST, [report.host]),
+        *_of_tier(_DRIVE, [report.drive]),
+    )
 
 
 def _part(part: str, predicted: float, measured: float) -> ComparedQuantity:
@@ -166,39 +175,35 @@ def _of_the_allocator(report: RunReport) -> list[ComparedQuantity]:
     return [one for one in compared if one.measured > 0]
 
 
-def _of_host_memory(ranks: Sequence[HostReport | None]) -> list[ComparedQuantity]:
-    """Predicted beside measured host memory of the fullest rank, and seconds of its copies and updates per step;
-    empty without offload."""
-    seen = [host for host in ranks if host is not None]
-    if not seen:
-        return []
-    host = max(seen, key=lambda rank: rank.peak_bytes)
-    copies, updates = statistics.median(host.copy_seconds), statistics.median(host.update_seconds)
-    compared = [
-        _part("host_memory", host.predicted_bytes, host.peak_bytes),
-        ComparedQuantity("host_link_seconds", host.predicted_copy_seconds, copies),
-        ComparedQuantity("host_update_seconds", host.predicted_update_seconds, updates),
-    ]
-    return [rank for rank in compared if rank.measured > 0]
+_HOST = (
+    ("host_memory_bytes", "predicted_bytes", "peak_bytes"),
+    ("host_link_seconds", "predicted_copy_seconds", "copy_seconds"),
+    ("host_update_seconds", "predicted_update_seconds", "update_seconds"),
+)
+"""Quantities of host memory, its link and the CPU's updates: name, and fields of `HostReport` with the predicted value
+and the measured values, of which the first quantity finds the fullest rank."""
+_DRIVE = (
+    ("drive_bytes", "predicted_bytes", "held_bytes"),
+    ("drive_read_bytes", "predicted_read_bytes", "read_bytes"),
+    ("drive_written_bytes", "predicted_written_bytes", "written_bytes"),
+    ("drive_transfer_seconds", "predicted_seconds", "seconds"),
+)
+"""Quantities of a drive as in `_HOST`, of `DriveReport`."""
 
 
-def _of_drives(ranks: Sequence[DriveReport | None]) -> list[ComparedQuantity]:
-    """Predicted beside measured use of the fullest rank's drive: bytes held, bytes read and written per step,
-    transfer seconds; empty without a drive."""
-    seen = [drive for drive in ranks if drive is not None]
-    if not seen:
-        return []
-    drive = max(seen, key=lambda rank: rank.held_bytes)
-    median = statistics.median
+def _of_tier(
+    quantities: Sequence[tuple[str, str, str]], ranks: Iterable[HostReport | DriveReport | None]
+) -> list[ComparedQuantity]:
+    """Predicted beside measured quantities of a tier below device memory, on the rank that holds most there; of
+    steps the median. Empty if no rank uses the tier, and without quantities that were not measured."""
+    fullest = max(filter(None, ranks), key=attrgetter(quantities[0][2]), default=None)
     compared = [
-        _part("drive", drive.predicted_bytes, drive.held_bytes),
-        _part("drive_read", drive.predicted_read_bytes, median(drive.read_bytes)),
-        _part("drive_written", drive.predicted_written_bytes, median(drive.written_bytes)),
+        ComparedQuantity(name, getattr(fullest, predicted), float(np.median(getattr(fullest, measured))))
+        for name, predicted, measured in quantities
+        if fullest is not None
     ]
-    if drive.predicted_seconds:
-        seconds = median(drive.seconds)
-        compared.append(ComparedQuantity("drive_transfer_seconds", drive.predicted_seconds, seconds))
-    return [rank for rank in compared if rank.measured > 0]
+    unpriced = "drive_transfer_seconds"  # where the drives' speed is not given
+    return [one for one in compared if one.measured > 0 and (one.predicted or one.quantity != unpriced)]
 
 
 def _peaks(report: RunReport) -> list[ComparedQuantity]:

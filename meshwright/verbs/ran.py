@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -12,6 +12,8 @@ from cost_models.errors import InputError
 from cost_models.reliability import Segment
 from cost_models.specs.cluster import OperationsSpec
 from cost_models.units import counted, format_bytes, format_seconds
+from meshwright.records.runs import ComparedQuantity
+from meshwright.render.measured import error_text
 from meshwright.render.tables import Table, table_of
 from meshwright.render.words import part_label, percent, wrapped
 from meshwright.terminal.answers import Answer, SavedAnswer
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from executor.clock import StartReport
     from executor.emulate.stand_ins import AnyEmulation
     from executor.measure.report import AnyReport, OperationsReport
+    from planner.plan import Plan
+    from planner.recommender.plan import RecommenderPlan
 
 R = TypeVar("R", bound="AnyReport")
 
@@ -74,6 +78,7 @@ class AnyEmulated(SavedAnswer, Generic[E]):
     """Base class of answers of `emulate`: one rank that ran alone, predicted beside emulated; each family defines its
     rows and text."""
 
+    plan: Plan | RecommenderPlan
     report: E
 
     def document(self) -> dict[str, Any]:
@@ -85,6 +90,23 @@ class AnyEmulated(SavedAnswer, Generic[E]):
         from executor.measure.report import save_report
 
         save_report(self.report, Path(path))
+
+    def compared(
+        self, label: Callable[[str], str], text: Callable[[str, float], str], ran: str
+    ) -> Iterator[str | Table]:
+        """Table of predicted beside emulated quantities, with names by `label` and values by `text`. If the plan is
+        for another device or stack, its predictions fill a further column, and a sentence says what `ran` instead."""
+        rows, heads = self.rows, {"predicted": "predicted"}
+        if self.report.runs_otherwise:
+            heads = {"plan": "plan", "predicted": "as run"}
+        columns = {"": [label(row["quantity"]) for row in rows]}
+        for key, head in (heads | {"emulated": "emulated"}).items():
+            columns[head] = [text(row["quantity"], row[key]) for row in rows]
+        lines = [ComparedQuantity(row["quantity"], row["predicted"], row["emulated"]) for row in rows]
+        yield from ("", table_of(columns | {"error": list(map(error_text, lines))}, words=("",)))
+        if self.report.runs_otherwise:
+            planned = f"The plan is for stack {self.plan.stack.name} on {self.plan.gpu.name}"
+            yield wrapped(f"{planned}. {ran}, and the error is against it.")
 
 
 _LONGEST_BETWEEN = 3.6e12

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from executor.recommender.training import RecommenderReport
-from meshwright.records.runs import ComparedQuantity
 from meshwright.records.shardings import moment_words
-from meshwright.render.measured import error_text
-from meshwright.render.tables import Table, table, table_of
+from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped
 from meshwright.terminal.answers import Answer
 from meshwright.verbs.ran import AnyEmulated, AnyRan
@@ -132,8 +130,6 @@ _EMULATED = ("quantity", "plan", "predicted", "emulated")
 class ShardEmulated(AnyEmulated["ShardEmulation"]):
     """Answer of `emulate` for a recommender: one rank's memory and compute, predicted beside emulated."""
 
-    plan: RecommenderPlan
-
     def csv_rows(self) -> list[dict[str, Any]]:
         """Row for each quantity, with three values: predicted for the plan's stack, predicted for the stack that ran,
         and emulated."""
@@ -156,24 +152,10 @@ class ShardEmulated(AnyEmulated["ShardEmulation"]):
 
     def view(self) -> Iterator[str | Table]:
         """Text: the emulated rank, the table of predicted beside emulated quantities, and notes."""
-        report: ShardEmulation = self.report
-        plan, rows = self.plan, self.rows
+        report = self.report
         yield wrapped(f"{report.model}: rank {report.rank} of {report.ranks} alone on {report.device}")
-        yield ""
-        compared = [ComparedQuantity(row["quantity"], row["predicted"], row["emulated"]) for row in rows]
-        heads = {"plan": "plan", "predicted": "as run", "emulated": "emulated"}
-        if not report.runs_otherwise:
-            heads = {"predicted": "predicted", "emulated": "emulated"}
-        columns = {"": [row["quantity"] for row in rows]}
-        for key, head in heads.items():
-            columns[head] = [_value_text(row["quantity"], row[key]) for row in rows]
-        yield table_of(columns | {"error": list(map(error_text, compared))}, words=("",))
-        if report.runs_otherwise:
-            yield wrapped(
-                f"The plan is for stack {plan.stack.name} on {plan.gpu.name}. What was followed is this executor on"
-                f" {report.device}, which keeps other tensors: `as run` is the model's price of these, and the error"
-                " is against it."
-            )
+        executor = f"What was followed is this executor on {report.device}, which keeps other tensors"
+        yield from self.compared(str, _value_text, f"{executor}: `as run` is the model's price of these")
         if when := moment_words(report.fullest_moment):
             yield wrapped(f"Predicted to be fullest{when}.")
         if not report.on_planned_device:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from cost_models.recommender.serving import Served as PredictedService
 from cost_models.recommender.serving import ServingQuestion
 from cost_models.specs.cluster import MixedCluster
 from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
-from cost_models.specs.recommender.training import ELEMENT_BYTES
+from cost_models.specs.recommender.training import TableDtype
 from cost_models.units import (
     counted,
     format_bytes,
@@ -32,6 +32,7 @@ from cost_models.units import (
 )
 from executor.requirements import require_torch
 from meshwright.families.recommender.plan import recommender_of
+from meshwright.inputs.goals import Word, known_word
 from meshwright.inputs.problems import Problems, read_flag
 from meshwright.inputs.questions import cluster_of, read_host_memory, with_host_memory
 from meshwright.records import fields_of
@@ -230,8 +231,11 @@ def plan_cache(options: CacheOptions) -> ServedRecommender:
     rate = problems.read(_amount, "--drive-rate", options.drive_rate, parse_bandwidth)
     share = problems.read(read_flag, "--hits", options.hits, _share, "hits cannot be read")
     batches = problems.read(read_batches, options.batch, BATCHES)
-    problems.read(_require_choices, options)
-    problems.read(_require_size_or_hits, options)
+    dtype = problems.read(_choice, "--precision", options.precision or "fp32", get_args(TableDtype))
+    policy = problems.read(_choice, "--policy", options.policy or "hottest", POLICIES)
+    if options.cache is not None and options.hits is not None:
+        reason = "`--cache` says how large the cache is, `--hits` asks for it"
+        problems.errors.append(InputError(reason, hint="leave out one"))
     problems.require()
     host = with_host_memory(cluster, memory)
     if isinstance(host, MixedCluster):
@@ -240,8 +244,8 @@ def plan_cache(options: CacheOptions) -> ServedRecommender:
     question = ServingQuestion(
         model=spec,
         cluster=host,
-        table_dtype=options.precision or "fp32",  # type: ignore[arg-type]
-        policy=options.policy or "hottest",  # type: ignore[arg-type]
+        table_dtype=dtype,
+        policy=policy,
         batches=batches,
         drive_rate=rate or (host.drive.read if host.drive else None),
     )
@@ -261,13 +265,19 @@ def _with_exponent(model: RecommenderSpec, zipf: float | None) -> tuple[Recommen
     if zipf is None:
         return model, (f"all rows of {names} are used alike, as the model does not say; --zipf 1.05 would",)
 
-    def with_zipf(tables: tuple[TableSpec, ...]) -> tuple[TableSpec, ...]:
-        """Copies of these tables, with the Zipf exponent in each table whose accesses the model does not describe."""
-        changed = {"zipf": zipf}
-        return tuple(TableSpec(**one.model_dump() | changed) if one.name in silent else one for one in tables)
+    groups = {
+        group: tuple(
+            TableSpec(**one.model_dump() | {"zipf": zipf}) if one.name in silent else one
+            for one in getattr(model, group)
+        )
+        for group in ("tables", "wide")
+    }
+    return model.model_copy(update=groups), (f"rows of {names} are used by Zipf's law, exponent {zipf:g}",)
 
-    fields = {"tables": with_zipf(model.tables), "wide": with_zipf(model.wide)}
-    return model.model_copy(update=fields), (f"rows of {names} are used by Zipf's law, exponent {zipf:g}",)
+
+def _choice(flag: str, word: str, choices: Sequence[Word]) -> Word:
+    """Check that a flag's value is one of its choices, and return it. Raises InputError naming all choices."""
+    return known_word(choices, word, flag, "a choice is unknown", f"is not one of {', '.join(choices)}")
 
 
 def _amount(flag: str, text: str | float | None, parse: Callable[[str], float]) -> float | None:
@@ -303,24 +313,6 @@ def read_batches(batches: str | int | Sequence[int] | None, default: tuple[int, 
         reason = f"`{printable(str(batches))}` is no number of samples; write it like `64,1024`"
         raise InputError("batches cannot be read", problems=[Problem("--batch", reason)])
     return tuple(sorted({int(word) for word in sizes}))
-
-
-def _require_choices(options: CacheOptions) -> None:
-    """Raise InputError for an unknown precision or cache policy."""
-    choices = {"--precision": (options.precision, ELEMENT_BYTES), "--policy": (options.policy, POLICIES)}
-    problems = [
-        Problem(flag, f"`{printable(word)}` is not one of {', '.join(words)}")
-        for flag, (word, words) in choices.items()
-        if word is not None and word not in words
-    ]
-    if problems:
-        raise InputError("a choice is unknown", problems=problems)
-
-
-def _require_size_or_hits(options: CacheOptions) -> None:
-    """Raise InputError if both the cache's size and a hit rate are given."""
-    if options.cache is not None and options.hits is not None:
-        raise InputError("`--cache` says how large the cache is, `--hits` asks for it", hint="leave out one")
 
 
 SAMPLES = 65536

@@ -148,12 +148,8 @@ class NotChosen(Answer):
         }
 
     def view(self) -> tuple[str, ...]:
-        """Text that `meshwright explain --why-not` prints."""
-        return (repr(self),)
-
-    def __repr__(self) -> str:
         """Text on why the layout was not chosen."""
-        return why_not_text(self.answer, self.plan)
+        return (why_not_text(self.answer, self.plan),)
 
 
 def figures_of(question: Question, estimate: Estimate, expected: ExpectedStep | None) -> dict[str, Any]:

@@ -227,9 +227,9 @@ def ask(options: LargestOptions) -> Largest:
     nouns = {"FAMILY": options.model, "CLUSTER": options.cluster}
     if problems := [Problem(noun, "missing") for noun, value in nouns.items() if not value]:
         raise InputError("nothing to look for", problems=problems, hint=_EXAMPLE)
-    reading, by = Problems(), printable(options.by or "depth")
+    reading = Problems()
     reason = f"is none of {', '.join(f'`{word}`' for word in WAYS)}"
-    way = reading.read(known_word, WAYS, by, "--by", "cannot tell what grows", reason)
+    way = reading.read(known_word, WAYS, options.by or "depth", "--by", "cannot tell what grows", reason)
     if way == "sequence" and options.sequence is not None:
         said = "is what is looked for: leave it out, or leave out --longest"
         problem = Problem("--sequence", said)

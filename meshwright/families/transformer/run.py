@@ -116,58 +116,38 @@ class Built(Answer):
 class Emulated(AnyEmulated["EmulationReport"]):
     """Answer of `emulate` for a transformer: memory and compute of one rank, predicted beside emulated."""
 
-    plan: Plan
-
     def csv_rows(self) -> list[dict[str, Any]]:
         """Row for each quantity, with three values: predicted for the plan's stack, predicted for the stack that ran,
         and emulated."""
-        planned, lines = planned_memory(self.report), emulated(self.report)
+        planned = planned_memory(self.report)
         return [
             {"quantity": line.quantity, "plan": planned.get(line.quantity, line.predicted)}
             | {"predicted": line.predicted, "emulated": line.measured}
-            for line in lines
+            for line in emulated(self.report)
         ]
 
     def view(self) -> Iterator[str | Table]:
-        """Text on the emulated rank: predicted beside emulated quantities."""
-        return emulation_text(self.report, self.plan)
-
-
-def emulation_text(report: EmulationReport, plan: Plan) -> Iterator[str | Table]:
-    """Text on an emulated rank: table of predicted beside emulated quantities, and reasons why they differ. If the
-    plan is for another device or stack, the plan's predictions fill a further column."""
-    planned, lines, write = planned_memory(report), emulated(report), quantity_text
-    alone = f"alone on {report.device}" if report.on_a_device else "without a device"
-    yield wrapped(
-        f"{report.model}, {report.layout}: rank {report.rank} of {report.layout.num_gpus} (stage"
-        f" {report.pipeline_rank}) {alone}"
-    )
-    columns = {"": [quantity_label(line.quantity) for line in lines]}
-    if report.runs_otherwise:
-        columns["plan"] = [write(one.quantity, planned.get(one.quantity, one.predicted)) for one in lines]
-    predicted = "as run" if report.runs_otherwise else "predicted"
-    columns |= {
-        predicted: [write(one.quantity, one.predicted) for one in lines],
-        "emulated": [write(line.quantity, line.measured) for line in lines],
-        "error": list(map(error_text, lines)),
-    }
-    yield from ("", table_of(columns, words=("",)))
-    if report.runs_otherwise:
+        """Text on the emulated rank: table of predicted beside emulated quantities, and reasons why they differ."""
+        report = self.report
+        alone = f"alone on {report.device}" if report.on_a_device else "without a device"
+        ranks = f"{report.layout.num_gpus} (stage {report.pipeline_rank})"
+        yield wrapped(f"{report.model}, {report.layout}: rank {report.rank} of {ranks} {alone}")
         device = report.device if report.on_a_device else "a CPU"
-        yield wrapped(
-            f"The plan is for stack {plan.stack.name} on {plan.question.cluster.gpu.name}. The executor's own"
-            f" operators ran, on {device}, and keep other tensors: `as run` is the prediction for these, and the error"
-            " is against it."
+        operators = f"The executor's own operators ran, on {device}, and keep other tensors"
+        yield from self.compared(
+            quantity_label, quantity_text, f"{operators}: `as run` is the prediction for these"
         )
-    if not report.on_a_device:
-        kernels = "memory that kernels and libraries allocate for themselves is not counted."
-        yield wrapped(f"Without a device, {kernels}")
-        if report.layout.tp > 1:
-            tried = "3 to 13 % of the peak where it was tried."
-            yield wrapped(f"Under tp, activations being gathered count differently than on a device: {tried}")
-    elif not report.on_planned_device:
-        reason = "says nothing of it, so none is shown."
-        yield wrapped(f"Compute on another kind of device than the plan's {reason}")
+        if not report.on_a_device:
+            kernels = "memory that kernels and libraries allocate for themselves is not counted."
+            yield wrapped(f"Without a device, {kernels}")
+            if report.layout.tp > 1:
+                tried = "3 to 13 % of the peak where it was tried."
+                yield wrapped(
+                    f"Under tp, activations being gathered count differently than on a device: {tried}"
+                )
+        elif not report.on_planned_device:
+            reason = "says nothing of it, so none is shown."
+            yield wrapped(f"Compute on another kind of device than the plan's {reason}")
 
 
 _HINT = (

@@ -20,7 +20,7 @@ from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from executor.emulate import one_rank as emulation
 from executor.emulate.one_rank import emulate
-from meshwright.families.transformer.run import emulation_text
+from meshwright.families.transformer.run import Emulated
 from meshwright.records.runs import emulated
 from planner.plan import Plan, make_plan
 from planner.search.search import place_layout
@@ -88,7 +88,7 @@ def test_a_plan_for_another_stack_and_device_is_told_apart_from_an_error() -> No
     assert report.runs_otherwise
     assert sum(report.memory_as_run.values()) == pytest.approx(report.peak_bytes, rel=SAME)
     assert abs(sum(report.predicted_memory.values()) / report.peak_bytes - 1) > 5 * SAME
-    said = [part for part in emulation_text(report, plan) if isinstance(part, str)]
+    said = [part for part in Emulated(plan=plan, report=report).text if isinstance(part, str)]
     assert "stack megatron-core on h100-sxm" in " ".join(" ".join(said).split())
     own = emulate(plan_for("dp2 mbs2"), 1, fake=True)
     assert not own.runs_otherwise
