@@ -501,6 +501,11 @@ class RecommenderEstimate:
         return float(self.loads.sum(axis=1).max() + self.fixed.sum())
 
     @property
+    def peak_bytes(self) -> float:
+        """Peak memory of the fullest GPU, bytes."""
+        return float(self.device_bytes.max())
+
+    @property
     def fullest(self) -> int:
         """Index of the GPU with the largest peak memory."""
         return int(self.device_bytes.argmax())

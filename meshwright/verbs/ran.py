@@ -71,15 +71,12 @@ def start_line(start: StartReport) -> str:
     return f"start {format_seconds(sum(start.parts.values()))}: {', '.join(parts)}"
 
 
-E = TypeVar("E", bound="AnyEmulation")
-
-
-class AnyEmulated(SavedAnswer, Generic[E]):
+class AnyEmulated(SavedAnswer):
     """Base class of answers of `emulate`: one rank that ran alone, predicted beside emulated; each family defines its
     rows and text."""
 
     plan: Plan | RecommenderPlan
-    report: E
+    report: AnyEmulation
 
     def document(self) -> dict[str, Any]:
         """JSON document: comparison and report."""

@@ -35,6 +35,7 @@ from cost_models.schedules.registry import schedule_named
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.cluster import FULL
 from planner.explain.compare import gain
+from planner.objectives import Certificate
 from planner.placement.patterns import covers
 from planner.rules.legality import check
 from planner.search.branching import SearchResult
@@ -50,6 +51,8 @@ continues with another flag. `re-sharding`: ranks hold other parameters, so its 
 first."""
 WEIGHT: dict[Trouble, float] = {"a flag": 1.0, "re-sharding": 2.0}
 """Divisor of a change's gain when changes are ranked, by effort of the change."""
+NEGLIGIBLE_GAIN = 1e-4
+"""Relative difference of step times below which two steps count as equally fast."""
 LEAST_GAIN = 1e-3
 """Minimum relative gain of step time for a change to be advised."""
 MAX_CHANGES = 3
@@ -134,6 +137,18 @@ class Advice:
     def reached(self) -> Estimate:
         """Estimate of today's layout after all advised changes."""
         return self.changes[-1].with_earlier if self.changes else self.today
+
+    @property
+    def certificate(self) -> Certificate:
+        """Proof of the search for the best plan."""
+        return self.result.certificate
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether today's layout with all changes is about as fast as the best plan, and fits."""
+        return self.reached.fits and self.reached.step_seconds <= self.best.step_seconds * (
+            1 + NEGLIGIBLE_GAIN
+        )
 
     @property
     def final_change(self) -> tuple[str, Trouble]:

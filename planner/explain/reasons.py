@@ -34,7 +34,7 @@ from cost_models.question import Question, each_pool, mixed_question
 from cost_models.risk import FITTING
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from planner.bounds.cores import best_known_bounds, ideal_seconds, known_infeasible
-from planner.explain.advice import PLACING, Move, apply_move, changed_words
+from planner.explain.advice import NEGLIGIBLE_GAIN, PLACING, Move, apply_move, changed_words
 from planner.explain.compare import difference, gain, same_degrees
 from planner.objectives import Certificate
 from planner.plan import Plan, PlanCache, SearchedLayouts, priced_again, priced_within_restrictions
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-NEGLIGIBLE_GAIN = 1e-4
-"""Relative difference of step times below which two steps count as equally fast."""
 SEARCH_SECONDS = 10.0
 """Time limit of the search for the best plan of one changed question, seconds; then the best so far is
 used."""

@@ -32,7 +32,7 @@ from planner.explain.advice import LEAST_GAIN, MAX_CHANGES, OtherQuestion
 from planner.recommender.local_search import State
 from planner.recommender.problem import Placement, every_option, with_memory_limit
 from planner.recommender.restrictions import ShardingRestrictions, covered_options
-from planner.recommender.search import ShardingAnswer, best_sharding, rows_of
+from planner.recommender.search import ShardingAnswer, ShardingCertificate, best_sharding, rows_of
 from planner.search.search import Budget
 from planner.space.sizes import is_possible_size, on_whole_nodes, resized
 
@@ -238,8 +238,13 @@ class ShardingAdvice(NamedTuple):
     """The sharding found by the search, or today's with all changes if the search found nothing faster."""
     best: RecommenderEstimate
     """Prediction for the best sharding."""
-    at_the_end: bool
+    is_reached: bool
     """Whether the proposed changes lead to a sharding that fits, with a step at most slightly longer than the best."""
+
+    @property
+    def certificate(self) -> ShardingCertificate:
+        """Proof of the search for the best sharding."""
+        return self.answer.certificate
 
 
 def advise_sharding(
@@ -285,8 +290,8 @@ def advise_sharding(
     goal, best = answer.sharding, estimate(question, answer.sharding)
     if reached.fits and reached.step_seconds <= best.step_seconds:
         goal, best = sharding, reached
-    at_the_end = reached.fits and reached.step_seconds <= best.step_seconds * (1 + LEAST_GAIN)
-    return ShardingAdvice(question, today, running, changes, answer, variants, goal, best, at_the_end)
+    is_reached = reached.fits and reached.step_seconds <= best.step_seconds * (1 + LEAST_GAIN)
+    return ShardingAdvice(question, today, running, changes, answer, variants, goal, best, is_reached)
 
 
 def _gains(changed: RecommenderEstimate, current: RecommenderEstimate) -> bool:

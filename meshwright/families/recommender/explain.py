@@ -11,6 +11,7 @@ from typing import Any
 from cost_models.errors import InfeasibleError
 from cost_models.recommender.prices import RecommenderEstimate, estimate
 from cost_models.units import counted, format_bytes
+from meshwright.families.advised import AnyAdvised
 from meshwright.families.recommender.text import (
     binding_table,
     estimate_record,
@@ -23,11 +24,9 @@ from meshwright.families.recommender.text import (
     step_and_memory_text,
 )
 from meshwright.records import fields_of, further_records
-from meshwright.render.tables import Table, table
-from meshwright.render.words import NOT_PROVED, change, percent, sentence_list, spaced, wrapped
+from meshwright.render.tables import Table
+from meshwright.render.words import change, percent, sentence_list, spaced, wrapped
 from meshwright.terminal.answers import Answer
-from meshwright.verbs.contract import PlanAnswer
-from planner.answers.optimum import PROVEN
 from planner.explain.advice import LEAST_GAIN
 from planner.recommender.advice import Alternative, BindingStage, ShardingAdvice, ShardingChange, alternative
 from planner.recommender.plan import RecommenderPlan, ShardingPrediction, make_recommender_plan
@@ -177,11 +176,11 @@ class ShardingNotChosen(Answer):
         step, then = self.today.step_seconds, self.otherwise.step_seconds
         stages = _stages_beside(self.today, self.otherwise)
         yield f"With this change alone: step {precise(then)}, {_change(step, then)}{stages}"
-        priced, fullest = self.otherwise, format_bytes(float(self.otherwise.device_bytes.max()))
+        priced, fullest = self.otherwise, format_bytes(self.otherwise.peak_bytes)
         words = f"{fullest} of {format_bytes(priced.device_memory)} on GPU {priced.fullest}"
         if priced.host_bytes.max() > 0:
             words += f", {format_bytes(float(priced.host_bytes.max()))} of {format_bytes(priced.host_memory)} of a host"
-        today = format_bytes(float(self.today.device_bytes.max()))
+        today = format_bytes(self.today.peak_bytes)
         yield f"It fits: {words}" if priced.fits else f"It does not fit: {words}; the plan has {today}"
         if self.answer.forbidden:
             yield f"It is left out: {self.answer.forbidden}"
@@ -238,10 +237,9 @@ def why_not(plan: RecommenderPlan, layout: str) -> ShardingNotChosen:
 
 _LIMIT = 3
 """Largest number of tables of a change that are named."""
-_HEADERS = ("change", "alone", "gain", "together", "in all", "peak mem")
 
 
-class ShardingAdvised(PlanAnswer):
+class ShardingAdvised(AnyAdvised):
     """Answer of `advise` for a recommender: the sharding run today, the changes of tables that gain most, and the
     best sharding."""
 
@@ -255,14 +253,30 @@ class ShardingAdvised(PlanAnswer):
         proof = advice.answer.certificate if best is advice.answer.sharding else None
         return make_recommender_plan(advice.question, best, self.limits, proof)
 
+    def path(self) -> Iterator[tuple[str, str, RecommenderEstimate | None, RecommenderEstimate]]:
+        """Each change that leads to the best sharding: words, price of today's sharding with only this change (None for
+        the last step to the best sharding), and price with this and all earlier changes; efforts are alike and left
+        empty."""
+        for one in self.advice.changes:
+            yield self._words(one), "", one.by_itself, one.with_earlier
+        if not self.advice.is_reached:
+            yield "the rest", "", None, self.advice.best
+
     def csv_rows(self) -> list[dict[str, Any]]:
         """Row for today's sharding, each change, the best sharding, and each change beyond the sharding (such as
-        precision)."""
-        advice, trouble = self.advice, "tables move"
-        rows = [_row("today", "", None, advice.today)]
-        rows += [_row(self._words(one), trouble, one.by_itself, one.with_earlier) for one in advice.changes]
-        rows += [] if advice.at_the_end else [_row("the rest", trouble, None, advice.best)]
-        return rows + [_row(one.words, one.trouble, None, one.estimate) for one in advice.other_questions]
+        precision): step time with this change alone, then the price with this and all earlier changes."""
+        advice = self.advice
+        path = [(words, "tables move", alone, priced) for words, _, alone, priced in self.path()]
+        further = [(one.words, one.trouble, None, one.estimate) for one in advice.other_questions]
+        return [
+            {
+                "change": words,
+                "trouble": trouble,
+                "alone_step_seconds": alone and alone.step_seconds,
+                **fields_of(priced, "step_seconds", "samples_per_second", "peak_bytes", "fits"),
+            }
+            for words, trouble, alone, priced in (("today", "", None, advice.today), *path, *further)
+        ]
 
     def document(self) -> dict[str, Any]:
         """JSON document: prices of today's sharding, each change and the best sharding, and the proof."""
@@ -280,13 +294,9 @@ class ShardingAdvised(PlanAnswer):
             "changes": changes,
             "best_layout": str(advice.best_sharding),
             "best": estimate_record(advice.best),
-            "certificate": advice.answer.certificate.model_dump(mode="json"),
+            "certificate": advice.certificate.model_dump(mode="json"),
             "further": further_records(advice.other_questions, estimate_record),
         }
-
-    def remarks(self, *, interrupted: bool = False) -> Sequence[str]:
-        """Warning below the answer if the best sharding is not proved optimal."""
-        return [NOT_PROVED] if self.advice.answer.certificate.gap > PROVEN and not interrupted else []
 
     def view(self) -> Iterator[str | Table]:
         """Text that `meshwright advise` prints: today's sharding, the table of changes, and the proof."""
@@ -294,39 +304,19 @@ class ShardingAdvised(PlanAnswer):
         yield question_text(advice.question, today)
         yield ""
         limit = format_bytes(today.device_memory) + ", which does not fit" * (not today.fits)
-        yield wrapped(f"today: step {precise(today.step_seconds)}, {_peak(today)} of {limit}")
+        yield wrapped(
+            f"today: step {precise(today.step_seconds)}, {format_bytes(today.peak_bytes)} of {limit}"
+        )
         yield ""
-        if advice.changes or not advice.at_the_end:
-            yield table(_HEADERS, list(self._cells()), words=("change",))
+        if advice.changes or not advice.is_reached:
+            yield self.changes_table(precise, "+ the rest of the tables, as planned")
             yield ""
         if advice.changes:
             yield "Every change fits in memory and gains, alone and on top of those above it."
-        elif advice.at_the_end:
+        elif advice.is_reached:
             yield "Nothing to change: no sharding is faster."
-        yield proof_text(advice.answer.certificate)
+        yield proof_text(advice.certificate)
         yield from self._other_questions()
-
-    def _cells(self) -> Iterator[tuple[str, ...]]:
-        """Rows of the table of changes, as text."""
-        advice, today = self.advice, self.advice.today
-        yield "today", "", "", precise(today.step_seconds), "", _peak(today)
-        for move in advice.changes:
-            cells = precise(move.by_itself.step_seconds), self._gain(move.by_itself)
-            yield f"+ {self._words(move)}", *cells, *self._in_all(move.with_earlier)
-        if not advice.at_the_end:
-            yield "+ the rest of the tables, as planned", "", "", *self._in_all(advice.best)
-
-    def _in_all(self, reached: RecommenderEstimate) -> tuple[str, str, str]:
-        """Table cells of the sharding after all changes so far: step time, gain over today's sharding, peak
-        memory."""
-        return precise(reached.step_seconds), self._gain(reached), _peak(reached)
-
-    def _gain(self, then: RecommenderEstimate) -> str:
-        """Change of the step time against today's sharding, as text; if today's does not fit, "fits", or "less" if
-        this one does not either."""
-        if self.advice.today.fits:
-            return change(self.advice.today.step_seconds, then.step_seconds)
-        return "fits" if then.fits else "less"
 
     def _other_questions(self) -> Iterator[str]:
         """Sentences on gains by changes beyond the sharding (such as precision), largest first."""
@@ -347,23 +337,3 @@ class ShardingAdvised(PlanAnswer):
         tail = [counted(len(names) - _LIMIT, "table") + " more"] if len(names) > _LIMIT else []
         how = f"{form} elsewhere" if form == move.today else f"{form}, not {move.today}"
         return f"{sentence_list([*names[:_LIMIT], *tail])}: {how}"
-
-
-def _row(
-    change: str, trouble: str, alone: RecommenderEstimate | None, price: RecommenderEstimate
-) -> dict[str, Any]:
-    """CSV row of a change of sharding: step time with this change alone, then the price with this and all earlier
-    changes."""
-    return {
-        "change": change,
-        "trouble": trouble,
-        "alone_step_seconds": alone and alone.step_seconds,
-        **fields_of(price, "step_seconds", "samples_per_second"),
-        "peak_bytes": float(price.device_bytes.max()),
-        "fits": price.fits,
-    }
-
-
-def _peak(priced: RecommenderEstimate) -> str:
-    """Peak memory of the fullest GPU, as text."""
-    return format_bytes(float(priced.device_bytes.max()))

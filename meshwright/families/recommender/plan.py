@@ -173,7 +173,7 @@ class ShardingsCompared(Answer):
             ("most of one GPU", [one.busiest_sum_seconds for one in prices], "seconds"),
             ("samples/s", [one.samples_per_second for one in prices], "samples/s"),
             ("dense MFU", [one.mfu for one in prices], "share"),
-            ("peak memory", [float(one.device_bytes.max()) for one in prices], "bytes"),
+            ("peak memory", [one.peak_bytes for one in prices], "bytes"),
             ("host memory", [float(one.host_bytes.max()) for one in prices], "bytes"),
         ]
 
@@ -417,7 +417,7 @@ class Imported(PlanAnswer):
         columns = {
             "which": list(prices),
             "step": [precise(one.step_seconds) for one in prices.values()],
-            "fullest GPU": [format_bytes(float(one.device_bytes.max())) for one in prices.values()],
+            "fullest GPU": [format_bytes(one.peak_bytes) for one in prices.values()],
             "longest stage": [max(one.stages, key=one.stages.__getitem__) for one in prices.values()],
         }
         gap = self.best.certificate.gap

@@ -127,8 +127,10 @@ class ShardsBuilt(Answer):
 _EMULATED = ("quantity", "plan", "predicted", "emulated")
 
 
-class ShardEmulated(AnyEmulated["ShardEmulation"]):
+class ShardEmulated(AnyEmulated):
     """Answer of `emulate` for a recommender: one rank's memory and compute, predicted beside emulated."""
+
+    report: ShardEmulation
 
     def csv_rows(self) -> list[dict[str, Any]]:
         """Row for each quantity, with three values: predicted for the plan's stack, predicted for the stack that ran,

@@ -68,7 +68,7 @@ def estimate_record(priced: RecommenderEstimate) -> dict[str, Any]:
             }
             for gpu in range(len(priced.device_bytes))
         ],
-        "peak_bytes": float(priced.device_bytes.max()),
+        "peak_bytes": priced.peak_bytes,
         "memory_limit": float(priced.device_memory),
         "host_bytes": [float(size) for size in priced.host_bytes],
         "host_limit": float(priced.host_memory) or None,
@@ -212,7 +212,7 @@ def stages_table(priced: RecommenderEstimate) -> Table:
 
 def gpus_table(priced: RecommenderEstimate) -> Table:
     """Table with a row for each GPU: seconds of work on embedding tables, and bytes by part."""
-    unit, times = size_unit(float(priced.device_bytes.max())), time_unit(priced.step_seconds)
+    unit, times = size_unit(priced.peak_bytes), time_unit(priced.step_seconds)
     used = {name: size for name, size in priced.device_parts.items() if size.max() > 0}
     parts = dict(sorted(used.items(), key=lambda part: -float(part[1].max()))[:_MOST_PARTS])
     if len(used) > len(parts):
@@ -232,7 +232,7 @@ def gpus_table(priced: RecommenderEstimate) -> Table:
 
 def _memory_words(priced: RecommenderEstimate) -> str:
     """Words on bytes of the fullest GPU and host, and whether the sharding fits."""
-    size = f"{format_bytes(float(priced.device_bytes.max()))} of {format_bytes(priced.device_memory)}"
+    size = f"{format_bytes(priced.peak_bytes)} of {format_bytes(priced.device_memory)}"
     words = f"{size} on GPU {priced.fullest}{moment_words(priced.fullest_moment[priced.fullest])}"
     if priced.host_bytes.max() > 0:
         limit = f" of {format_bytes(priced.host_memory)}" if priced.host_memory else ""

@@ -3,7 +3,7 @@ change."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,7 @@ from cost_models.expected import ExpectedStep, expected_step
 from cost_models.pipeline.pricing import LossPart, crossing, loss_part
 from cost_models.question import Question
 from cost_models.units import format_bytes, format_seconds
+from meshwright.families.advised import AnyAdvised
 from meshwright.families.transformer.plan import recommended_in_plan
 from meshwright.records import fields_of, further_records
 from meshwright.records.estimates import (
@@ -27,14 +28,12 @@ from meshwright.render.explanation import explanation_text, loss_sentence, unpla
 from meshwright.render.goals import count_sentence, flops_counted
 from meshwright.render.links import crossing_sentence
 from meshwright.render.ranked import certificate_sentence, layout_text, question_header
-from meshwright.render.tables import Table, table
-from meshwright.render.words import NOT_PROVED, change, wrapped
+from meshwright.render.tables import Table
+from meshwright.render.words import wrapped
 from meshwright.terminal.answers import Answer
-from meshwright.verbs.contract import PlanAnswer
-from planner.answers.optimum import PROVEN
 from planner.explain.advice import Advice
 from planner.explain.compare import difference, same_degrees
-from planner.explain.reasons import NEGLIGIBLE_GAIN, Explanation, WhyNot
+from planner.explain.reasons import Explanation, WhyNot
 from planner.plan import Plan, make_plan
 from planner.space.restrictions import Restrictions
 
@@ -158,18 +157,13 @@ def figures_of(question: Question, estimate: Estimate, expected: ExpectedStep | 
     return {"plan": estimate_record(estimate, question), "expected": expectation}
 
 
-class Advised(PlanAnswer):
+class Advised(AnyAdvised):
     """Answer of `advise` for a transformer: the layout run today, the changes that gain most for their effort, and
     the best plan."""
 
     advice: Advice
     restrictions: Restrictions
     """Restrictions of today's plan, which the best plan also obeys."""
-
-    @property
-    def today(self) -> Estimate:
-        """Priced layout that is run today."""
-        return self.advice.today
 
     @property
     def best(self) -> Estimate:
@@ -183,27 +177,28 @@ class Advised(PlanAnswer):
         certificate = result.certificate if self.best is result.best else None
         return make_plan(self.advice.question, self.best, certificate, self.restrictions)
 
-    def csv_rows(self) -> list[dict[str, Any]]:
-        """Row for today's layout, each change, and the best plan."""
-        advice = self.advice
-        rows = [self._row("today", "", None, advice.today)]
-        rows += [self._row(one.words, one.trouble, one.by_itself, one.with_earlier) for one in advice.changes]
-        if not is_reached(advice):
-            rows.append(self._row(*advice.final_change, None, advice.best))
-        return rows
+    def path(self) -> Iterator[tuple[str, str, Estimate | None, Estimate]]:
+        """Each change that leads to the best plan: words, effort, price of today's layout with only this change (None
+        for the last step to the best plan), and price with this and all earlier changes."""
+        yield from self.advice.changes
+        if not self.advice.is_reached:
+            yield (*self.advice.final_change, None, self.advice.best)
 
-    def _row(self, words: str, trouble: str, single: Estimate | None, estimate: Estimate) -> dict[str, Any]:
-        """CSV row of a change of layout: step time with this change alone, then the price with this and all earlier
-        changes."""
-        return {
-            "change": words,
-            "trouble": trouble,
-            "alone_step_seconds": single and single.step_seconds,
-            "alone_peak_bytes": single and single.peak_bytes,
-            **fields_of(estimate, "step_seconds", "peak_bytes", "mfu"),
-            "layout": str(estimate.layout),
-            **layout_cells(estimate.layout),
-        }
+    def csv_rows(self) -> list[dict[str, Any]]:
+        """Row for today's layout, each change, and the best plan: step time with this change alone, then the price with
+        this and all earlier changes."""
+        return [
+            {
+                "change": words,
+                "trouble": trouble,
+                "alone_step_seconds": alone and alone.step_seconds,
+                "alone_peak_bytes": alone and alone.peak_bytes,
+                **fields_of(estimate, "step_seconds", "peak_bytes", "mfu"),
+                "layout": str(estimate.layout),
+                **layout_cells(estimate.layout),
+            }
+            for words, trouble, alone, estimate in (("today", "", None, self.advice.today), *self.path())
+        ]
 
     def document(self) -> dict[str, Any]:
         """JSON document: prices of today's layout, each change and the best plan, and the proof."""
@@ -217,72 +212,31 @@ class Advised(PlanAnswer):
             "question": question_record(advice.question),
             "today": estimate_record(advice.today),
             "changes": changes,
-            "rest": {"change": remainder, "trouble": trouble, "reached": is_reached(advice)},
+            "rest": {"change": remainder, "trouble": trouble, "reached": advice.is_reached},
             "best": estimate_record(advice.best),
-            "certificate": advice.result.certificate.model_dump(mode="json"),
+            "certificate": advice.certificate.model_dump(mode="json"),
             "further": further_records(advice.other_questions, estimate_record),
         }
 
-    def remarks(self, *, interrupted: bool = False) -> Sequence[str]:
-        """Warning below the answer if the best plan is not proved optimal."""
-        return [NOT_PROVED] if self.advice.result.certificate.gap > PROVEN and not interrupted else []
-
-    def view(self) -> tuple[str | Table, ...]:
-        """Text that `meshwright advise` prints: today's layout, the table of changes, and the best plan with its
-        proof."""
-        advice = self.advice
-        today, header = self.today, question_header(advice.question, self.today.trust)
+    def view(self) -> Iterator[str | Table]:
+        """Text that `meshwright advise` prints: today's layout, the table of changes, the best plan with its proof, and
+        gains by changes other than the layout (such as precision)."""
+        advice, today = self.advice, self.advice.today
         step = f"{format_seconds(today.step_seconds)} a step, {mfu_words(today)}"
         size = f"{format_bytes(today.peak_bytes)} of {today.limit_words}{', which does not fit' * (not today.fits)}"
         start = wrapped(f"today {unplaced(today.layout)}: {step}, {size}")
-        changes = (advice_table(advice), "") if advice.changes or not is_reached(advice) else ()
-        return header, "", start, "", *changes, conclusion(advice)
-
-
-def advice_table(advice: Advice) -> Table:
-    """Table of changes added one after the other, from today's layout to the best plan; column `alone` is today's
-    layout with only that change."""
-    today = advice.today
-    rows = [("today", "", "", "", format_seconds(today.step_seconds), "", format_bytes(today.peak_bytes))]
-
-    def in_all(reached: Estimate) -> tuple[str, str, str]:
-        """Table cells of the layout after all changes so far: step time, gain over today's layout, peak memory."""
-        return format_seconds(reached.step_seconds), _gain(today, reached), format_bytes(reached.peak_bytes)
-
-    for move in advice.changes:
-        cells = (format_seconds(move.by_itself.step_seconds), _gain(today, move.by_itself))
-        rows.append((f"+ {move.words}", move.trouble, *cells, *in_all(move.with_earlier)))
-    if not is_reached(advice):
-        remainder, trouble = advice.final_change
-        words = f"+ the rest: {remainder}" if remainder else "+ blocks placed as in the best plan"
-        rows.append((words, trouble, "", "", *in_all(advice.best)))
-    headers = ("change", "trouble", "alone", "gain", "together", "in all", "peak mem")
-    return table(headers, rows, words=("change", "trouble"))
-
-
-def _gain(today: Estimate, estimate: Estimate) -> str:
-    """Change of the step time against today's layout, as text; "fits" if today's layout does not fit in memory."""
-    return change(today.step_seconds, estimate.step_seconds) if today.fits else "fits"
-
-
-def is_reached(advice: Advice) -> bool:
-    """Whether today's layout with all changes is about as fast as the best plan, and fits."""
-    reached = advice.reached
-    return reached.fits and reached.step_seconds <= advice.best.step_seconds * (1 + NEGLIGIBLE_GAIN)
-
-
-def conclusion(advice: Advice) -> str:
-    """Sentences on the changes, on the best plan with its proof, and on gains by changes other than the layout (such
-    as precision)."""
-    lines = []
-    if advice.changes:
-        lines.append(wrapped("Every change is legal and fits in memory, alone and on top of those above it."))
-    elif is_reached(advice):
-        lines.append(wrapped("Nothing to change: no plan is faster."))
-    lines.append(wrapped(f"Best: {advice.best.layout.brief}"))
-    lines.append(certificate_sentence(advice.result.certificate, advice.best.step_seconds))
-    for case in advice.other_questions:
-        gain = _gain(advice.today, case.estimate) + ", not proved" * (not case.proven)
-        step = f"{format_seconds(case.estimate.step_seconds)} ({gain})"
-        lines.append(wrapped(f"With {case.words} ({case.trouble}): {step}, {unplaced(case.estimate.layout)}"))
-    return "\n".join(lines)
+        yield from (question_header(advice.question, today.trust), "", start, "")
+        if advice.changes or not advice.is_reached:
+            rest = self.advice.final_change[0]
+            final = f"+ the rest: {rest}" if rest else "+ blocks placed as in the best plan"
+            yield from (self.changes_table(format_seconds, final), "")
+        if advice.changes:
+            yield wrapped("Every change is legal and fits in memory, alone and on top of those above it.")
+        elif advice.is_reached:
+            yield wrapped("Nothing to change: no plan is faster.")
+        yield wrapped(f"Best: {advice.best.layout.brief}")
+        yield certificate_sentence(advice.certificate, advice.best.step_seconds)
+        for case in advice.other_questions:
+            gain = self.gain(case.estimate) + ", not proved" * (not case.proven)
+            step = f"{format_seconds(case.estimate.step_seconds)} ({gain})"
+            yield wrapped(f"With {case.words} ({case.trouble}): {step}, {unplaced(case.estimate.layout)}")

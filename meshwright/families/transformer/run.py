@@ -113,8 +113,10 @@ class Built(Answer):
         return wrapped(words), "", table_of(columns)
 
 
-class Emulated(AnyEmulated["EmulationReport"]):
+class Emulated(AnyEmulated):
     """Answer of `emulate` for a transformer: memory and compute of one rank, predicted beside emulated."""
+
+    report: EmulationReport
 
     def csv_rows(self) -> list[dict[str, Any]]:
         """Row for each quantity, with three values: predicted for the plan's stack, predicted for the stack that ran,
