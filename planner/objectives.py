@@ -120,6 +120,11 @@ class Objective:
         """Measure (label, unit, and function of a plan) by which this objective compares plans."""
         return MEASURES[self.name]
 
+    @property
+    def ranks_by_step(self) -> bool:
+        """Whether the layouts of one cluster rank by the objective as they do by step time."""
+        return self.deadline is None and self.name in ("time", "gpu-hours", "cost")
+
     def value(self, question: Question, estimate: Estimate) -> float:
         """Value of a plan under the objective, in the unit of the measure."""
         return self.measure.of(question, estimate, self)

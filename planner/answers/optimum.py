@@ -85,6 +85,12 @@ class Optimum:
         """Objective's value of a plan on the plan's own number of GPUs."""
         return self.objective.value(resized(self.question, estimate.layout.num_gpus), estimate)
 
+    def recommending(self, layout: Estimate, certificate: Certificate) -> Optimum:
+        """Copy in which a recommended layout with its own certificate replaces the best plans."""
+        result = SearchResult(estimates=(layout,), certificate=certificate)
+        bound = value_at_bound(self.question, self.objective, result)
+        return replace(self, result=result, value=self.value_of(layout), bound=bound)
+
     @property
     def plain(self) -> bool:
         """Whether the objective is the fastest step and there was no choice among numbers of GPUs."""
@@ -252,7 +258,7 @@ def _search_one(
         certificate = results[0].certificate
         return _Attempt(question=question, estimates=in_time, certificate=certificate, bound=least_peak)
     ranked = sorted(in_time, key=lambda plan: (objective.loss(question, plan), *by_speed(plan)))
-    best, bounds = ranked[0], [_value_at_bound(question, objective, result) for result in results]
+    best, bounds = ranked[0], [value_at_bound(question, objective, result) for result in results]
     bound = measure.best(bounds) if everywhere else measure.open
     by_best = sorted(results, key=lambda result: best not in result.estimates)
     certificate = _add_counts([result.certificate for result in by_best])
@@ -268,7 +274,7 @@ def _search_one(
     )
 
 
-def _value_at_bound(question: Question, objective: Objective, result: SearchResult) -> float:
+def value_at_bound(question: Question, objective: Objective, result: SearchResult) -> float:
     """Bound on the objective's value over all layouts of one search. It is the value that the best plan would
     have if its step took only the proven lower bound."""
     best, bound = result.best, result.certificate.bound

@@ -31,7 +31,6 @@ from planner.plan import (
     priced_again,
     priced_within_restrictions,
 )
-from planner.search.branching import SearchResult
 from planner.search.search import Budget
 from planner.space.restrictions import satisfies
 from planner.space.sizes import resized
@@ -171,15 +170,13 @@ def _repeat_search(plan: Plan, certificate: Certificate, priced: Estimate, budge
         if recommended is None:
             yield _undecided_check("optimum", budget)
             return
-        result = SearchResult(estimates=(recommended.estimate,), certificate=recommended.certificate)
-        value = recommended.estimate.compared_seconds
-        optimum = replace(optimum, result=result, value=value, bound=value)
-        yield _check_optimum(plan, objective, priced, optimum)
+        optimum = optimum.recommending(recommended.estimate, recommended.certificate)
+        yield _check_optimum(plan, objective, priced, replace(optimum, bound=optimum.value))
         claimed = recommendation.model_dump() | {"restrictions": plan.restrictions.model_dump()}
         right = recommended.for_file(limits, top).model_dump()
         right["restrictions"] = PlanRestrictions.of(recommended.within).model_dump()
         yield check_equal("recommendation", claimed, right)
-    if optimum.gap > PROVEN and certificate.gap <= 0:
+    if recommendation is None and optimum.gap > PROVEN and certificate.gap <= 0:
         yield _undecided_check("proof", budget)
         return
     yield _check_proof(plan, certificate, optimum)

@@ -223,7 +223,7 @@ def facts_of_file(plan: Plan, estimate: Estimate) -> Iterator[Fact]:
 
 def _proof(optimum: Optimum, advice: Recommendation | None) -> str:
     """Words on the proof of the chosen layout."""
-    if not optimum.plain:
+    if not optimum.plain and (advice is None or advice.is_fastest):
         return optimum_proof_words(optimum)
     certificate = optimum.result.certificate
     if advice is None or advice.is_fastest:
@@ -345,10 +345,12 @@ class Planned(HoldsRequest, PlanAnswer):
     @property
     def plan(self) -> Plan:
         """Layout that was picked, as a plan."""
-        objective = self.optimum.for_file(self.request.question.cluster.gpus_per_node)
-        limits, advice = self.request.restrictions, self.recommendation
+        per_node = self.request.question.cluster.gpus_per_node
+        optimum, limits, advice = self.optimum, self.request.restrictions, self.recommendation
         if advice is None:
-            return make_plan(self.question, self.best, self.certificate, limits, objective)
+            best, proof = self.best, self.certificate
+            return make_plan(self.question, best, proof, limits, optimum.for_file(per_node))
+        objective = optimum.recommending(advice.estimate, advice.certificate).for_file(per_node)
         fields = advice.estimate, advice.certificate, advice.within, objective
         return make_plan(self.question, *fields, advice.for_file(limits, self.certificate.top))
 

@@ -74,7 +74,8 @@ class PlanQuestion:
     @property
     def compares(self) -> bool:
         """Whether the answer also recommends a layout, by comparing simpler layouts with the fastest."""
-        return self.pick == "recommended" and self.plain
+        own_job = not self.sizes and not self.precisions
+        return self.pick == "recommended" and self.objective.ranks_by_step and own_job
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -106,7 +107,7 @@ class PlanQuestion:
             top=top or self.top,
             budget=budget,
         )
-        narrows = self.pick == "recommended" and not self.plain and not question.has_pools
+        narrows = self.pick == "recommended" and not self.compares and not question.has_pools
         with with_remedies(question, user, sizes=self.sizes, whole_nodes=self.whole_nodes):
             limits, optimum, note = _strictest_answer(question, user, search, narrows)
         if self.compares:

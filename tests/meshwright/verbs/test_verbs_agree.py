@@ -83,6 +83,12 @@ def test_verbs_say_the_same_of_a_recommender(ask, tmp_path) -> None:
         assert ask(*words)["estimate"] == own, words[0]
 
 
+def test_a_price_changes_neither_the_layout_nor_its_step(ask) -> None:
+    plain = ask("plan", *EXPERTS)["recommended"]["plan"]
+    for more in (("--price", "2.5"), ("--objective", "gpu-hours")):
+        assert ask("plan", *EXPERTS, "--tokens", "1T", *more)["recommended"]["plan"] == plain
+
+
 def test_what_training_costs_is_said_alike_by_plan_forecast_and_report(ask, tmp_path) -> None:
     file, page = str(tmp_path / "plan.yaml"), str(tmp_path / "page.html")
     words = ("--objective", "cost", "--tokens", "100B", "--price", "2.5", "--operations", "llama3")
