@@ -7,8 +7,8 @@ is that of one GPU on the way out of the inner domain while all GPUs of that dom
 Levels of one medium are a tree: traffic to the spine also passes the leaf. If the medium changes, a GPU has a
 separate way out: traffic to the network does not pass the links between the node's own GPUs.
 
-Prices are arithmetic over levels. `link_graph` has GPUs, adapters and switches one by one: pictures show it,
-and tests compare the arithmetic with the maximum flow out of every domain.
+Prices are arithmetic over levels. `link_graph` has GPUs, adapters and switches one by one: tests compare the
+arithmetic with the maximum flow out of every domain.
 
 **Groups.** Ranks fill nodes in order. A layout's `order` names the mesh axes from neighbouring ranks
 outwards; the default is Megatron's (megatron/core/parallel_state.py, "tp-cp-ep-dp-pp"):

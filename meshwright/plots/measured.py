@@ -197,20 +197,17 @@ def _draw_pairs(axes: Axes, name: str, lines: list[ComparedQuantity], rows: int)
     """Draw a pair of bars, predicted and measured, for each quantity, with its error at the right."""
     largest = max(max(line.predicted, line.measured) for line in lines)
     unit, scale = (size_unit if "_bytes" in lines[0].quantity else time_unit)(largest)
+    for side, colour, shift in _SIDES:
+        values = [getattr(line, side) for line in lines]
+        bars = axes.barh(np.arange(len(lines)) + shift, np.array(values) / scale, height=0.34, color=colour)
+        texts = [quantity_text(line.quantity, value) for line, value in zip(lines, values, strict=True)]
+        axes.bar_label(bars, [f"{texts[0]} {side}", *texts[1:]], padding=4, size=7.5)
     for row, line in enumerate(lines):
-        is_total = line.quantity in _TOTALS or line.quantity.startswith("peak_bytes")
-        for side, colour, shift in _SIDES:
-            value, weight = getattr(line, side), "bold" if is_total else "normal"
-            axes.barh(row + shift, value / scale, height=0.34, color=colour)
-            text = f"  {quantity_text(line.quantity, value)}" + (f" {side}" if row == 0 else "")
-            axes.text(value / scale, row + shift, text, va="center", size=7.5, weight=weight)
         is_off = line.measured <= 0 or _miss(line) > BAND * line.measured
         look: style.Look = {"weight": "bold", "color": style.VERMILION} if is_off else {"color": style.SOFT}
         across = axes.get_yaxis_transform()
         axes.text(1.0, row, error_text(line), transform=across, ha="right", va="center", **look)
     axes.set_yticks(range(len(lines)), [quantity_label(line.quantity) for line in lines])
-    for tick, line in zip(axes.get_yticklabels(), lines, strict=True):
-        tick.set_fontweight("bold" if line.quantity in _TOTALS else "normal")
     axes.set(ylim=(rows - 0.4, -0.6), xlim=(0, 1.62 * largest / scale))
     style.name_axes(axes, f"{name} ({unit})", grid="x")
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from string import ascii_lowercase
 from typing import TYPE_CHECKING
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
@@ -81,7 +80,6 @@ def _ladder_finding(frame: Frame) -> str:
 
 _COLOUR_MAP = "cividis"
 """Colour map of evenly rising lightness, alike for most eyes (Nunez, Anderton & Renslow 2018)."""
-_DARKEST, _LIGHTEST = 0.25, 0.95
 _INK_DEPTH = 0.55
 """Share of the colour map above which dark text is more legible than white."""
 _NEAR_BEST = 0.05
@@ -107,27 +105,22 @@ def heatmap(frame: Frame, subject: str) -> Figure:
     height = 1.7 + _ROW_INCHES * len(tps) + _LINE_INCHES * len(legend)
     subject += "; MFU (%) of the best layout of each pair"
     figure, axes = style.new_chart(width, height, heatmap_finding(frame), subject)
-    min_mfu, max_mfu = float(frame["mfu"].min()), float(frame["mfu"].max())
+    table = 100 * frame.pivot(index="tp", columns="pp", values="mfu")
+    axes.patch.set(hatch="////", edgecolor=style.PALE)  # is seen where no layout exists
+    colours: style.Look = {"cmap": _COLOUR_MAP, "edgecolors": "white"}
+    axes.pcolormesh(range(len(pps)), range(len(tps)), np.ma.masked_invalid(table), **colours)
+    light = _INK_DEPTH * table.max().max() + (1 - _INK_DEPTH) * table.min().min()
     for row in frame.to_dict(orient="records"):
         x, y = pps.index(int(row["pp"])), tps.index(int(row["tp"]))
-        cell = Rectangle((x - 0.5, y - 0.5), 1, 1)
         if row["reason"]:
-            cell.set(facecolor="white", edgecolor=style.PALE, hatch="////", linewidth=0)
-            box = style.white_box(1.0, 1.5)
-            axes.text(x, y, row["sign"], color=style.INK, size=8, bbox=box, **style.MIDDLE)
+            axes.text(x, y, row["sign"], size=8, bbox=style.white_box(1.0, 1.5), **style.MIDDLE)
         else:
-            share = (float(row["mfu"]) - min_mfu) / (max_mfu - min_mfu) if max_mfu > min_mfu else 1.0
-            depth = _DARKEST + (_LIGHTEST - _DARKEST) * share
-            cell.set(facecolor=mpl.colormaps[_COLOUR_MAP](depth), edgecolor="white")
-            ink = style.INK if depth > _INK_DEPTH else "white"
-            words = f"{100 * float(row['mfu']):.1f}{'*' if float(row['gap']) > 0 else ''}"
+            ink = style.INK if table.iloc[y, x] > light else "white"
+            words = f"{table.iloc[y, x]:.1f}{'*' if float(row['gap']) > 0 else ''}"
             axes.text(x, y, words, color=ink, size=10, weight="bold", **style.MIDDLE)
-        axes.add_patch(cell)
         if row["chosen"]:
-            outline = Rectangle((x - 0.47, y - 0.47), 0.94, 0.94, fill=False, zorder=4)
-            outline.set(edgecolor=style.VERMILION, linewidth=2.4)
-            axes.add_patch(outline)
-    axes.set(xlim=(-0.5, len(pps) - 0.5), ylim=(-0.5, len(tps) - 0.5))
+            outline: style.Look = {"edgecolor": style.VERMILION, "linewidth": 2.4, "zorder": 4}
+            axes.add_patch(Rectangle((x - 0.47, y - 0.47), 0.94, 0.94, fill=False, **outline))
     axes.set_xticks(range(len(pps)), map(str, pps))
     axes.set_yticks(range(len(tps)), map(str, tps))
     axes.set(xlabel="pipeline degree (pp)", ylabel="tensor degree (tp)")
@@ -273,6 +266,8 @@ _INTERVALS, _DRAWN_ENDS = 81, 9
 """Intervals between checkpoints that are forecast, and those of them whose ends are drawn."""
 _INTERVAL_SPREAD = 30.0
 """Ratio of the longest checkpoint interval drawn to the best, and of the best to the shortest."""
+_FORECAST_COLUMNS = ["what", "gpus", "every", "work_seconds", "seconds"]
+_FORECAST_COLUMNS += ["early_seconds", "late_seconds", "goodput", "chosen"]
 _SIZE_FACTORS = [2.0**power for power in range(-4, 5)]
 
 
@@ -324,25 +319,17 @@ def forecast_frame(plan: Forecast, steps: Array | None = None) -> pd.DataFrame:
     intervals = [replace(plan, interval=interval) for interval in sorted({*counts.tolist(), plan.interval})]
     at = {plan.interval, *counts[:: (_INTERVALS - 1) // (_DRAWN_ENDS - 1)].tolist()}
     interval_ends = [(point.interval, *ends_of(point, steps)) for point in intervals if point.interval in at]
-    drawn_intervals, early, seconds, late = np.array(interval_ends).T
+    drawn_intervals, early, middle, late = np.array(interval_ends).T
     points = [("interval", point, point.interval) for point in intervals]
     points += [("gpus", point, plan.interval) for point in _other_sizes(plan)]
     rows = []
     for what, point, interval in points:
-        ratios = [
-            np.interp(np.log(interval), np.log(drawn_intervals), end / seconds) for end in (early, late)
-        ]
-        row = {
-            "what": what,
-            "gpus": point.job.gpus,
-            "every": point.interval,
-            "work_seconds": point.segment.work,
-        }
-        row |= {"seconds": point.seconds, "early_seconds": ratios[0] * point.seconds}
-        row |= {"late_seconds": ratios[1] * point.seconds, "goodput": point.goodput}
+        ratios = [np.interp(np.log(interval), np.log(drawn_intervals), end / middle) for end in (early, late)]
+        seconds = [point.seconds, *(ratio * point.seconds for ratio in ratios)]
         is_plan = (interval, point.job.gpus) == (plan.interval, plan.job.gpus)
-        rows.append(row | {"chosen": is_plan})
-    return frame_of(rows)
+        work = point.segment.work
+        rows.append((what, point.job.gpus, point.interval, work, *seconds, point.goodput, is_plan))
+    return frame_of(rows, columns=_FORECAST_COLUMNS)
 
 
 def _other_sizes(plan: Forecast) -> Iterator[Forecast]:

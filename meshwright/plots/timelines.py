@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -107,9 +107,9 @@ def timeline(frame: Frame, ranks: int, subject: str, *, pools: Sequence[PoolSpan
         heights = [0.5 + 0.5 * heights[0], 0.4 + heights[0]]
     figure = style.new_figure(_WIDTH_INCHES, 2.4 + sum(heights) + 0.5 * len(details[:1]), finding, subject)
     shares = _SHARES if len(details) > 1 else (1.0,)
-    grid = figure.add_gridspec(len(heights), len(shares), height_ratios=heights, width_ratios=shares)
-    step_axes = figure.add_subplot(grid[0, :])
-    detail_axes = [figure.add_subplot(grid[1, place]) for place in range(len(details))]
+    places: Any = [[step.name] * len(shares), *[[span.name for span in details]] * bool(details)]
+    charts = figure.subplot_mosaic(places, height_ratios=heights, width_ratios=shares)
+    step_axes, *detail_axes = charts.values()
     unit = time_unit(step.end)
     for axes, span, share in zip([step_axes, *detail_axes], [step, *details], (1.0, *shares), strict=False):
         is_detail = axes is not step_axes
@@ -119,12 +119,12 @@ def timeline(frame: Frame, ranks: int, subject: str, *, pools: Sequence[PoolSpan
         middles = _row_of(moves["rank"], len(lanes)) + 0.5
         middles += _LANE_HEIGHT * (np.array([lanes.index(lane) for lane in moves.get("lane", ())]) + 0.5)
         colours = np.array([to_rgb(_MOVES[kind][1]) for kind in moves["kind"]])
-        _draw_bars(axes, moves, middles, _LANE_HEIGHT * _MOVE_HEIGHT, colours, span, unit[1], 0.2)
+        _draw_bars(axes, moves, middles, _LANE_HEIGHT * _MOVE_HEIGHT, colours, unit[1], 0.2)
         words = f"{span.name}: {format_seconds(span.end - span.start)}"
         words += f" from {format_seconds(span.start)} on" if span.start else ""
         side: Literal["left", "right"] = "left" if is_detail or ranks == 1 else "right"
         axes.set_title(words + (", microbatch in each bar" if written else ""), loc=side, size=9)
-        _mark_pools(axes, pools, has_names=axes in (step_axes, *detail_axes[-1:]))
+        _mark_pools(axes, pools, has_names=axes is [step_axes, *detail_axes][-1])
     for axes in (step_axes, *detail_axes[:1]):
         axes.set_ylabel("pipeline rank" if ranks > 1 else "")
     for axes in detail_axes[1:]:
@@ -216,7 +216,7 @@ def _draw_passes(
     middles, chunks = _row_of(actions["rank"], lanes), int(frame["chunk"].max()) + 1
     passes = zip(actions["kind"], actions["chunk"], strict=True)
     colours = np.array([_pass_colour(*action, chunks) for action in passes])
-    _draw_bars(axes, actions, middles, _PASS_BAR, colours, span, scale, 0.4 if share else 0.0)
+    _draw_bars(axes, actions, middles, _PASS_BAR, colours, scale, 0.4 if share else 0.0)
     axes.set(xlim=(span.start / scale, span.end / scale), xlabel=f"time ({name})")
     axes.xaxis.set_major_formatter(style.NUMBERS)
     axes.grid(False)
@@ -238,21 +238,11 @@ def _draw_passes(
 
 
 def _draw_bars(
-    axes: Axes,
-    frame: Frame,
-    middles: Frame,
-    height: float,
-    colours: Frame,
-    span: TimeSpan,
-    scale: float,
-    edge: float,
+    axes: Axes, frame: Frame, middles: Frame, height: float, colours: Frame, scale: float, edge: float
 ) -> None:
-    """Draw a white-edged bar for each row, cut at the ends of `span`; `scale` is the seconds in a unit of the axis,
-    `edge` the edge's width in points."""
-    left = np.clip(frame["start_seconds"].to_numpy(), span.start, span.end) / scale
-    right = np.clip(frame["end_seconds"].to_numpy(), span.start, span.end) / scale
-    seen = right > left
-    left, right, middles, colours = left[seen], right[seen], middles[seen], colours[seen]
+    """Draw a white-edged bar for each row; `scale` is the seconds in a unit of the axis, `edge` the edge's width in
+    points."""
+    left, right = (frame[f"{side}_seconds"].to_numpy(float) / scale for side in ("start", "end"))
     low, high = middles - height / 2, middles + height / 2
     corners = np.array([[left, low], [right, low], [right, high], [left, high]]).transpose(2, 0, 1)
     bars = PolyCollection(list(corners), facecolors=colours, rasterized=len(corners) > _MANY_BARS)
