@@ -145,7 +145,7 @@ def page(judged: Sequence[Prediction]) -> Iterator[str]:
     yield "Every source's chances are those of a mixture of errors that was fitted to all others. Most sources"
     yield "print runs that ran, so more ran than a search would find."
     yield from ("", chances_heading(judged), "")
-    if (chances := chance_table(judged)) is not None:
+    if (chances := chance_table(judged)).rows:
         headers = [column.header for column in chances.columns]
         yield from (f"| {' | '.join(headers)} |", f"|{' --- |' * len(headers)}")
         yield from (f"| {' | '.join(row)} |" for row in chances.rows)

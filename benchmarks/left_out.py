@@ -162,7 +162,7 @@ class Unseen:
         yield ""
         yield "Regret within sweeps, as on [the page of accuracy](accuracy.md), by the same constants."
         yield ""
-        if (choices := choice_table(self.choices)) is not None:
+        if (choices := choice_table(self.choices)).rows:
             yield from _table([column.header for column in choices.columns], choices.rows)
 
     def _few_rows(self) -> Iterator[str]:

@@ -216,14 +216,16 @@ class Output:
         """Check before the work that the files of `-o` and `--csv` can be written. Raises InputError."""
         check_places(("-o", out or self.out), ("--csv", self.csv))
 
-    def read(self, ask: Callable[[], T], *checks: Callable[[], object]) -> T:
-        """Value of `ask()`, after running `checks` and checking that files can be written. Raises InputError listing
-        all problems."""
+    def read(
+        self, ask: Callable[[], T], *checks: Callable[[], object], places: Callable[[], object] | None = None
+    ) -> T:
+        """Value of `ask()`, after running `checks` and checking with `places` (default: `check_places`) that files can
+        be written. Raises InputError listing all problems."""
         problems = Problems()
         for check in checks:
             problems.read(check)
         asked = problems.read(ask)
-        problems.read(self.check_places)
+        problems.read(places or self.check_places)
         problems.require()
         return asked
 

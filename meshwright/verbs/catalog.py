@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from cost_models.errors import InputError
 from cost_models.flags import Options, argument
@@ -26,16 +26,10 @@ if TYPE_CHECKING:
     from meshwright.terminal.output import Output
 
 
-class CatalogKind(StrEnum):
-    """Kind of catalogue entry."""
-
-    MODELS = "models"
-    GPUS = "gpus"
-    CLUSTERS = "clusters"
-    STACKS = "stacks"
-    PROFILES = "profiles"
-    OPERATIONS = "operations"
-    SCHEMA = "schema"
+CatalogKind = StrEnum(
+    "CatalogKind", ["MODELS", "GPUS", "CLUSTERS", "STACKS", "PROFILES", "OPERATIONS", "SCHEMA"]
+)
+"""Kind of catalogue entry."""
 
 
 class CatalogOptions(Options, kw_only=True):
@@ -63,32 +57,34 @@ def catalog_command(options: CatalogOptions, output: Output) -> None:
 
 def _kinds(output: Output) -> None:
     """Print a table with a row for each kind of entries, and their number."""
+    from cost_models.files import catalog
     from meshwright.render.tables import table
 
-    listed = [one.value for one in CatalogKind if one is not CatalogKind.SCHEMA]
-    counts = {kind: len(entries(kind)) for kind in listed}
+    kinds = [one.value for one in CatalogKind if one is not CatalogKind.SCHEMA]
+    counts = {kind: sum(len(catalog.names(section)) for section in _sections(kind)) for kind in kinds}
     rows = [{"kind": kind, "entries": number} for kind, number in counts.items()]
-    headers = ("kind", "entries", "lists them")
     cells = [(kind, str(number), f"meshwright catalog {kind}") for kind, number in counts.items()]
-    listing = table(headers, cells, names=("kind", "lists them"))
+    listing = table(("kind", "entries", "lists them"), cells, names=("kind", "lists them"))
     output.answer({"schema": JSON_SCHEMA, "kinds": rows}, rows, listing)
 
 
 def _list(kind: str, output: Output) -> None:
     """Print a table with a row for each entry of a kind; transformers and recommenders in separate tables."""
-    from itertools import groupby
-
+    from cost_models.files import catalog
     from meshwright.render.tables import table
 
-    listed = entries(kind)
-    rows = [{name: one[0] if isinstance(one, tuple) else one for name, one in row.items()} for row in listed]
+    rows: list[dict[str, Any]] = []
     text: list[str | Table] = []
-    for kind_name, run in groupby(listed, key=lambda row: row.get("kind", "")):
-        cells_of = [cell_texts(row) for row in run]
-        headers = list(cells_of[0])
-        text += [*([""] if text else []), *([f"{kind_name}s"] if kind_name else [])]
-        cells = [list(row.values()) for row in cells_of]
+    for section, family in _sections(kind).items():
+        column, load, cells_of = _catalogue()[section]
+        entries = [{column: name, **cells_of(load(name))} for name in catalog.names(section)]
+        pairs = [{name: _value_and_text(cell) for name, cell in entry.items()} for entry in entries]
+        headers = [name for name, (_, words) in pairs[0].items() if words]
+        cells = [[row[name][1] for name in headers] for row in pairs]
+        text += [""] * bool(text) + [f"{family}s"] * bool(family)
         text.append(table(headers, cells, names=headers[:1], words=headers[-1:]))
+        shared = {"kind": family} if family else {}
+        rows += [shared | {name: value for name, (value, _) in row.items()} for row in pairs]
     output.answer({"schema": JSON_SCHEMA, kind: rows}, rows, *text)
 
 
@@ -98,10 +94,9 @@ def _show(kind: str, name: str, output: Output) -> None:
 
     from cost_models.files import catalog
 
-    is_recommender = kind == "models" and name in catalog.names("recommenders")
-    wanted = "recommenders" if is_recommender else kind
-    load = next(load for entry_kind, (_, load, _) in _catalogue().items() if entry_kind == wanted)
-    fields = load(name).model_dump(mode="json", exclude_none=True)
+    sections = list(_sections(kind))
+    section = next((one for one in sections if name in catalog.names(one)), sections[0])
+    fields = _catalogue()[section][1](name).model_dump(mode="json", exclude_none=True)
     text = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True).rstrip()
     rows = [{"field": field, "value": value} for field, value in fields.items()]
     output.answer({"schema": JSON_SCHEMA, "entry": fields}, rows, text)
@@ -119,15 +114,13 @@ def _schema(name: str | None, output: Output) -> None:
     output.answer(schema, rows, as_json(schema))
 
 
-Row = dict[str, Any]
-"""Column → number, word, or pair of a number in base units and its text."""
-_HIDDEN = ("kind", "kv_heads", "experts", "gated")
-"""Columns that a table leaves out or merges into other columns."""
+Cells = dict[str, Any]
+"""Column → number, word, or pair of a number in base units and its text; with an empty text, tables lack the column."""
 _TRAINED_IN = ("bf16", "fp16", "fp32")
 """Precisions in which a GPU's peak rate is shown: the first that the GPU has."""
 
 
-def _catalogue() -> dict[Kind, tuple[str, Callable[[str], Spec], Callable[[Any], Row]]]:
+def _catalogue() -> dict[Kind, tuple[str, Callable[[str], Spec], Callable[[Any], Cells]]]:
     """Kind of entries → header of their names, function that loads an entry, function that makes its row."""
     from cost_models.files import catalog
 
@@ -142,28 +135,21 @@ def _catalogue() -> dict[Kind, tuple[str, Callable[[str], Spec], Callable[[Any],
     }
 
 
-def entries(kind: str) -> list[Row]:
-    """Row for each catalogue entry of a kind: `models`, `gpus`, `clusters`, `stacks`, `profiles` or `operations`;
-    `models` covers transformers, then recommenders, each row with its `kind`."""
+def _sections(kind: str) -> dict[Kind, str]:
+    """Sections of the catalogue's files with entries of a kind → family of their models; empty for other kinds."""
     from cost_models.families import RECOMMENDER, TRANSFORMER
-    from cost_models.files import catalog
 
-    families = {"models": TRANSFORMER, "recommenders": RECOMMENDER} if kind == "models" else {kind: ""}
-    rows = []
-    for name, (column, load, row_of) in _catalogue().items():
-        if name in families:
-            family = {"kind": families[name]} if families[name] else {}
-            rows += [{**family, column: entry, **row_of(load(entry))} for entry in catalog.names(name)]
-    return rows
+    return (
+        {"models": TRANSFORMER, "recommenders": RECOMMENDER} if kind == "models" else {cast("Kind", kind): ""}
+    )
 
 
-def cell_texts(row: Row) -> dict[str, str]:
-    """Text of each cell of a row, without hidden columns."""
-    cells = {name: value for name, value in row.items() if name not in _HIDDEN}
-    return {name: value[1] if isinstance(value, tuple) else str(value) for name, value in cells.items()}
+def _value_and_text(cell: Any) -> tuple[Any, str]:
+    """Value of a cell, and its text."""
+    return cell if isinstance(cell, tuple) else (cell, str(cell))
 
 
-def _model_row(model: TransformerSpec) -> Row:
+def _model_row(model: TransformerSpec) -> Cells:
     """Cells of a transformer: parameters, layers, widths, heads, vocabulary."""
     from cost_models.operators.parameters import total_parameters
 
@@ -173,15 +159,15 @@ def _model_row(model: TransformerSpec) -> Row:
         "layers": model.num_layers,
         "hidden": model.hidden_size,
         "heads": (model.num_heads, f"{model.num_heads}/{model.num_kv_heads}"),
-        "kv_heads": model.num_kv_heads,
+        "kv_heads": (model.num_kv_heads, ""),
         "vocab": model.vocab_size,
         "MLP": (width, f"{f'{model.num_experts} x ' * model.has_experts}{width}{' gated' * model.gated_mlp}"),
-        "experts": model.num_experts,
-        "gated": model.gated_mlp,
+        "experts": (model.num_experts, ""),
+        "gated": (model.gated_mlp, ""),
     }
 
 
-def _recommender_row(model: RecommenderSpec) -> Row:
+def _recommender_row(model: RecommenderSpec) -> Cells:
     """Cells of a recommender: embedding parameters, tables, largest table, ids per sample, vector widths,
     interaction."""
     rows, widths = ([one.rows for one in model.classes], {one.width for one in model.classes})
@@ -200,7 +186,7 @@ def _cell(value: float, text: Callable[[float], str]) -> tuple[float, str]:
     return value, text(value)
 
 
-def _gpu_row(gpu: GpuSpec) -> Row:
+def _gpu_row(gpu: GpuSpec) -> Cells:
     """Cells of a GPU: memory, bandwidth, peak rate and its precision."""
     precision = next(name for name in _TRAINED_IN if name in gpu.peak)
     return {
@@ -211,7 +197,7 @@ def _gpu_row(gpu: GpuSpec) -> Row:
     }
 
 
-def _cluster_row(cluster: ClusterSpec) -> Row:
+def _cluster_row(cluster: ClusterSpec) -> Cells:
     """Cells of a cluster: GPUs per node, bandwidths inside and between nodes, GPU."""
     from cost_models.communication.topology import levels_of
 
@@ -235,12 +221,12 @@ def _rates(levels: list[Level]) -> tuple[float | None, str]:
     return rates[0], high if low == high else spread
 
 
-def _stack_row(stack: StackSpec) -> Row:
+def _stack_row(stack: StackSpec) -> Cells:
     """Cells of a software stack: attention kernel and source."""
     return {"attention": stack.attention, "source": stack.source}
 
 
-def _profile_row(profile: HardwareProfile) -> Row:
+def _profile_row(profile: HardwareProfile) -> Cells:
     """Cells of a hardware profile: tier, median error, validated runs, GPU and stack."""
     error = profile.median_error
     return {
@@ -251,7 +237,7 @@ def _profile_row(profile: HardwareProfile) -> Row:
     }
 
 
-def _operations_row(operations: OperationsSpec) -> Row:
+def _operations_row(operations: OperationsSpec) -> Cells:
     """Cells of operations: GPU-hours per failure, recovery time, storage bandwidth, source."""
     return {
         "GPU-hours a failure": _cell(operations.mtbf / 3600, "{:,.0f}".format),

@@ -104,7 +104,6 @@ def _from_run(options: CalibrateFlags, output: Output) -> None:
 def _from_runs(options: CalibrateFlags, output: Output, measuring: Sequence[Problem]) -> None:
     """Fit a profile to tables of timed runs and write it; if `out` is a folder, one profile for each GPU and
     stack."""
-    from meshwright.inputs.problems import Problems
     from meshwright.terminal.progress import progress
     from meshwright.verbs.calibrate.profiles import fit_tables, read_tables
 
@@ -115,18 +114,17 @@ def _from_runs(options: CalibrateFlags, output: Output, measuring: Sequence[Prob
         is_file = out.endswith("/") and path.exists() and not path.is_dir()
         refuse("the answer cannot be written", [Problem(f"-o {out}", "is a file, not a folder")] * is_file)
 
-    problems, tables, out = Problems(), options.from_runs, options.out
-    choices = {"stack": options.stack, "gpu": options.gpu}
-    problems.read(refuse, "`--from-runs` fits to tables alone, without measuring", measuring)
-    rows = problems.read(read_tables, tables, **choices)
-    problems.read(check_places)
-    problems.require()
+    out = options.out
+    rows = output.read(
+        lambda: read_tables(options),
+        lambda: refuse("`--from-runs` fits to tables alone, without measuring", measuring),
+        places=check_places,
+    )
     with progress(output) as reporter:
-        validate, say = options.cross_validate, reporter.say
-        answer = fit_tables(rows, tables, **choices, cross_validate=validate, out=out, on_status=say)
+        answer = fit_tables(rows, options, out, reporter.say)
     output.show(answer, files=answer.writers)
     for file in answer.files:
         output.wrote(file)
     if len(answer.files) == 1:
-        runs = " ".join(f"--runs {path}" for path in tables)
+        runs = " ".join(f"--runs {path}" for path in options.from_runs)
         output.note(f"Next: meshwright validate {runs} --profile {answer.files[0]}")

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,16 +26,16 @@ from cost_models.units import counted, format_bandwidth, format_seconds, grouped
 from executor.measure.observed_run import Machine, machine_of, observed_run
 from executor.measure.report import RunReport
 from meshwright.inputs.problems import Problems
-from meshwright.records import frame_of
 from meshwright.records.runs import comparison, read_report
 from meshwright.render.measured import quantity_label
 from meshwright.render.tables import Table, table, table_of
 from meshwright.render.words import change, in_unit, part_label, percent, sentence_list, time_unit, wrapped
 from meshwright.terminal.answers import Answer, SavedAnswer
+from meshwright.verbs.calibrate import CalibrateFlags
 from meshwright.verbs.ran import AnyRan
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 _SILENT = 0.05
 """Share of a constant's uncertainty that runs must remove to count as determining the constant."""
@@ -174,14 +175,6 @@ class Calibrated(SavedAnswer):
         }
         return table_of(columns, words=("run",), names=("quantity",))
 
-    def runs_to_frame(self) -> pd.DataFrame:
-        """Frame of `runs`: a row for each run and quantity."""
-        return frame_of(self.runs())
-
-    def factors_to_frame(self) -> pd.DataFrame:
-        """Frame of `factors`: a row for each kind of seconds."""
-        return frame_of(self.factors())
-
     def save(self, path: str | Path) -> None:
         """Write the profile to a file, for `--profile`."""
         save_spec(self.profile, Path(path))
@@ -280,39 +273,36 @@ def calibrate_from_runs(
         InputError: a table, a stack or a GPU cannot be read, no row was timed, or rows of several GPUs or stacks for
             one file.
     """
-    rows, place = read_tables(tables, stack=stack, gpu=gpu), None if out is None else str(out)
-    fitted = fit_tables(rows, tables, stack=stack, gpu=gpu, cross_validate=cross_validate, out=place)
+    paths = tuple(map(Path, tables))
+    options = CalibrateFlags(from_runs=paths, stack=stack, gpu=gpu, cross_validate=cross_validate)
+    fitted = fit_tables(read_tables(options), options, None if out is None else str(out))
     for write in fitted.writers:
         write()
     return fitted
 
 
-def read_tables(tables: Sequence[str | Path], *, stack: str | None, gpu: str | None) -> list[Row]:
+def read_tables(options: CalibrateFlags) -> list[Row]:
     """Read tables of timed runs, after checking that the chosen stack and GPU exist.
 
     Raises:
         InputError: a table, a stack or a GPU cannot be read; everything that cannot, at once.
     """
     problems = Problems()
-    read = [problems.read(read_rows, Path(path)) for path in tables]
-    problems.read(lambda: catalog.load_stack(stack) if stack else None)
-    problems.read(lambda: catalog.load_gpu(gpu) if gpu else None)
+    tables = [problems.read(read_rows, path) for path in options.from_runs]
+    problems.read(lambda: catalog.load_stack(options.stack) if options.stack else None)
+    problems.read(lambda: catalog.load_gpu(options.gpu) if options.gpu else None)
     problems.require()
-    return [row for rows in read for row in rows]
+    return [*chain(*tables)]
 
 
 def fit_tables(
     rows: Sequence[Row],
-    tables: Sequence[str | Path],
-    *,
-    stack: str | None,
-    gpu: str | None,
-    cross_validate: bool,
+    options: CalibrateFlags,
     out: str | None,
     on_status: Callable[[str], None] = lambda _: None,
 ) -> Fitted:
-    """Fit a hardware profile to the `rows` of `tables`; if `out` is a folder or None, one profile for each GPU and
-    stack.
+    """Fit a hardware profile to the `rows` of the tables that the options name; if `out` is a folder or None, one
+    profile for each GPU and stack.
 
     A folder ends in `/` or exists. `on_status` is called with a text on the work that begins.
 
@@ -332,9 +322,11 @@ def fit_tables(
         """Report a round of the fit and its error."""
         on_status(f"{fitting}  round {number}  median error {percent(error)}")
 
-    selection = select_runs(rows, stack=stack, gpu=gpu, on_row=count_rows)
+    stack = options.stack
+    selection = select_runs(rows, stack=stack, gpu=options.gpu, on_row=count_rows)
     pairs, has_folder = selection.pairs(), out is None or out.endswith("/") or Path(out).is_dir()
-    subject = ", ".join(f"`{Path(path)}`" for path in tables) + (" has" if len(tables) == 1 else " have")
+    tables = [f"`{path}`" for path in options.from_runs]
+    subject = ", ".join(tables) + (" has" if len(tables) == 1 else " have")
     if not pairs:
         reasons = [Problem(counted(count, "row"), reason) for reason, count in _reasons(selection)]
         hint = "a row needs `step_seconds`, of a step; see docs/guides/calibrating-from-runs.md"
@@ -350,7 +342,7 @@ def fit_tables(
         on_status(fitting)
         refits.append(refit(pair, cases, on_round=partial(count_round, fitting)))
     unseen: tuple[UnseenSource, ...] | None = None
-    if cross_validate:
+    if options.cross_validate:
         errors = {run: error for one in refits for run, error in one.residuals.items()}
         unseen = leave_sources_out(selection.cases, errors, on_source=name_source)
     files = []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError, Problem
 from cost_models.flags import Options, flag, output_flag, switch
-from meshwright.verbs.contract import command
+from meshwright.verbs.contract import command, refuse
 
 if TYPE_CHECKING:
     from cost_models.specs.hardware import HardwareProfile
@@ -36,7 +36,6 @@ class ValidateFlags(Options, kw_only=True):
 def validate_command(options: ValidateFlags, output: Output) -> None:
     """Predict runs that were timed, and say how far off."""
     from cost_models.units import counted, grouped
-    from meshwright.inputs.problems import Problems
     from meshwright.terminal.progress import progress
     from meshwright.verbs.validate.accuracy import PAGE, ask, validate_recommenders
 
@@ -49,12 +48,15 @@ def validate_command(options: ValidateFlags, output: Output) -> None:
         output.check_places()
         output.show(validate_recommenders(*options.runs))
         return
-    problems, folder = Problems(), options.out
-    stack, profile = options.stack, options.profile
-    question = problems.read(ask, options.runs, stack=stack, profile=profile, anchors=options.anchors)
-    problems.read(output.check_places)
-    problems.read(_check_folder, folder, PAGE)
-    problems.require()
+    folder = options.out
+
+    def check_places() -> None:
+        """Check that the page can be written into the folder. Raises InputError."""
+        is_file = folder is not None and folder.exists() and not folder.is_dir()
+        refuse("the answer cannot be written", [Problem(f"-o {folder}", "is no folder")] * is_file)
+        output.check_places(folder / PAGE if folder is not None and folder.exists() else folder)
+
+    question = output.read(lambda: ask(options), places=check_places)
     with progress(output) as reporter:
         answer = question.answer(on_status=reporter.say, keep_on_interrupt=True)
     unwritten = folder is None or answer.interrupted
@@ -87,14 +89,3 @@ def _convert(options: ValidateFlags, table: Path, output: Output) -> None:
     output.note(f"{counted(len(rows), 'run')}; {skipped} cannot be predicted, `skipped` says why")
     command = f"meshwright validate --runs {options.out}"
     output.show_text({"rows": rows}, rows, as_csv(rows), options.out, command)
-
-
-def _check_folder(folder: Path | None, page: str) -> None:
-    """Check before the work that the page can be written into the folder. Raises InputError."""
-    from meshwright.terminal.output import check_places
-
-    if folder is None:
-        return
-    if folder.exists() and not folder.is_dir():
-        raise InputError("the answer cannot be written", problems=[Problem(f"-o {folder}", "is no folder")])
-    check_places(("-o", folder / page if folder.exists() else folder))

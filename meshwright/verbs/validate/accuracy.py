@@ -9,8 +9,8 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import cached_property, partial
-from itertools import pairwise
+from functools import cached_property
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -46,12 +46,10 @@ from meshwright.records import fields_of, frame_of
 from meshwright.render.tables import Table, table, table_of
 from meshwright.render.words import part_label, percent, wrapped
 from meshwright.terminal.answers import Answer
+from meshwright.verbs.validate import ValidateFlags
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-SUBJECT = "runs that others timed"
 
 
 def prediction_record(prediction: Prediction) -> dict[str, Any]:
@@ -108,14 +106,12 @@ def source_row(source: SourceScore) -> dict[str, Any]:
     `regret_worst` ..."""
     record = source_record(source)
     del record["sweeps"]
+    for name in ("step_seconds", "anchored_step_seconds", "peak_bytes"):
+        record[name] = record[name] or {figure.name: None for figure in fields(ErrorScore)}
     row: dict[str, Any] = {}
     for name, value in record.items():
-        if isinstance(value, dict):
-            row |= {f"{name}_{figure}": share for figure, share in value.items()}
-        elif name in ("step_seconds", "anchored_step_seconds", "peak_bytes"):  # nothing to compare with
-            row |= {f"{name}_{figure.name}": None for figure in fields(ErrorScore)}
-        else:
-            row[name] = value
+        nested = isinstance(value, dict)
+        row |= {f"{name}_{figure}": share for figure, share in value.items()} if nested else {name: value}
     return row
 
 
@@ -132,12 +128,6 @@ def choice_record(choice: ChoiceScore) -> dict[str, Any]:
     return {"source_id": choice.source, **regrets, **fields_of(choice, "pairs", "covered")}
 
 
-def plot_subject(anchors: int) -> str:
-    """Subtitle of pictures of prediction errors; it names the number of anchors, rows of each sweep that calibrate
-    the others."""
-    return f"{SUBJECT}; {counted(anchors, 'anchor')} a sweep" if anchors else SUBJECT
-
-
 def residual_frame(predictions: Sequence[Prediction]) -> pd.DataFrame:
     """Frame with a row per timed and predicted run: seconds, and columns to group errors by.
 
@@ -149,9 +139,8 @@ def residual_frame(predictions: Sequence[Prediction]) -> pd.DataFrame:
     for run in predictions:
         if run.case is not None and step_error(run) is not None:
             row, layout = run.row, run.case.layout
-            seconds = row.step_seconds, run.step_seconds
-            degrees = layout.tp, layout.pp, layout.mbs, layout.num_gpus
-            rows.append((row.row_id, row.source_id, *seconds, _bound_by(run.parts), *degrees, layout.brief))
+            cells = row.row_id, row.source_id, row.step_seconds, run.step_seconds, _bound_by(run.parts)
+            rows.append((*cells, layout.tp, layout.pp, layout.mbs, layout.num_gpus, layout.brief))
     return frame_of(rows, columns=[*columns, "tp", "pp", "mbs", "gpus", "layout"])
 
 
@@ -161,7 +150,6 @@ def _bound_by(parts: Mapping[str, float]) -> str:
     return max(waits, key=waits.__getitem__) if waits else "compute"
 
 
-_NOTHING = "-"
 _MAX_REASONS = 8
 _STEP_TIME = (
     "Step time. Errors are predicted / measured - 1; bias: their mean; tau: rank correlation within sweeps; regret,"
@@ -178,67 +166,63 @@ _MEMORY = (
 )
 
 
-def step_table(sources: Sequence[SourceScore]) -> Table | None:
-    """Table with a row of step-time errors for each source with timed runs; None if there are none."""
+def step_table(sources: Sequence[SourceScore]) -> Table:
+    """Table with a row of step-time errors for each source with timed runs."""
     scores = [(source, source.step) for source in sources if source.step]
-    taus = [source.mean_tau for source, _ in scores]
     columns = {
         "source": [printable(source.source, 40) for source, _ in scores],
         "timed": [str(step.count) for _, step in scores],
-        "median": [_percent(step.median) for _, step in scores],
-        "p90": [_percent(step.p90) for _, step in scores],
-        "bias": [signed_percent(step.bias) for _, step in scores],
-        "tau": [_NOTHING if tau is None else f"{tau:.2f}" for tau in taus],
-        "regret": [_percent(source.mean_regret) for source, _ in scores],
-        "worst": [_percent(source.worst_regret) for source, _ in scores],
+        "median": [percent(step.median) for _, step in scores],
+        "p90": [percent(step.p90) for _, step in scores],
+        "bias": [percent(step.bias, "+.1%") for _, step in scores],
+        "tau": [_optional(source.mean_tau, ".2f") for source, _ in scores],
+        "regret": [_optional(source.mean_regret) for source, _ in scores],
+        "worst": [_optional(source.worst_regret) for source, _ in scores],
     }
-    return table_of(columns, words=("source",)) if scores else None
+    return table_of(columns, words=("source",))
 
 
-def memory_table(sources: Sequence[SourceScore]) -> Table | None:
-    """Table with a row of memory errors for each source with measured peaks, out-of-memory runs or false alarms; None
-    if there are none."""
+def memory_table(sources: Sequence[SourceScore]) -> Table:
+    """Table with a row of memory errors for each source with measured peaks, out-of-memory runs or false alarms."""
     headers = ("source", "peaks", "median", "p90", "bias", "caught", "alarms", "precision")
     rows = []
     for source in sources:
         memory, verdicts = source.memory, source.verdicts
         out, ran = verdicts.caught + verdicts.missed, verdicts.false_alarms + verdicts.agreed
         if memory or out or verdicts.false_alarms:
-            figures = (memory.median, memory.p90, memory.bias) if memory else (None, None, None)
-            count = str(memory.count) if memory else _NOTHING
-            errors = _percent(figures[0]), _percent(figures[1]), signed_percent(figures[2])
-            caught = f"{verdicts.caught}/{out}" if out else _NOTHING
-            alarms = f"{verdicts.false_alarms}/{ran}" if ran else _NOTHING
-            name = printable(source.source, 40)
-            rows.append((name, count, *errors, caught, alarms, _percent(verdicts.precision)))
-    return table(headers, rows, words=("source",)) if rows else None
+            errors = ["-"] * 4
+            if memory:
+                shares = percent(memory.median), percent(memory.p90), percent(memory.bias, "+.1%")
+                errors = [str(memory.count), *shares]
+            caught = f"{verdicts.caught}/{out}" if out else "-"
+            alarms = f"{verdicts.false_alarms}/{ran}" if ran else "-"
+            name, precision = printable(source.source, 40), _optional(verdicts.precision)
+            rows.append((name, *errors, caught, alarms, precision))
+    return table(headers, rows, words=("source",))
 
 
-def choice_table(choices: Sequence[ChoiceScore]) -> Table | None:
-    """Table with a row of regrets for each source: how much slower the chosen layouts ran than the fastest; None if
-    there are none."""
+def choice_table(choices: Sequence[ChoiceScore]) -> Table:
+    """Table with a row of regrets for each source: how much slower the chosen layouts ran than the fastest."""
     headers = ("source", "sweeps", "fastest", "worst", "recommended", "its worst", "pairs", "in 90 %")
     rows = []
     for choice in choices:
         regrets = []
         for shares in (choice.point, choice.recommended):
             mean = statistics.mean(shares) if shares else None
-            regrets += [_percent(mean), _percent(max(shares, default=None))]
-        sweeps, pairs = (str(number) if number else _NOTHING for number in (len(choice.point), choice.pairs))
-        rows.append((printable(choice.source, 40), sweeps, *regrets, pairs, _percent(choice.covered)))
-    return table(headers, rows, words=("source",)) if rows else None
+            regrets += [_optional(mean), _optional(max(shares, default=None))]
+        sweeps, pairs = (str(number or "-") for number in (len(choice.point), choice.pairs))
+        rows.append((printable(choice.source, 40), sweeps, *regrets, pairs, _optional(choice.covered)))
+    return table(headers, rows, words=("source",))
 
 
-def chance_table(predictions: Sequence[Prediction]) -> Table | None:
-    """Table with a row for each range of predicted probabilities of fitting; None if no run was out of memory."""
-    if not any(one.row.out_of_memory for one in predictions):
-        return None
-    ranges = chance_ranges(predictions)
+def chance_table(predictions: Sequence[Prediction]) -> Table:
+    """Table with a row for each range of predicted probabilities of fitting; empty if no run was out of memory."""
+    ranges = chance_ranges(predictions) if any(one.row.out_of_memory for one in predictions) else ()
     columns = {
         "probability": [f"{100 * one.least:.0f} to {100 * one.most:.0f} %" for one in ranges],
         "runs": [str(one.runs) for one in ranges],
-        "predicted": [_percent(one.fits_probability) for one in ranges],
-        "fitted": [_percent(one.ran_share) for one in ranges],
+        "predicted": [percent(one.fits_probability) for one in ranges],
+        "fitted": [percent(one.ran_share) for one in ranges],
     }
     return table_of(columns)
 
@@ -266,64 +250,53 @@ def reasons(predictions: Sequence[Prediction]) -> list[tuple[str, int]]:
     return Counter(one.skipped for one in predictions if one.skipped and not one.anchor).most_common()
 
 
-def _percent(share: float | None) -> str:
-    """Share as percent text; a dash for None."""
-    return _NOTHING if share is None else percent(share)
-
-
-def signed_percent(share: float | None) -> str:
-    """Share as signed percent text: 0.031 → "+3.1 %"; a dash for None."""
-    return _NOTHING if share is None else percent(share, "+.1%")
+def _optional(share: float | None, form: str = ".1%") -> str:
+    """Share as percent text (with another `form`, the number in that format); a dash for None."""
+    return "-" if share is None else percent(share, form)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidateQuestion:
-    """Question of `validate` with all options and tables read: only the predictions of the rows are left to do."""
+    """Question of `validate` with its tables and profile read: only the predictions of the rows are left to do."""
 
+    options: ValidateFlags
     rows: tuple[Row, ...]
-    stack: str | None
     profile: HardwareProfile | None
-    anchors: int
-    shipped: bool = False
-    """Whether the rows are those of the shipped tables."""
 
     def answer(
-        self, *, on_status: Callable[[str], None] | None = None, keep_on_interrupt: bool = False
+        self, *, on_status: Callable[[str], None] = lambda _: None, keep_on_interrupt: bool = False
     ) -> Validated:
-        """Predict every row; with `keep_on_interrupt`, Ctrl-C leaves the rows predicted so far."""
-        say = on_status or (lambda _: None)
-        predictions: list[Prediction] = []
+        """Predict every row; with `keep_on_interrupt`, Ctrl-C leaves the rows predicted so far. `on_status` is called
+        with a text on the work that is done."""
+        stack, anchors, predictions = self.options.stack, self.options.anchors, list[Prediction]()
         try:
-            for prediction in predict(self.rows, stack=self.stack, profile=self.profile):
+            for prediction in predict(self.rows, stack=stack, profile=self.profile):
                 predictions.append(prediction)
                 count = f"{grouped(len(predictions))}/{grouped(len(self.rows))}"
-                say(f"predicting  {count} rows  {prediction.row.source_id}")
+                on_status(f"predicting  {count} rows  {prediction.row.source_id}")
         except KeyboardInterrupt:
-            if not keep_on_interrupt or not predictions or self.anchors:
+            if not keep_on_interrupt or not predictions or anchors:
                 raise
-            return Validated(predictions=tuple(predictions), anchors=self.anchors, interrupted=True)
+            return Validated(predictions=tuple(predictions), anchors=anchors, interrupted=True)
         anchored = anchor(
-            predictions, self.anchors, on_sweep=lambda count, of: say(f"calibrating  {count}/{of} sweeps")
+            predictions, anchors, on_sweep=lambda count, of: on_status(f"calibrating  {count}/{of} sweeps")
         )
-        figures = published_figures() if self.shipped and self.stack is None and self.profile is None else ()
-        return Validated(predictions=anchored, anchors=self.anchors, figures=figures)
+        figures = () if self.options.runs or stack or self.profile else published_figures()
+        return Validated(predictions=anchored, anchors=anchors, figures=figures)
 
 
-def ask(
-    runs: Sequence[str | Path], *, stack: str | None, profile: str | HardwareProfile | None, anchors: int
-) -> ValidateQuestion:
-    """Read tables of timed runs; the shipped tables if none are given.
+def ask(options: ValidateFlags) -> ValidateQuestion:
+    """Read tables of timed runs (the shipped tables if none are given), and the profile that predicts them.
 
     Raises:
         InputError: a table, a stack or a profile cannot be read; everything that cannot, at once.
     """
-    problems = Problems()
-    tables = [problems.read(partial(read_rows, Path(path))) for path in runs] if runs else [shipped_rows()]
-    problems.read(lambda: catalog.load_stack(stack) if stack else None)
+    problems, profile = Problems(), options.profile
+    tables = [problems.read(read_rows, Path(path)) for path in options.runs] or [shipped_rows()]
+    problems.read(lambda: catalog.load_stack(options.stack) if options.stack else None)
     constants = problems.read(lambda: catalog.load_profile(profile) if isinstance(profile, str) else profile)
     problems.require()
-    rows = tuple(row for table in tables for row in table or ())
-    return ValidateQuestion(rows=rows, stack=stack, profile=constants, anchors=anchors, shipped=not runs)
+    return ValidateQuestion(options=options, rows=tuple(chain(*tables)), profile=constants)
 
 
 def validate(
@@ -341,7 +314,8 @@ def validate(
     """
     if anchors < 0:
         raise ValueError(f"anchors is {anchors}, and must not be negative")
-    return ask(runs, stack=stack, profile=profile, anchors=anchors).answer()
+    options = ValidateFlags(runs=tuple(map(Path, runs)), stack=stack, profile=profile, anchors=anchors)
+    return ask(options).answer()
 
 
 PAGE = "accuracy.md"
@@ -392,7 +366,8 @@ class Validated(Answer):
         if frame.empty:
             raise ValueError("no run was both timed and predicted")
         draw = predicted_against_measured if kind == "accuracy" else errors_by_axis
-        return Drawing.of(draw, frame, plot_subject(self.anchors))
+        anchored = f"; {counted(self.anchors, 'anchor')} a sweep" * bool(self.anchors)
+        return Drawing.of(draw, frame, f"runs that others timed{anchored}")
 
     def csv_rows(self) -> list[dict[str, Any]]:
         """Flat row for each run."""
@@ -420,7 +395,7 @@ class Validated(Answer):
             chances_heading(self.predictions): chance_table(self.predictions),
         }
         for heading, body in tables.items():
-            if body is not None:
+            if body.rows:
                 yield from (wrapped(heading, indent=""), "", body, "")
         yield summary(self.predictions, anchors=self.anchors)
         for reason, rows in reasons(self.predictions)[:_MAX_REASONS]:
@@ -442,7 +417,6 @@ class Validated(Answer):
 PREDICTED_PLOT = "images/accuracy-predicted.png"
 AXES_PLOT = "images/accuracy-by-axis.png"
 T = TypeVar("T")
-Cells = list[list[str]]
 _LOCAL = "in the table that was given"
 _MAX_EACH = 3
 _MAX_ROWS = 20
@@ -457,16 +431,16 @@ def accuracy_page(validated: Validated) -> str:
     predictions, sources, notes = validated.predictions, validated.sources, source_notes()
     measured = {name: note.measured for name, note in notes.items()}
     compared = [
-        [one.source, str(one.rows), str(one.step.count if one.step else 0), measured.get(one.source, _LOCAL)]
+        (one.source, str(one.rows), str(one.step.count if one.step else 0), measured.get(one.source, _LOCAL))
         for one in sources
     ]
     anchored = [
-        [source.source, str(error.count), percent(error.median), percent(error.p90)]
+        (source.source, str(error.count), percent(error.median), percent(error.p90))
         for source in sources
         if (error := source.anchored) is not None
     ]
-    unknown = [[one.source, notes[one.source].unknown] for one in sources if one.source in notes]
-    skipped = [[reason, str(rows)] for reason, rows in reasons(predictions)[:_MAX_ROWS]]
+    unknown = [(one.source, notes[one.source].unknown) for one in sources if one.source in notes]
+    skipped = [(reason, str(rows)) for reason, rows in reasons(predictions)[:_MAX_ROWS]]
     environment = templates("meshwright.verbs.validate", escaped=False)
     environment.filters |= {"cell": _cell, "dashes": lambda _: " --- "}
     page = environment.get_template("accuracy.md.j2").render(
@@ -481,121 +455,107 @@ def accuracy_page(validated: Validated) -> str:
         chances=chance_table(predictions),
         chances_heading=chances_heading(predictions),
         figures=[_figures(group) for group in validated.figures],
-        anchored=_listing(("source", "rows", "median", "p90"), anchored),
+        anchored=table(("source", "rows", "median", "p90"), anchored),
         of_each=_MAX_EACH,
-        sweeps=_listing(("source", "sweep", "rows", "regret", "tau"), _sweeps(sources)),
+        sweeps=table(("source", "sweep", "rows", "regret", "tau"), [*_sweeps(sources)]),
         heavy=f"{100 * _HEAVY:.0f}",
-        by_part=_listing(_PART_HEADERS, [*_by_part(predictions)]),
-        worst=_listing(("run", "model", "layout", "measured", "predicted", "error"), _worst(predictions)),
-        unknown=_listing(("source", "unknown"), unknown),
-        assumed=_listing(("assumption", "rows", "median error of those timed"), _assumed(predictions)),
-        skipped=_listing(("reason", "rows"), skipped),
+        by_part=table(_PART_HEADERS, [*_by_part(predictions)]),
+        worst=table(("run", "model", "layout", "measured", "predicted", "error"), [*_worst(predictions)]),
+        unknown=table(("source", "unknown"), unknown),
+        assumed=table(("assumption", "rows", "median error of those timed"), [*_assumed(predictions)]),
+        skipped=table(("reason", "rows"), skipped),
     )
     return page.rstrip() + "\n"
 
 
 _PART_HEADERS = ("part", "runs", "median share", "median error", "median size")
-
-
-def _listing(headers: Sequence[str], rows: Cells) -> Table | None:
-    """Table of these rows; None if there are none."""
-    return table(headers, rows) if rows else None
-
-
-_UNITS = {"mfu": "points of MFU", "days": "%"}
-_FORMATS = {"mfu": "{:.1f} %", "days": "{:.2f} days"}
-_OFF = {"mfu": "{:+.1f} points", "days": "{:+.1f} %"}
+_FIGURE_FORMATS = {
+    "mfu": ("points of MFU", "{:.1f} %", "{:+.1f} points"),
+    "days": ("%", "{:.2f} days", "{:+.1f} %"),
+}
+"""Quantity that papers publish → unit of its tolerance, format of its values, format of their errors."""
 
 
 def _figures(group: Figures) -> dict[str, Any]:
     """Table of a paper's published figures beside predictions, and how many are within tolerance."""
-    cell, off = _FORMATS[group.quantity], _OFF[group.quantity]
-    headers = ["", "published", "predicted", "off"]
+    unit, value, off = _FIGURE_FORMATS[group.quantity]
+    headers, near = ["", "published", "predicted", "off"], f"{group.within:g} {unit}"
     rows = [
-        [one.name, cell.format(one.published), cell.format(one.predicted), off.format(one.off)]
+        [one.name, value.format(one.published), value.format(one.predicted), off.format(one.off)]
         for one in group.points
     ]
-    near = f"{group.within:g} {_UNITS[group.quantity]}"
-    profiles = sorted({point.profile for point in group.points})
-    tolerated = f"{group.within_tolerance} of {len(group.points)}"
-    notes = [f"Within {near}: {tolerated}; profiles: {', '.join(profiles)}."]
+    profiles = ", ".join(sorted({point.profile for point in group.points}))
+    notes = [f"Within {near}: {group.within_tolerance} of {len(rows)}; profiles: {profiles}."]
     if group.ladder:
         headers += ["adds, published", "adds, predicted"]
         pairs = pairwise(group.points)
         adds = [(two.published - one.published, two.predicted - one.predicted) for one, two in pairs]
         for row, added in zip(rows, [("", ""), *((f"{a:+.1f}", f"{b:+.1f}") for a, b in adds)], strict=True):
             row += added
-        right = sum(abs(found - known) <= group.within for known, found in adds)
+        right = sum(abs(predicted - published) <= group.within for published, predicted in adds)
         notes.append(f"What a rung adds, by itself: {right} of {len(adds)} within {near}.")
     return {"title": group.title, "source": group.source, "points": table(headers, rows), "met": notes}
+
+
+Cells = Iterator[tuple[str, ...]]
+"""Cells of the rows of a table on the page."""
 
 
 def _sweeps(sources: Sequence[SourceScore]) -> Cells:
     """Cells of the sweeps with the largest regret."""
     regrets = [(source.source, sweep) for source in sources for sweep in source.sweeps if sweep.regret > 0]
-    cells = []
-    for name, sweep in _examples(sorted(regrets, key=lambda pair: -pair[1].regret), lambda pair: pair[0]):
+    regrets.sort(key=lambda pair: -pair[1].regret)
+    for name, sweep in _examples(regrets, lambda pair: pair[0]):
         model, sequence, gpus, batch, gpu, precision = sweep.key
-        shared = f"{model}, sequence {sequence}, {gpus} x {gpu}, batch {batch}, {precision}"
-        tau = "-" if sweep.tau is None else f"{sweep.tau:.2f}"
-        cells.append([name, shared, str(sweep.rows), percent(sweep.regret), tau])
-    return cells
+        job = f"{model}, sequence {sequence}, {gpus} x {gpu}, batch {batch}, {precision}"
+        yield name, job, str(sweep.rows), percent(sweep.regret), _optional(sweep.tau, ".2f")
 
 
-def _by_part(predictions: Sequence[Prediction]) -> Iterator[list[str]]:
-    """Table cells for each part of a step: median errors of the runs in which the part takes 10 % of the step or
-    more."""
+def _by_part(predictions: Sequence[Prediction]) -> Cells:
+    """Cells for each part of a step: median errors of the runs in which the part takes 10 % of the step or more."""
     shares: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for prediction in predictions:
-        error, total = step_error(prediction), sum(prediction.parts.values())
-        if error is not None and total > 0:
+        if (error := step_error(prediction)) is not None:
             for part, seconds in prediction.parts.items():
-                shares[part].append((seconds / total, error))
+                shares[part].append((seconds / sum(prediction.parts.values()), error))
     for part, pairs in shares.items():
-        heavy = [(share, error) for share, error in pairs if share >= _HEAVY]
+        heavy = [(share, error, abs(error)) for share, error in pairs if share >= _HEAVY]
         if len(heavy) >= _ENOUGH:
-            share, error = (statistics.median(values) for values in zip(*heavy, strict=True))
-            off = percent(statistics.median(abs(error) for _, error in heavy))
-            yield [part_label(part), str(len(heavy)), percent(share), signed_percent(error), off]
+            share, error, size = (statistics.median(values) for values in zip(*heavy, strict=True))
+            yield part_label(part), str(len(heavy)), percent(share), percent(error, "+.1%"), percent(size)
 
 
 def _worst(predictions: Sequence[Prediction]) -> Cells:
     """Cells of the runs with the largest step-time errors."""
-    timed = [(error, row) for row in predictions if (error := step_error(row)) is not None]
-    cells = []
-    ordered = sorted(timed, key=lambda pair: -abs(pair[0]))
-    for error, row in _examples(ordered, lambda pair: pair[1].row.source_id):
-        assert row.case is not None
-        first = row.row.row_id, row.row.model, f"`{row.case.layout.brief}`"
-        times = row.row.step_seconds or 0.0, row.step_seconds or 0.0
-        cells.append([*first, *map(format_seconds, times), signed_percent(error)])
-    return cells
+    timed = [(error, run) for run in predictions if (error := step_error(run)) is not None]
+    timed.sort(key=lambda pair: -abs(pair[0]))
+    for error, run in _examples(timed, lambda pair: pair[1].row.source_id):
+        assert run.case is not None
+        times = [format_seconds(seconds or 0.0) for seconds in (run.row.step_seconds, run.step_seconds)]
+        yield run.row.row_id, run.row.model, f"`{run.case.layout.brief}`", *times, percent(error, "+.1%")
 
 
 def _assumed(predictions: Sequence[Prediction]) -> Cells:
-    """Table cells for each assumption: number of rows that needed it, and the median step-time error of these
-    rows."""
-    counts: Counter[str] = Counter()
-    errors: dict[str, list[float]] = defaultdict(list)
+    """Cells for each assumption, most frequent first: number of rows that needed it, and the median step-time error
+    of these rows."""
+    rows: dict[str, list[Prediction]] = defaultdict(list)
     for prediction in predictions:
-        for assumed in prediction.assumptions:
-            counts[assumed] += 1
-            if (error := step_error(prediction)) is not None:
-                errors[assumed].append(abs(error))
-    return [
-        [assumed, str(rows), percent(statistics.median(errors[assumed])) if errors[assumed] else "-"]
-        for assumed, rows in counts.most_common(_MAX_ROWS)
-    ]
+        for assumption in prediction.assumptions:
+            rows[assumption].append(prediction)
+    for assumption, group in sorted(rows.items(), key=lambda item: -len(item[1]))[:_MAX_ROWS]:
+        errors = [abs(error) for one in group if (error := step_error(one)) is not None]
+        yield assumption, str(len(group)), _optional(statistics.median(errors) if errors else None)
 
 
-def _examples(items: Sequence[T], source_of: Callable[[T], str]) -> Iterator[T]:
+def _examples(items: Sequence[T], source_of: Callable[[T], str]) -> list[T]:
     """First three items of each source, at most `_MAX_ROWS` in all."""
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    examples = []
     for item in items:
-        seen[source_of(item)] += 1
-        number_listed = sum(min(number, _MAX_EACH) for number in seen.values())
-        if seen[source_of(item)] <= _MAX_EACH and number_listed <= _MAX_ROWS:
-            yield item
+        counts[source_of(item)] += 1
+        if counts[source_of(item)] <= _MAX_EACH:
+            examples.append(item)
+    return examples[:_MAX_ROWS]
 
 
 def _cell(text: str) -> str:
@@ -645,10 +605,18 @@ class ValidatedRecommenders(Answer):
         yield table(
             _RECOMMENDER_HEADERS, [_recommender_cells(one) for one in self.scores], words=("framework", "GPU")
         )
-        if shares := _exchange_shares(self.predictions):
-            listing = ", ".join(f"{share:.0%} on {gpus} GPUs" for gpus, share in shares.items())
-            exchanges = "exchanges of vectors and gradients are predicted to take"
-            yield wrapped(f"Of MLPerf's steps, {exchanges} {listing}.")
+        exchanges = [
+            (run.question.cluster.num_gpus, one.exchange_share)
+            for one in self.predictions
+            if (run := one.run).training_seconds is not None
+        ]
+        if exchanges:
+            listing = ", ".join(
+                f"{share:.0%} on {gpus} GPUs" for gpus, share in sorted(dict(exchanges).items())
+            )
+            yield wrapped(
+                f"Of MLPerf's steps, exchanges of vectors and gradients are predicted to take {listing}."
+            )
 
 
 def _recommender_row(prediction: RecommenderPrediction) -> dict[str, Any]:
@@ -680,12 +648,3 @@ def _recommender_cells(score: RecommenderScore) -> tuple[str, ...]:
     full, caught = score.out_of_memory
     off = f"{score.median_error:.1%}", f"{score.worst_error:.0%}", memory
     return (score.framework, score.gpu, str(score.runs), *off, f"{caught} of {full} caught" if full else "-")
-
-
-def _exchange_shares(predictions: tuple[RecommenderPrediction, ...]) -> dict[int, float]:
-    """Share of the step spent on exchanging embeddings in MLPerf's runs, by number of GPUs."""
-    return {
-        prediction.run.question.cluster.num_gpus: prediction.exchange_share
-        for prediction in sorted(predictions, key=lambda prediction: prediction.run.question.cluster.num_gpus)
-        if prediction.run.training_seconds is not None
-    }

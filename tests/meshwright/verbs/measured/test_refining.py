@@ -65,7 +65,7 @@ def test_python_says_the_same(meshwright, saved, tmp_path) -> None:
     document = meshwright.json("calibrate", "--from-run", str(report), "-o", str(profile))
     assert json.loads(json.dumps(found.runs())) == document["runs"]
     assert json.loads(json.dumps(found.factors())) == document["factors"]
-    assert list(found.runs_to_frame().columns) == list(document["runs"][0])
+    assert list(found.to_frame().columns) == list(document["runs"][0])
     assert "-16." in repr(found)
     assert mw.calibrate_from_run(report_of("dp2 mbs2")).profile == load_profile(str(profile))
 
