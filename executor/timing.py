@@ -220,7 +220,8 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
             start = mark_on(self._device)
             yield
             end = mark_on(self._device)
-            self._spans.append(Wait(axis, lap_between(start, end).thread, start, end))
+            # not `lap_between`, as the GPU may not have reached these marks yet
+            self._spans.append(Wait(axis, end[1] - start[1], start, end))
 
     def _on_compute_stream(self) -> bool:
         """Whether the current stream is the compute stream; True on a CPU."""
