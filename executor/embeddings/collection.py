@@ -40,7 +40,7 @@ from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
 from cost_models.specs.recommender.sharding import Form, Sharding, TablePlacement
 from cost_models.specs.recommender.training import RecommenderTraining
 from executor.embeddings.bags import Bags, RowGradients, cut, row_gradients
-from executor.embeddings.exchanges import Peers, Places, Router, SentBytes, SingleRank, Slice, exchanged_rows
+from executor.embeddings.exchanges import Peers, Places, Router, SentBytes, SingleRank, Slice
 from executor.embeddings.holding import Holding, HostLink, InitialRows, RowOptimizer, device_share
 from executor.mesh import make_groups
 
@@ -191,21 +191,22 @@ def squares_of_rows(
     peers: Peers, slices: Sequence[Slice], squares: Mapping[Slice, Tensor], device: torch.device
 ) -> dict[Slice, Tensor]:
     """Sums of squares over whole rows, (U,) by slice, given those over the columns of this rank's slices."""
-    groups = parts_of_tables(slices)
-    own_groups = [group for group in groups if any(part.rank == peers.rank for part in group)]
-    rows: dict[Slice, int] = {}
-    pairs: list[tuple[Slice, Slice]] = []
-    for group in own_groups:
-        rows |= {part: len(squares[own]) for own in group if own in squares for part in group}
-        receivers = {part.rank: part for part in group}.values()  # one of each rank
-        pairs += [(part, to) for part in group for to in receivers if part.rank != to.rank]
-    sends = {pair: squares[pair[0]] for pair in pairs if pair[0].rank == peers.rank}
-    incoming = {pair: rows[pair[0]] for pair in pairs if pair[1].rank == peers.rank}
+    groups = [group for group in parts_of_tables(slices) if any(part in squares for part in group)]
+    rows = {part: len(squares[own]) for group in groups for own in group if own in squares for part in group}
+    shared = [
+        [group for group in groups if rank in {part.rank for part in group}] for rank in range(peers.size)
+    ]
     none = torch.empty(0, dtype=torch.float64, device=device)
-    came = {part: values for (part, _), values in exchanged_rows(peers, sends, incoming, none).items()}
-    parts = {**squares, **came}
+    sends = [torch.cat([none, *(squares[one] for one in chain(*of) if one in squares)]) for of in shared]
+    senders = [[part for part in chain(*of) if part.rank == rank] for rank, of in enumerate(shared)]
+    sizes = [[rows[part] for part in parts] for parts in senders]
+    parts: dict[Slice, Tensor] = {}
+    for sent, message, lengths in zip(
+        senders, peers.all_to_all(sends, [*map(sum, sizes)]), sizes, strict=True
+    ):
+        parts |= zip(sent, cut(message, lengths), strict=True)
     totals: dict[Slice, Tensor] = {}
-    for group in own_groups:
+    for group in groups:
         total = sum((parts[part] for part in group[1:]), parts[group[0]])
         totals |= {part: total for part in group if part.rank == peers.rank}
     return totals

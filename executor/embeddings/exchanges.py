@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import torch
@@ -300,31 +299,6 @@ class Router:
             of_ranks.append(list(map(Bags, ids_of_slices, parts_of_rank)))
         of_slices = zip(*of_ranks, strict=True)
         return {piece: joined(list(own)) for piece, own in zip(self.own_slices, of_slices, strict=True)}
-
-
-Pair = tuple[Slice, Slice]
-"""The slice that sends rows, and the slice that receives them."""
-
-
-def exchanged_rows(
-    peers: Peers, sends: Mapping[Pair, Tensor], incoming: Mapping[Pair, int], none: Tensor
-) -> dict[Pair, Tensor]:
-    """Rows that this rank's slices receive, by pair of slices, given the rows that it sends, (n, ...) by pair.
-
-    `incoming` has the number of rows of each received pair. All ranks have their pairs in one order of senders, then
-    receivers; `none` is an empty tensor with the shape and type of a row.
-    """
-    ranks, width = range(peers.size), prod(none.shape[1:])
-    of_ranks = [[rows for (_, to), rows in sends.items() if to.rank == rank] for rank in ranks]
-    messages = [torch.cat([none, *rows]).view(-1) for rows in of_ranks]
-    pairs_of_ranks = [[pair for pair in incoming if pair[0].rank == rank] for rank in ranks]
-    sizes = [[width * incoming[pair] for pair in pairs] for pairs in pairs_of_ranks]
-    received = peers.all_to_all(messages, list(map(sum, sizes)))
-    return {
-        pair: part.view(-1, *none.shape[1:])
-        for pairs, message, lengths in zip(pairs_of_ranks, received, sizes, strict=True)
-        for pair, part in zip(pairs, cut(message, lengths), strict=True)
-    }
 
 
 _ID_BYTES, _LENGTH_BYTES, _FP32 = 8, 4, 4

@@ -41,6 +41,8 @@ from executor.pinned import pinned_zeros
 
 LOAD = 0.5
 """Share of a hash table's entries that are taken when all rows are (`hash_load` of the stack)."""
+KEYS = "keys"
+"""Name of the tensor that has the keys of a hashed table's rows."""
 EMPTY = -(1 << 63)
 """Key of entries without a key; smaller than any id."""
 _FACTOR = -7046029254386353131
@@ -243,15 +245,14 @@ class Holding:
         vectors = torch.cat([self.device.weights[rows[:device_count]], self.link.up(fetched)])
         return pooled(vectors, Bags(place, bags.lengths))
 
-    def take(self, keys: Tensor, rows: Mapping[str, Tensor]) -> None:
-        """Replace all keys and rows by these keys and their rows: `weights` and states by name."""
-        assert self.keys is not None
-        self.keys.clear()
-        self.keys.add(keys)
+    def take(self, rows: Mapping[str, Tensor]) -> None:
+        """Replace all rows by these: `weights` and states by name, and of a hashed slice their `KEYS`."""
+        if self.keys is not None:
+            self.keys.clear()
+            self.keys.add(rows[KEYS])
         for tier, start in self.tiers():
-            window = slice(start, start + len(tier.weights))
             for kind, target in tier.tensors.items():
-                values = rows[kind][window]
+                values = rows[kind][start : start + len(target)]
                 target.zero_()
                 target[: len(values)] = values
 

@@ -5,7 +5,7 @@ Measured are steps, stages, bytes sent, memory of device and host, and the area 
 **State in checkpoints**, for the same sharding or another.
 
 **Order of rows.** Rows that ranks hold in turn are saved as blocks of consecutive rows. Of w slices of a part of a
-table slice ρ holds rows ρ, ρ + w, ρ + 2w, ...; block k is the k-th w-th of the part.
+table slice ρ holds rows ρ, ρ + w, ρ + 2w, ...; in its place as many rows are saved, behind those of slices before it.
 
 Rows of hashed tables are saved with their keys. Slices of a part lie one after another in the tensors of the whole
 table, in the order of their residues, rows in the order in which their keys came; of a copy, which every rank fills in
@@ -25,6 +25,8 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -40,8 +42,8 @@ from executor.checkpoints.manifest import RecommenderProgress, progress_fields
 from executor.data.batches import Ahead
 from executor.data.clicks import Clicks, MadeUpClicks, RecordedClicks
 from executor.embeddings.collection import parts_of_tables
-from executor.embeddings.exchanges import Pair, Peers, Places, Slice, exchanged_rows, sent_bytes
-from executor.embeddings.holding import EMPTY, Holding
+from executor.embeddings.exchanges import Peers, Places, Slice, sent_bytes
+from executor.embeddings.holding import EMPTY, KEYS, Holding
 from executor.faults.failures import Heartbeat
 from executor.measure.memory import HOST, OTHER_PART, StorageTracker
 from executor.measure.report import listed_steps
@@ -53,122 +55,54 @@ from executor.steps import Curve, Stopped, Trained, Watcher, kept_report, train_
 from executor.timing import StepClock
 from planner.recommender.plan import RecommenderPlan
 
-
-def block_rows(part: Slice) -> tuple[int, int]:
-    """Begin and end of the block of consecutive rows that a checkpoint saves for a slice, in place of its own rows."""
-    size = -(-part.rows // part.ways)
-    return min(part.residue * size, part.rows), min((part.residue + 1) * size, part.rows)
-
-
-def to_blocks(
-    peers: Peers, siblings: Sequence[Slice], own_rows: Mapping[Slice, Tensor], none: Tensor
-) -> dict[Slice, Tensor]:
-    """Regroup rows that are dealt to slices in turn (round-robin) into blocks of consecutive rows, one block for
-    each slice.
-
-    `siblings` are all slices of the part; every rank calls it, with `none` of such rows where it has no slice.
-    """
-    sends: dict[Pair, Tensor] = {}
-    for sibling, rows in own_rows.items():
-        sends |= {(sibling, at): rows[slice(*_shared(sibling, at))] for at in siblings}
-    incoming = {(sibling, at): _shared_rows(sibling, at) for sibling in siblings for at in own_rows}
-    came = exchanged_rows(peers, sends, incoming, none)
-    blocks = {}
-    for at in own_rows:
-        begin, end = block_rows(at)
-        block = none.new_empty(end - begin, *none.shape[1:])
-        for sibling in siblings:
-            block[(sibling.residue - begin) % sibling.ways :: sibling.ways] = came[sibling, at]
-        blocks[at] = block
-    return blocks
-
-
-def from_blocks(
-    peers: Peers, siblings: Sequence[Slice], blocks: Mapping[Slice, Tensor], none: Tensor
-) -> dict[Slice, Tensor]:
-    """Regroup blocks of consecutive rows into the rows of this rank's slices; undoes `to_blocks`."""
-    sends = {
-        (at, sibling): block[(sibling.residue - block_rows(at)[0]) % sibling.ways :: sibling.ways]
-        for at, block in blocks.items()
-        for sibling in siblings
-    }
-    incoming = {(at, sibling): _shared_rows(sibling, at) for at in siblings for sibling in blocks}
-    came = exchanged_rows(peers, sends, incoming, none)
-    return {sibling: torch.cat([came[at, sibling] for at in siblings]) for sibling in blocks}
-
-
-def _shared(part: Slice, at: Slice) -> tuple[int, int]:
-    """Range of the rows of slice `part` that lie in the block of slice `at` (`block_rows`)."""
-    begin, end = (max(0, -(-(border - part.residue) // part.ways)) for border in block_rows(at))
-    return min(begin, part.held_rows), min(end, part.held_rows)
-
-
-def _shared_rows(part: Slice, at: Slice) -> int:
-    """Number of the rows of slice `part` that lie in the block of slice `at` (`block_rows`)."""
-    begin, end = _shared(part, at)
-    return end - begin
-
-
-KEYS = "keys"
-"""Name of the tensor that has the keys of a hashed table's rows."""
 Rows = dict[str, Tensor]
-"""Values of all rows of a slice by kind: `keys`, `weights` and optimizer states."""
+"""Values of rows by kind: `KEYS` (keys, or row numbers in a part of a table), `weights` and optimizer states."""
 
 
-def rows_with_keys(part: Slice, holding: Holding) -> Rows:
-    """Rows of a hashed table's slice as a checkpoint saves them, with their keys."""
-    assert holding.keys is not None
-    keys = holding.keys.by_row()
-    order = keys.argsort() if part.rank is None else torch.arange(len(keys), device=keys.device)
-    used = keys[order] != EMPTY
-    full_keys = torch.where(used, keys[order] * part.ways + part.residue, EMPTY)
-    return {KEYS: full_keys} | {kind: _rows(holding, kind)[order] for kind in holding.optimizer.kinds}
+def numbered_rows(part: Slice, holding: Holding) -> Rows:
+    """All rows of a slice, on the device, with their keys or row numbers; those of a copy are sorted by these."""
+    keys = torch.arange(part.held_rows, device=holding.link.device)
+    keys = keys if holding.keys is None else holding.keys.by_row()
+    rows = {KEYS: torch.where(keys == EMPTY, EMPTY, part.residue + part.ways * keys)}
+    for kind in holding.optimizer.kinds:
+        rows[kind] = torch.cat([tier.tensors[kind].to(keys.device) for tier, _ in holding.tiers()])
+    return in_order(rows) if part.rank is None else rows
 
 
-def put_back(
+def in_order(rows: Rows) -> Rows:
+    """Rows in ascending order of their keys or numbers."""
+    order = rows[KEYS].argsort()
+    return {kind: values[order] for kind, values in rows.items()}
+
+
+def regrouped(
     peers: Peers,
     siblings: Sequence[Slice],
-    loaded: Mapping[Slice, Rows],
-    holdings: Mapping[Slice, Holding],
+    rows: Mapping[Slice, Rows],
+    owner_of: Callable[[Tensor], Tensor],
     none: Rows,
-) -> None:
-    """Send table rows loaded from a checkpoint, in any order, to the slices that own their keys.
-
-    `siblings` are all slices of the part; every rank calls it, with `none` of such rows by kind.
-    """
-    ways = siblings[0].ways
-    rows_by_slice = {}
-    for part, rows in loaded.items():
-        rows_by_slice[part] = {kind: values[rows[KEYS] != EMPTY] for kind, values in rows.items()}
-    if ways > 1:
-        rows_by_slice = _keyed_exchanged(peers, siblings, rows_by_slice, none)
-    for part, rows in rows_by_slice.items():
-        holdings[part].take(torch.div(rows[KEYS], ways, rounding_mode="floor"), rows)
-
-
-def _keyed_exchanged(
-    peers: Peers, siblings: Sequence[Slice], rows_by_slice: Mapping[Slice, Rows], none: Rows
 ) -> dict[Slice, Rows]:
-    """Rows that this rank's slices own by the rows' keys, received from the ranks that loaded them."""
-    ways = len(siblings)
-    order = sorted(siblings, key=lambda part: (part.rank, part.residue))
-    owner = {source: rows[KEYS] % ways for source, rows in rows_by_slice.items()}
-    sent_counts = torch.zeros(ways, ways, dtype=torch.int64, device=none[KEYS].device)
-    for source, residues in owner.items():
-        sent_counts[source.residue] = residues.bincount(minlength=ways)
-    counts = peers.all_gather(sent_counts.view(-1)).view(peers.size, ways, ways).sum(0).tolist()
-    own_slices = [part for part in order if part.rank == peers.rank]
-    incoming = {(source, to): counts[source.residue][to.residue] for source in order for to in own_slices}
-    received: dict[Slice, Rows] = {part: {} for part in own_slices}
-    for kind, empty in none.items():
-        sends: dict[Pair, Tensor] = {}
-        for source in own_slices:
-            rows = rows_by_slice[source][kind]
-            sends |= {(source, to): rows[owner[source] == to.residue] for to in order}
-        came = exchanged_rows(peers, sends, incoming, empty)
-        for to in own_slices:
-            received[to][kind] = torch.cat([empty, *(came[source, to] for source in order)])
-    return received
+    """Rows of this rank's slices after each row was sent to the slice that owns it; they come in the order of ranks.
+
+    `owner_of` gives the residues of the owning slices for keys or row numbers. `siblings` are all slices of the part of
+    a table, by residue; every rank calls it, with `none` of such rows, as it may have no slice.
+    """
+    rank_of = torch.tensor([part.rank for part in siblings], device=none[KEYS].device)
+    joined = {kind: torch.cat([empty, *(of[kind] for of in rows.values())]) for kind, empty in none.items()}
+    to_rank = rank_of[owner_of(joined[KEYS])]
+    order, sizes = to_rank.argsort(stable=True), to_rank.bincount(minlength=peers.size)
+    counts = peers.all_gather(sizes)[:, peers.rank]
+    received: Rows = {}
+    for kind, values in joined.items():
+        width = prod(values.shape[1:])
+        lengths = ((width * sizes).tolist(), (width * counts).tolist())
+        received[kind] = peers.exchange(values[order].view(-1), *lengths).view(-1, *values.shape[1:])
+    owner = owner_of(received[KEYS])
+    return {
+        part: {kind: values[owner == part.residue] for kind, values in received.items()}
+        for part in siblings
+        if part.rank == peers.rank
+    }
 
 
 _DENSE_STATES = {"sgd": (), "adagrad": ("step", "sum"), "adam": ("step", "exp_avg", "exp_avg_sq")}
@@ -180,10 +114,8 @@ class RecommenderState:
     def __init__(self, engine: RecommenderEngine, options: EngineOptions) -> None:
         self.engine, self.options = engine, options
         self._updates = torch.zeros(())
-        self._blocks: list[tuple[list[Slice], str, dict[Slice, Tensor]]] = []
-        """Blocks of rows that ranks hold in turn, whose loaded values `spread` sends back to the slices."""
-        self._keyed: list[tuple[list[Slice], dict[Slice, Rows]]] = []
-        """Loaded rows of hashed tables, with their keys, which `spread` sends to the slices of the keys."""
+        self._copied: list[tuple[list[Slice], dict[Slice, Rows]]] = []
+        """Copies of rows with keys, or that ranks hold in turn; `spread` sends loaded ones to the owning slices."""
         self._twins: list[tuple[Tensor, Tensor]] = []
         """Tensors that are loaded, each with another tensor of this rank that must equal it."""
 
@@ -193,10 +125,8 @@ class RecommenderState:
         return self.engine.device
 
     def contents(self) -> Contents:
-        """Views of all tensors that this rank saves. Rows that are dealt to ranks in turn are copied into blocks
-        instead.
-        """
-        self._blocks, self._twins, self._keyed = [], [], []
+        """Views of all tensors that this rank saves; of rows with keys, or that ranks hold in turn, copies."""
+        self._copied, self._twins = [], []
         self._updates = torch.tensor(float(self.engine.embeddings.steps))
         contents: Contents = {"updates.tables": unsplit(self._updates)}
         for name, parameter in self.engine.network.named_parameters():
@@ -204,12 +134,10 @@ class RecommenderState:
             for kind, state in self._dense_states(parameter):
                 contents[f"{kind}.dense.{name}"] = unsplit(state, dist.group.WORLD)
         for part in parts_of_tables(self.engine.embeddings.slices):
-            if part[0].hashed:
-                self._add_keyed(contents, part)
-            elif part[0].ways == 1:
-                self._add_views(contents, part)
+            if part[0].hashed or part[0].ways > 1:
+                self._add_copies(contents, part)
             else:
-                self._add_blocks(contents, part)
+                self._add_views(contents, part)
         return contents
 
     def substitutes(self, contents: Contents) -> dict[str, str]:
@@ -221,19 +149,21 @@ class RecommenderState:
         assert not contents
 
     def spread(self) -> None:
-        """Send rows that were loaded as blocks or with keys to the slices that own them."""
+        """Send rows that were loaded as copies to the slices that own them."""
         embeddings = self.engine.embeddings
         for loaded, twin in self._twins:
             twin.copy_(loaded)
-        for part, kind, blocks in self._blocks:
-            none = self._none(part[0], kind)
-            for owner, rows in from_blocks(embeddings.peers, part, blocks, none).items():
-                for tier, start in embeddings.holdings[owner].tiers():
-                    target = tier.tensors[kind]
-                    target.copy_(rows[start : start + len(target)])
-        for part, rows_of in self._keyed:
-            empty = {kind: self._none(part[0], kind) for kind in (KEYS, *embeddings.optimizer.kinds)}
-            put_back(embeddings.peers, part, rows_of, embeddings.holdings, empty)
+        for part, rows_of in self._copied:
+            ways, hashed = part[0].ways, part[0].hashed
+            for piece, rows in rows_of.items() if hashed else ():
+                used = rows[KEYS] != EMPTY
+                rows_of[piece] = {kind: values[used] for kind, values in rows.items()}
+            if ways > 1:
+                owner_of = partial(torch.remainder, other=ways)
+                rows_of = regrouped(embeddings.peers, part, rows_of, owner_of, self._none(part[0]))
+            for piece, rows in rows_of.items():
+                rows[KEYS] = rows[KEYS].div(ways, rounding_mode="floor")
+                embeddings.holdings[piece].take(rows if hashed else in_order(rows))
         embeddings.steps, self.engine.filled = int(self._updates), True
         embeddings.traffic.take_counts()
 
@@ -259,25 +189,20 @@ class RecommenderState:
                 for kind, values in tier.tensors.items():
                     self._add(contents, piece, kind, values, piece.first + start)
 
-    def _add_blocks(self, contents: Contents, part: list[Slice]) -> None:
-        """Add blocks of a part whose rows ranks hold in turn to the contents."""
+    def _add_copies(self, contents: Contents, part: list[Slice]) -> None:
+        """Add copies of the rows of a part to the contents: with their keys, or in blocks of consecutive rows."""
         embeddings = self.engine.embeddings
-        for kind in embeddings.optimizer.kinds:
-            own_rows = {piece: _rows(holding, kind) for piece, holding in self._held(part).items()}
-            blocks = to_blocks(embeddings.peers, part, own_rows, self._none(part[0], kind))
-            self._blocks.append((part, kind, blocks))
-            for piece, block in blocks.items():
-                self._add(contents, piece, kind, block, piece.first + block_rows(piece)[0])
-        embeddings.traffic.take_counts()
-
-    def _add_keyed(self, contents: Contents, part: list[Slice]) -> None:
-        """Add the rows of a hashed part, with their keys, to the contents."""
-        loaded = {}
-        for piece, holding in self._held(part).items():
-            loaded[piece] = rows_with_keys(piece, holding)
-            for kind, values in loaded[piece].items():
-                self._add(contents, piece, kind, values, piece.rows_before)
-        self._keyed.append((part, loaded))
+        rows_of = {piece: numbered_rows(piece, holding) for piece, holding in self._held(part).items()}
+        if not part[0].hashed:
+            borders = torch.tensor([piece.rows_before for piece in part[1:]], device=self.device)
+            owner_of = partial(torch.bucketize, boundaries=borders, right=True)
+            rows_of = regrouped(embeddings.peers, part, rows_of, owner_of, self._none(part[0]))
+            rows_of = {piece: in_order(rows) for piece, rows in rows_of.items()}
+            embeddings.traffic.take_counts()
+        self._copied.append((part, rows_of))
+        for piece, rows in rows_of.items():
+            for kind in rows if piece.hashed else embeddings.optimizer.kinds:
+                self._add(contents, piece, kind, rows[kind], piece.first + piece.rows_before)
 
     def _held(self, part: list[Slice]) -> dict[Slice, Holding]:
         """Slices of a part that this rank holds, with their rows."""
@@ -300,14 +225,12 @@ class RecommenderState:
                 return
         entry.pieces.append(Piece(box, values))
 
-    def _none(self, piece: Slice, kind: str) -> Tensor:
-        """Empty tensor with the row shape and type of a slice's `kind`."""
+    def _none(self, piece: Slice) -> Rows:
+        """Empty tensors with the shape and type of a slice's rows, by kind."""
         embeddings = self.engine.embeddings
-        if kind == KEYS:
-            return torch.empty(0, dtype=torch.int64, device=self.device)
-        by_row = embeddings.optimizer.by_row and kind != "weights"
-        dtype = embeddings.table_dtype if kind == "weights" else torch.float32
-        return torch.empty((0,) if by_row else (0, piece.width), dtype=dtype, device=self.device)
+        weights = torch.empty(0, piece.width, dtype=embeddings.table_dtype, device=self.device)
+        keys = torch.empty(0, dtype=torch.int64, device=self.device)
+        return {KEYS: keys} | embeddings.optimizer.tier(weights).tensors
 
     def _dense_states(self, parameter: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Yield the dense optimizer's states of a parameter, made here if no step has made them."""
@@ -317,11 +240,6 @@ class RecommenderState:
             if name not in state:
                 state[name] = torch.zeros(()) if name == "step" else torch.zeros_like(parameter)
             yield name, state[name]
-
-
-def _rows(holding: Holding, kind: str) -> Tensor:
-    """All rows of a slice, or one of their optimizer states, on the device."""
-    return torch.cat([tier.tensors[kind].to(holding.link.device) for tier, _ in holding.tiers()])
 
 
 _UNSEEN = 10**6
