@@ -89,23 +89,16 @@ def trained_at(amounts: Amount, question: Question) -> tuple[Question, Objective
     problems, unread = Problems(), "what is trained on cannot be read"
     price, tokens = _amounts(amounts, problems, unread)
     problems.require(unread)
-    tokens, assumptions = tokens_of(amounts, tokens, question)
-    question = with_tokens(question, tokens)
+    question, assumptions = trained_on(amounts, tokens, question)
     if price is not None and question.training.tokens is None:
         hint = "add --tokens 1B, or --samples 50K --epochs 3"
         raise InputError("`--price` is that of training on so many tokens", hint=hint)
     return question, Objective(price=price), assumptions
 
 
-def with_tokens(question: Question, tokens: float | None) -> Question:
-    """Question with this number of tokens to train on; unchanged for None."""
-    update = {} if tokens is None else {"tokens": tokens}
-    return replace(question, training=question.training.model_copy(update=update))
-
-
-def tokens_of(goal: Amount, tokens: float | None, question: Question) -> tuple[float | None, tuple[str, ...]]:
-    """Number of tokens to train on, from tokens or from samples (documents or sequences), and words on how samples
-    were read.
+def trained_on(goal: Amount, tokens: float | None, question: Question) -> tuple[Question, tuple[str, ...]]:
+    """Question with the number of tokens to train on, from `tokens` or from samples (documents or sequences) and else
+    its own, and words on how samples were read.
 
     Raises:
         InputError: samples cannot be read, or contradict what else is said.
@@ -114,7 +107,7 @@ def tokens_of(goal: Amount, tokens: float | None, question: Question) -> tuple[f
         if goal.epochs is not None:
             hint = "--samples 50K --epochs 3, or --tokens for all of them"
             raise InputError("`--epochs` says how often samples are gone through", hint=hint)
-        return tokens, ()
+        return (question if tokens is None else question.updated("training", tokens=tokens)), ()
     if tokens is not None:
         raise InputError("`--tokens` and `--samples` both say how much is trained on", hint="leave out one")
     epochs, training = 1.0 if goal.epochs is None else goal.epochs, question.training
@@ -130,7 +123,7 @@ def tokens_of(goal: Amount, tokens: float | None, question: Question) -> tuple[f
     unit = unit if not (training.reference or training.reward) else "a pair of sequences of together"
     sample = training.tokens_per_sample
     words = f"{repeats}{format_count(samples)} samples, each {unit} {grouped(round(sample))} tokens"
-    return samples * epochs * sample, (words,)
+    return question.updated("training", tokens=samples * epochs * sample), (words,)
 
 
 def read_prices(price: str | float | Sequence[float]) -> tuple[float, ...]:

@@ -102,8 +102,9 @@ def question_of(request: Request, own_stack: StackSpec | None = None) -> tuple[Q
     return question, (*model.assumptions, *_read_as(request, training), *notes)
 
 
-def questions_of(request: Request) -> tuple[tuple[Question, ...], tuple[str, ...]]:
-    """Build one question for each precision that the request names, with the assumptions made.
+def questions_of(request: Request) -> tuple[Question, tuple[Precision, ...], tuple[str, ...]]:
+    """Build the question of a request that may name several precisions: the question in the first of them, the
+    precisions to choose from (empty if one is named), and the assumptions made.
 
     Raises:
         InputError: an input is missing, or a file or a name is wrong; everything that is, at once.
@@ -115,7 +116,8 @@ def questions_of(request: Request) -> tuple[tuple[Question, ...], tuple[str, ...
     answer = problems.read(question_of, request)
     problems.require()
     question, assumptions = answer
-    return (questions_by_precision(question, precisions) if precisions else (question,)), assumptions
+    questions_by_precision(question, precisions)  # which refuses what a GPU cannot compute in
+    return question, precisions, assumptions
 
 
 def with_dropout_of(model: LoadedModel, training: TrainingSpec) -> tuple[TrainingSpec, tuple[str, ...]]:

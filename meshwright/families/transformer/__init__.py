@@ -58,9 +58,10 @@ class TransformerVerbs(Verbs[Plan]):
     @property
     def pictures(self) -> Mapping[str, Draw]:
         """Kinds of pictures of a transformer's plan → function that draws the kind."""
-        from meshwright.families.transformer.pictures import pictures_of_plans
+        from meshwright.families.transformer.pictures import frontier
+        from meshwright.plots.pictures import pictures_of
 
-        return pictures_of_plans()
+        return pictures_of(Plan) | {"frontier": frontier}
 
     def ask(self, options: PlanOptions) -> PlanQuestion | ClustersQuestion:
         """Read the options of `plan` for a transformer."""

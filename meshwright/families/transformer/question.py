@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,8 +22,7 @@ from meshwright.inputs.goals import (
     proof_of,
     read_prices,
     restrictions_of,
-    tokens_of,
-    with_tokens,
+    trained_on,
 )
 from meshwright.inputs.options import Goal, Request
 from meshwright.inputs.problems import Problems, read_flag
@@ -46,25 +45,32 @@ TOP = 5
 _Answer = TypeVar("_Answer")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanQuestion:
-    """Question of `plan` on one cluster, completely read: only the search is left."""
+@dataclass(frozen=True, kw_only=True)
+class _Search:
+    """Objective and restrictions of a search for the best plan."""
 
-    question: Question
     objective: Objective
-    sizes: tuple[int, ...] = ()
-    """Numbers of GPUs to choose from; empty: only the question's number."""
+    """Objective; on several clusters its price is in each cluster's offer."""
     precisions: tuple[Precision, ...] = ()
     """Precisions of matrix products to choose from; empty: only the question's."""
     restrictions: Restrictions
     assumptions: tuple[str, ...] = ()
+    pick: Pick = "recommended"
+    """Choice of the layouts among which the plan, or each cluster's best, is chosen."""
+    proof: Effort = "search"
+    """Solver that proves the answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanQuestion(_Search):
+    """Question of `plan` on one cluster, completely read: only the search is left."""
+
+    question: Question
+    sizes: tuple[int, ...] = ()
+    """Numbers of GPUs to choose from; empty: only the question's number."""
     whole_nodes: ClusterSpec | MixedCluster | None = None
     """Cluster of whole nodes, as the question's cluster may be part of a node."""
     top: int = TOP
-    pick: Pick = "recommended"
-    """Choice of the layout that the plan holds."""
-    proof: Effort = "search"
-    """Solver that proves the answer."""
 
     @property
     def plain(self) -> bool:
@@ -119,19 +125,11 @@ class PlanQuestion:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClustersQuestion:
+@dataclass(frozen=True, kw_only=True)
+class ClustersQuestion(_Search):
     """Question of `plan` on several clusters, completely read: only the search is left."""
 
     offers: tuple[Offer, ...]
-    objective: Objective
-    """Objective; its price is in each cluster's offer."""
-    precisions: tuple[Precision, ...] = ()
-    restrictions: Restrictions
-    assumptions: tuple[str, ...] = ()
-    pick: Pick = "recommended"
-    """Choice of the layouts among which each cluster's best is searched for."""
-    proof: Effort = "search"
 
     @property
     def question(self) -> Question:
@@ -243,56 +241,52 @@ def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
 
 def _ask_one(options: PlanOptions) -> PlanQuestion:
     """Read the question on one cluster, its objective, and the numbers of GPUs to choose from."""
-    problems, single, sizes = Problems(), single_count(options.gpus), tuple[int, ...]()
+    problems, sizes = Problems(), tuple[int, ...]()
     aim = problems.read(objective_of, options)
-    answer = problems.read(questions_of, replace(options, gpus=single))
-    if answer is not None and (single is None and options.gpus is not None):
-        sizes = problems.read(_sizes_of, options, answer[0][0])
-    if answer is not None and aim is not None and aim[0].name == "gpus" and not sizes:
-        sizes = problems.read(_sizes_up_to, options, single, answer[0][0])
+    answer = problems.read(questions_of, replace(options, gpus=single_count(options.gpus)))
+    if answer is not None:
+        sizes = problems.read(_sizes_of, options, answer[0], "" if aim is None else aim[0].name)
     problems.require()
-    (questions, assumptions), (objective, amount) = answer, aim
-    tokens, words = tokens_of(options, amount, questions[0])
-    question = with_tokens(questions[0], tokens)
+    (question, precisions, assumptions), (objective, amount) = answer, aim
+    question, words = trained_on(options, amount, question)
     objective.require_complete(question)
-    if sizes:  # the question has full nodes even where the chosen size uses part of one
-        question = replace(question, cluster=whole_nodes(options))
+    nodes = whole_cluster(options)
+    if sizes and isinstance(nodes, ClusterSpec):  # full nodes even where the chosen size uses part of one
+        question = replace(question, cluster=nodes)
     return PlanQuestion(
         question=question,
         objective=objective,
         sizes=sizes,
-        precisions=tuple(one.training.precision for one in questions) if len(questions) > 1 else (),
+        precisions=precisions,
         restrictions=Restrictions(),
         assumptions=(*assumptions, *words),
-        whole_nodes=whole_cluster(options),
+        whole_nodes=nodes,
     )
 
 
-def _sizes_of(request: Request, question: Question) -> tuple[int, ...]:
-    """Numbers of GPUs to choose from. Raises InputError if they cannot be read, or the cluster has fewer."""
-    whole_nodes(request)
-    sizes = parse_sizes(in_words(request.gpus) or "", question)
-    cluster_of(request.cluster, max(sizes))  # a cluster file limits them
-    return sizes
+def _sizes_of(request: Request, question: Question, objective: str) -> tuple[int, ...]:
+    """Numbers of GPUs to choose from: those of `--gpus` if it names several or a range, for the objective `gpus`
+    doublings from one node up to a single number, else empty.
 
-
-def _sizes_up_to(request: Request, limit: int | None, question: Question) -> tuple[int, ...]:
-    """Numbers of GPUs to choose from: doublings from one node up to `limit`."""
-    nodes = whole_nodes(request)
-    if limit is None:
+    Raises:
+        InputError: they cannot be read, the cluster has fewer, or it has several GPU pools.
+    """
+    limit, gpus = single_count(request.gpus), in_words(request.gpus)
+    is_single = gpus is None or limit is not None
+    if is_single and objective != "gpus":
+        return ()
+    nodes = whole_cluster(request)
+    if isinstance(nodes, MixedCluster):
+        reason = f"the number of GPUs of `{nodes.name}` is no choice: it has several pools"
+        raise InputError(reason, hint="change the pools in its file")
+    if gpus is None:
         missing = [Problem("--gpus", "missing: which numbers of GPUs there are to choose from")]
         raise InputError("`--objective gpus` cannot be answered", problems=missing, hint=SYNTAX)
-    return parse_sizes(f"{min(nodes.gpus_per_node, limit)}..{limit}", replace(question, cluster=nodes))
-
-
-def whole_nodes(request: Request) -> ClusterSpec:
-    """Cluster of the request with all its nodes, whatever `--gpus` says. Raises InputError if it has several GPU
-    pools."""
-    cluster = whole_cluster(request)
-    if isinstance(cluster, MixedCluster):
-        reason = f"the number of GPUs of `{cluster.name}` is no choice: it has several pools"
-        raise InputError(reason, hint="change the pools in its file")
-    return cluster
+    if limit is not None:
+        gpus, question = f"{min(nodes.gpus_per_node, limit)}..{limit}", replace(question, cluster=nodes)
+    sizes = parse_sizes(gpus, question)
+    cluster_of(request.cluster, max(sizes))  # a cluster file limits them
+    return sizes
 
 
 def _ask_clusters(options: PlanOptions) -> ClustersQuestion:
@@ -316,12 +310,19 @@ def _ask_clusters(options: PlanOptions) -> ClustersQuestion:
         problems.read(questions_of, replace(options, gpus=None, cluster=readable[0]))
     problems.require()
     answers = [questions_of(replace(options, gpus=None, cluster=cluster)) for cluster in clusters]
-    (questions, assumptions), (objective, amount) = answers[0], aim
-    tokens, words = tokens_of(options, amount, questions[0])
-    _require_alike([each[0] for each, _ in answers])
+    (question, precisions, assumptions), (objective, amount) = answers[0], aim
+    _, words = trained_on(options, amount, question)
+    for question, *_ in answers:
+        if question.has_pools:
+            reason = f"`{question.cluster.name}` has several pools, and its number of GPUs is no choice"
+            raise InputError(reason, hint="plan for it alone")
+    stacks = sorted({question.stack.name for question, *_ in answers})
+    if len(stacks) > 1:
+        reason = f"the clusters would run different software stacks: {sentence_list(stacks)}"
+        raise InputError(reason, hint="name one with --stack")
     offers = []
-    for ((question, *_), _), cluster, price in zip(answers, clusters, prices, strict=True):
-        trained = with_tokens(question, tokens)
+    for (question, *_), cluster, price in zip(answers, clusters, prices, strict=True):
+        trained, _ = trained_on(options, amount, question)
         sizes = problems.read(_sizes_on, cluster, gpus, trained, objective)
         offers.append(Offer(question=trained, sizes=sizes, price=price))
     problems.require()
@@ -334,22 +335,10 @@ def _ask_clusters(options: PlanOptions) -> ClustersQuestion:
     return ClustersQuestion(
         offers=tuple(offers),
         objective=objective,
-        precisions=tuple(one.training.precision for one in questions) if len(questions) > 1 else (),
+        precisions=precisions,
         restrictions=Restrictions(),
         assumptions=(*assumptions, *words),
     )
-
-
-def _require_alike(questions: Sequence[Question]) -> None:
-    """Raise InputError if a cluster has several GPU pools, or clusters would run different stacks."""
-    for question in questions:
-        if question.has_pools:
-            reason = f"`{question.cluster.name}` has several pools, and its number of GPUs is no choice"
-            raise InputError(reason, hint="plan for it alone")
-    names = sorted({question.stack.name for question in questions})
-    if len(names) > 1:
-        reason = f"the clusters would run different software stacks: {sentence_list(names)}"
-        raise InputError(reason, hint="name one with --stack")
 
 
 def _prices_of(goal: Goal, clusters: int) -> tuple[float | None, ...]:
