@@ -1,6 +1,6 @@
-"""Brute force over small questions: every layout by plain product, every placement priced from the stage costs.
+"""Brute force over small questions: every layout of an enumerator, every placement priced from the stage costs.
 
-Nothing here comes from the search. Layouts are what the rules leave of a product; step times and peaks follow the
+Nothing here comes from the search's space, bounds or prices. Step times and peaks follow the
 formulas at the top of `cost_models.pipeline.stage_costs`; placements are `synthetic.every_placement`.
 
 Shape legend: N layouts of one pipeline, K placements, S virtual stages, R ranks, P policies.
@@ -10,171 +10,59 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from itertools import product
-from math import prod
 
 import numpy as np
 from synthetic import POLICIES, every_placement, random_costs
 
-from cost_models.axes.columns import USUAL_CONTEXT, LayoutColumns
-from cost_models.axes.layout import USUAL_RING, Offload
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.offload.residency import host_bytes
 from cost_models.axes.stages import allowed_recompute
-from cost_models.axes.words import EVERY, UNSAID
-from cost_models.communication.topology import levels_of
+from cost_models.axes.words import EVERY
 from cost_models.memory.device import usable_host_memory
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts, stage_costs
 from cost_models.question import Question
 from cost_models.schedules.actions import peak_moments
-from cost_models.schedules.registry import PLAIN, SPLIT_BACKWARD, build, schedule_named
+from cost_models.schedules.registry import SPLIT_BACKWARD, build, schedule_named
 from cost_models.schedules.timeline import compile_timeline
-from cost_models.specs.choices import CONTEXTS, ORDERS, OVERLAPS, RECOMPUTE_POLICIES, SCHEDULES
+from cost_models.specs.choices import RECOMPUTE_POLICIES, SCHEDULES
 from cost_models.specs.kinds import Kinds
 from planner.placement.leaf import Leaf
-from planner.rules.legality import legal_rows
+from planner.search.enumeration import covered_layouts
+from planner.space.axes import divisors
+from planner.space.restrictions import parse_restrictions
 
 AXES = tuple(field.name for field in fields(LayoutColumns))
 EVERY_POLICY = (1 << POLICIES) - 1
 ONLY_COUNTED = 1 << POLICIES
 """A placement that is covered only where a trainer counts the blocks that it recomputes in full."""
 COUNTED = 0b101 | ONLY_COUNTED
-MOST_SMALLER = 2
-"""Where a schedule is not plain: stages that may have a block less than the others."""
-MOST_EMPTY = 2
-"""Stages that an interleaved pipeline may have more than blocks: the first, the last."""
+ORDERED = (
+    "tp",
+    "pp",
+    "cp",
+    "dp",
+    "schedule",
+    "vpp",
+    "ep",
+    "etp",
+    "mbs",
+    "zero",
+    "shard",
+    "sp",
+    "order",
+    "context",
+)
 
 
-def divisors(number: int) -> list[int]:
-    return [d for d in range(1, number + 1) if number % d == 0]
-
-
-def _fast_enough(question: Question, tp: int) -> bool:
-    """Whether a tensor group lies in a node, or the links between nodes have half the bandwidth of those inside."""
-    cluster = question.cluster
-    inside, between = (
-        [at.bandwidth for at in levels_of(cluster) if at.network == far] for far in (False, True)
-    )
-    return cluster.gpus_per_node % tp == 0 or 2 * min(between, default=0.0) >= min(inside)
-
-
-def every_layout(question: Question, *, offload: bool = False, overlap: bool = False) -> LayoutColumns:
-    """All that break no rule and whose placements the search covers; those that mean the same once. Tensor groups
-    over nodes only where the links are fast.
-
-    With `offload` every count of blocks whose states leave the device, of every rank the same; with `overlap` every
-    choice of axes whose communication runs behind compute.
-    """
-    model, batch = question.model, question.training.global_batch
-    meshes = list(product(divisors(question.cluster.num_gpus), repeat=4))
-    rows = []
-    for tp, pp, cp, dp in meshes:
-        if not _fast_enough(question, tp):
-            continue
-        if prod((tp, pp, cp, dp)) != question.cluster.num_gpus or batch % dp or pp > model.num_layers:
-            continue
-        shares = (
-            product(divisors(model.num_experts), divisors(question.cluster.num_gpus))
-            if model.has_experts
-            else [(1, tp)]
-        )
-        states = [(0, cp * dp), *product((1, 2, 3), divisors(cp * dp)[1:])]  # a group of one shards nothing
-        inside = (tp, pp, cp, dp)
-        block = product(
-            _pipelines(model.num_layers, pp),
-            shares,
-            divisors(batch // dp),
-            states,
-            (0, 1) if tp > 1 else (0,),
-            _seatings({"cp": cp, "dp": dp, "pp": pp}),
-            _ways(question, cp),
-            _residencies(question, pp) if offload else [(0,) * len(Offload._fields)],
-            _overlaps(tp, pp, dp * cp) if overlap else [_UNSAID],
-        )
-        rows += [
-            (
-                *inside,
-                vpp,
-                schedule,
-                ep,
-                etp,
-                mbs,
-                zero,
-                shard,
-                sp,
-                order,
-                context,
-                *away,
-                USUAL_RING,
-                *behind,
-            )
-            for (vpp, schedule), (ep, etp), mbs, (zero, shard), sp, order, context, away, behind in block
-        ]
-    names = (
-        *("tp", "pp", "cp", "dp", "vpp", "schedule", "ep", "etp"),
-        *("mbs", "zero", "shard", "sp", "order", "context"),
-        *(f"offload_{part}" for part in Offload._fields),
-        "ring",
-        *(f"overlap_{axis}" for axis in OVERLAPS),
-    )
-    table = np.array(rows, dtype=np.int64).reshape(-1, len(names))
-    columns = LayoutColumns(**{name: table[:, index].copy() for index, name in enumerate(names)})
-    return columns.rows(np.flatnonzero(legal_rows(question, columns)))
-
-
-def _pipelines(blocks: int, pp: int) -> list[tuple[int, int]]:
-    """(vpp, schedule) whose stages can be of the sizes that the search covers."""
-    found = []
-    for (index, schedule), vpp in product(enumerate(SCHEDULES), range(1, (blocks + MOST_EMPTY) // pp + 1)):
-        nearly = -blocks % (pp * vpp) <= MOST_SMALLER
-        some = pp * vpp <= blocks or schedule == "interleaved"
-        if schedule_named(schedule).runs_chunks(vpp) and some and (schedule in PLAIN or nearly):
-            found.append((vpp, index))
-    return found
-
-
-def _seatings(degrees: dict[str, int]) -> list[int]:
-    """The first of the orders that put the axes of more than one rank in the same sequence."""
-    first: dict[tuple[str, ...], int] = {}
-    for index, order in enumerate(ORDERS):
-        first.setdefault(tuple(axis for axis in order.split("-") if degrees.get(axis, 1) > 1), index)
-    return sorted(first.values())
-
-
-def _ways(question: Question, cp: int) -> list[int]:
-    """Of context parallelism; the stack's usual one has no name."""
-    if cp == 1:
-        return [USUAL_CONTEXT]
-    named = [index for index, way in enumerate(CONTEXTS) if way != question.stack.context_parallel]
-    return [USUAL_CONTEXT, *named]
-
-
-def _residencies(question: Question, pp: int) -> list[tuple[int, ...]]:
-    """(states, parked, streamed, activations, drive): what the stack has, parked blocks beside resident ones only."""
-    blocks, has = question.model.num_layers, question.stack.residencies
-    of_rank = (blocks - 1) // pp + 1
-    counts = [0, *range(1, of_rank), EVERY]
-    kept = {part: counts if part in has else [0] for part in Offload._fields}
-    for whole in ("activations", "drive"):
-        kept[whole] = sorted({min(kept[whole]), max(kept[whole])})
-    found = []
-    for states, parked, streamed, activations, drive in product(*kept.values()):
-        named = [count for count in (states, parked, streamed) if count]
-        counted = sum(count for count in named if count < EVERY)
-        if counted >= of_rank or named.count(EVERY) > 1 or (parked and len(named) > 1):
-            continue
-        if streamed != EVERY:
-            found.append((states, parked, streamed, activations, drive))
-        elif not states:
-            found.append((0, 0, EVERY, activations, drive))
-    return found
-
-
-_UNSAID = (UNSAID,) * len(OVERLAPS)
-
-
-def _overlaps(*ranks: int) -> list[tuple[int, ...]]:
-    """Nothing said, and each choice of the axes of several ranks."""
-    return [_UNSAID, *product(*([0, 1] if one > 1 else [0] for one in ranks))]
+def every_layout(question: Question, *, offload: bool = False) -> LayoutColumns:
+    """What an enumerator that shares nothing with the search's space lists, with every split of experts, and with
+    `offload` every count of blocks whose states leave the device; in order."""
+    splits = ",".join(map(str, divisors(question.cluster.num_gpus)))
+    away = [f"offload_drive=0,{EVERY}"] if offload else []
+    limits = parse_restrictions([f"etp={splits}", *away], allow=["offload"] if offload else ())
+    anything = question.training.model_copy(update={"recompute": RECOMPUTE_POLICIES})
+    rows = covered_layouts(replace(question, training=question.training if offload else anything), limits)
+    return rows.rows(np.lexsort([getattr(rows, axis) for axis in reversed(ORDERED)]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,11 +130,11 @@ class Everything:
 
 
 def everything(
-    question: Question, *, offload: bool = False, overlap: bool = False, columns: LayoutColumns | None = None
+    question: Question, *, offload: bool = False, columns: LayoutColumns | None = None
 ) -> Everything:
     """Price the whole space of a small question, or the layouts given."""
     if columns is None:
-        columns = every_layout(question, offload=offload, overlap=overlap)
+        columns = every_layout(question, offload=offload)
     costs = stage_costs(question, columns)
     m = columns.microbatches(question.training.global_batch)
     placed: dict[int, Placed] = {}

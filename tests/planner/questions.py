@@ -1,13 +1,12 @@
 """Random small questions and restrictions on them: what exactness of the search is tested with.
 
-A restriction is drawn as words (`pp>=2`, `order=tp-pp-cp-dp`) together with what a person would say it keeps, so that
-the search's own reading of it is tested too.
+A restriction is drawn as words (`pp>=2`, `order=tp-pp-cp-dp`), of which `test_restrictions` says what they keep.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -16,7 +15,6 @@ from asking import change
 from brute import Everything, everything
 from small import every_axis
 
-from cost_models.axes.columns import USUAL_CONTEXT, LayoutColumns
 from cost_models.defaults import complete_question
 from cost_models.question import Question
 from cost_models.specs.choices import CONTEXTS, ORDERS, RECOMPUTE_POLICIES, SCHEDULES
@@ -24,7 +22,7 @@ from cost_models.specs.cluster import BuildingsSpec, ClusterSpec, GpuSpec, Links
 from cost_models.specs.training import LengthsSpec, Packing, Reference, TrainingSpec, TuningSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.formats.trainers import rows_for
-from planner.space.restrictions import Restrictions, parse_restrictions
+from planner.space.restrictions import Restrictions, allowed_rows, parse_restrictions, with_context_ways
 
 NUMBERS = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs", "zero", "shard")
 NAMES = {"schedule": SCHEDULES, "order": ORDERS, "context": CONTEXTS}
@@ -176,67 +174,11 @@ def without_context(question: Question) -> Question:
     return change(question, stack=nothing | reach)
 
 
-@dataclass
-class Words:
-    """Restrictions as they are written, and the rows (N,) that they keep."""
-
-    columns: LayoutColumns
-    usual_context: int
-    said: np.ndarray
-    fix: list[str] = field(default_factory=list)
-    forbid: list[str] = field(default_factory=list)
-
-    @property
-    def kept(self) -> np.ndarray:
-        """(N,): what they say, and unless etp is fixed those that split experts as far as the rest or less."""
-        fixed = any(word.startswith("etp=") for word in self.fix)
-        return self.said if fixed else self.said & (self.columns.tp % self.columns.etp == 0)
-
-    def values(self, axis: str) -> np.ndarray:
-        """(N,) of an axis; the stack's usual way of context parallelism by its name."""
-        column = getattr(self.columns, axis)
-        return np.where(column == USUAL_CONTEXT, self.usual_context, column) if axis == "context" else column
-
-    def choose(self, axis: str, chosen: list[int], *, forbidden: bool) -> None:
-        """Fix an axis to some values, or forbid them."""
-        if axis == "order":
-            names = [name for index, name in enumerate(ORDERS) if (index in chosen) != forbidden]
-            fine = self._seated(names)
-        elif axis == "context":
-            fine = (np.isin(self.values(axis), chosen) != forbidden) | (self.columns.cp == 1)
-        else:
-            fine = np.isin(self.values(axis), chosen) != forbidden
-        named = [NAMES[axis][value] if axis in NAMES else str(value) for value in chosen]
-        (self.forbid if forbidden else self.fix).append(f"{axis}={','.join(named)}")
-        self.said &= fine
-
-    def bound(self, axis: str, least: int, *, forbidden: bool) -> None:
-        """Keep an axis at or above a value; the same said by forbidding what is below."""
-        self.said &= self.values(axis) >= least
-        if forbidden:
-            self.forbid.append(f"{axis}<{least}")
-        else:
-            self.fix.append(f"{axis}>={least}")
-
-    def leave_out(self, axis: str) -> None:
-        """Forbid an axis by its name alone."""
-        x = self.columns
-        usual = {"etp": x.tp, "shard": x.cp * x.dp, "zero": 0, "sp": 0, "order": 0}.get(axis, 1)
-        self.forbid.append(axis)
-        self.said &= getattr(x, axis) == usual
-
-    def _seated(self, names: list[str]) -> np.ndarray:
-        """(N,): whether one of these orders puts the axes of more than one rank in the layout's sequence."""
-        fine = np.zeros(len(self.columns), dtype=np.bool_)
-        x = self.columns
-        for row, (cp, dp, pp, own) in enumerate(zip(x.cp, x.dp, x.pp, x.order, strict=True)):
-            degrees = {"cp": cp, "dp": dp, "pp": pp}
-            seats = [
-                [axis for axis in name.split("-") if degrees.get(axis, 1) > 1]
-                for name in (ORDERS[own], *names)
-            ]
-            fine[row] = seats[0] in seats[1:]
-        return fine
+def kept_by(found: Everything, fix: list[str], forbid: list[str]) -> np.ndarray:
+    """(N,): what the words keep, and unless etp is fixed those that split experts as far as the rest or less."""
+    x = found.columns
+    kept = allowed_rows(found.question, parse_restrictions(fix, forbid), x)
+    return kept if any(word.startswith("etp=") for word in fix) else kept & (x.tp % x.etp == 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,25 +199,26 @@ def random_query(
     """Restrictions that keep some of the layouts near a random one, of one of the first so many questions; for a
     `trainer`, or now and then for some."""
     found = of(int(rng.integers(bases)))
-    words = _random_words(rng, found)
+    fix, forbid = _random_words(rng, found)
     policies = [
         p
         for p in range(len(RECOMPUTE_POLICIES))
         if RECOMPUTE_POLICIES[p] in found.question.training.recompute
     ]
+    recompute: list[str] = []
     if rng.random() < 0.3:
         policies = sorted(
             rng.choice(policies, int(rng.integers(1, len(policies) + 1)), replace=False).tolist()
         )
-        words.fix.append(f"recompute={','.join(RECOMPUTE_POLICIES[policy] for policy in policies)}")
+        recompute = [f"recompute={','.join(RECOMPUTE_POLICIES[policy] for policy in policies)}"]
     if rng.random() < 0.06 and trainer is None:
         trainer = str(rng.choice(["megatron", "torchtitan"]))
-    rows = np.flatnonzero(words.kept)
+    rows = np.flatnonzero(kept_by(found, fix, forbid))
     if trainer:
         rows = rows[rows_for(trainer, found.question, found.columns.rows(rows))]
     allowed = sum(1 << policy for policy in policies)
     max_memory = _some_peak(rng, found, rows) if rng.random() < 0.35 else None
-    restrictions = parse_restrictions(words.fix, words.forbid, max_memory=max_memory, trainer=trainer)
+    restrictions = parse_restrictions([*fix, *recompute], forbid, max_memory=max_memory, trainer=trainer)
     if trainer:  # each policy is a search of its own, but for one that drops nothing
         own = restrictions.recompute(found.question)
         allowed = sum(1 << RECOMPUTE_POLICIES.index(policy) for policy in own)
@@ -290,30 +233,37 @@ def random_query(
     )
 
 
-def _random_words(rng: np.random.Generator, found: Everything) -> Words:
-    """Axis by axis in random order, until few layouts are left."""
-    columns, stack = found.columns, found.question.stack
-    words = Words(columns, CONTEXTS.index(stack.context_parallel), np.ones(len(columns), dtype=np.bool_))
-    if not words.kept.any():
-        return words
-    some = words.kept if rng.random() < 0.9 else words.said
+def _random_words(rng: np.random.Generator, found: Everything) -> tuple[list[str], list[str]]:
+    """What is fixed and forbidden, axis by axis in random order, until few layouts are left."""
+    fix: list[str] = []
+    forbid: list[str] = []
+    columns, whole = with_context_ways(found.question, found.columns), kept_by(found, [], [])
+    if not whole.any():
+        return fix, forbid
+    some = whole if rng.random() < 0.9 else np.ones_like(whole)
     target, enough = int(rng.choice(np.flatnonzero(some))), int(rng.integers(3, 40))
     for axis in rng.permutation([*NUMBERS, *NAMES, "sp"]).tolist():
-        if words.kept.sum() <= enough:
+        if kept_by(found, fix, forbid).sum() <= enough:
             break
-        own = int(words.values(axis)[target])
-        others = sorted({*words.values(axis).tolist()} - {own})
+        column = getattr(columns, axis)
+        own = int(column[target])
+        others = sorted({*column.tolist()} - {own})
         kind = rng.random()
         if kind < 0.15 and axis in NUMBERS and own > 0:
-            words.bound(axis, own, forbidden=bool(rng.integers(2)))
+            words, word = (forbid, f"{axis}<{own}") if rng.integers(2) else (fix, f"{axis}>={own}")
+            words.append(word)
         elif kind < 0.3 and others:
-            words.choose(axis, [int(rng.choice(others))], forbidden=True)
+            forbid.append(_written(axis, [int(rng.choice(others))]))
         elif kind < 0.4 and axis not in ("schedule", "context"):
-            words.leave_out(axis)
+            forbid.append(axis)
         else:
             more = [int(rng.choice(others))] if others and rng.random() < 0.4 else []
-            words.choose(axis, sorted({own, *more}), forbidden=False)
-    return words
+            fix.append(_written(axis, sorted({own, *more})))
+    return fix, forbid
+
+
+def _written(axis: str, values: list[int]) -> str:
+    return f"{axis}={','.join(NAMES[axis][value] if axis in NAMES else str(value) for value in values)}"
 
 
 def _some_peak(rng: np.random.Generator, found: Everything, rows: np.ndarray) -> float:

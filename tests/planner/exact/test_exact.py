@@ -230,14 +230,3 @@ def test_no_level_bounds_above_what_brute_force_finds(seed: int) -> None:
         assert (quick <= capacity * (1 + TOLERANCE)).all()
         assert (capacity <= exact).all()
     assert candidates.unopened.counts.layouts.sum() == len(space) == len(rows) == space.sizes.sum()
-
-
-@pytest.mark.parametrize("seed", range(LEVEL_BASES))
-def test_the_space_holds_each_layout_of_the_product_once(seed: int) -> None:
-    found = base(seed)
-    rows = legal_space(found.question, Restrictions()).all_rows()
-    policies = sum(1 << RECOMPUTE_POLICIES.index(policy) for policy in found.question.training.recompute)
-    runs = np.array([bool((own.policies & ~policies == 0).any()) for own in found.placed])
-    usual = (found.columns.tp % found.columns.etp == 0) & runs
-    product = sorted(_table(found.columns.rows(np.flatnonzero(usual))))
-    assert sorted(_table(rows)) == product
