@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
+
+from cost_models.errors import InputError
 
 
 class Answer(NamedTuple):
@@ -31,6 +34,13 @@ def told(capsys: pytest.CaptureFixture[str], *words: str) -> Answer:
     except SystemExit as left:
         code = left.code if isinstance(left.code, int) else int(left.code is not None)
     return Answer(code, *capsys.readouterr())
+
+
+def refusal(call: Callable[..., object], *values: object, **named: object) -> str:
+    """Headline, problems and hint of the `InputError` that a call ends with."""
+    with pytest.raises(InputError) as caught:
+        call(*values, **named)
+    return str(caught.value)
 
 
 class CommandLine:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,17 +13,6 @@ from typing import Any
 import cost_models
 
 HOME = Path(cost_models.__file__).parent
-
-
-def copied(name: str, into: Path) -> Path:
-    """The copy of the folder, in a package of the same name whose other files are links."""
-    package = into / HOME.name
-    package.mkdir()
-    for one in HOME.iterdir():
-        if one.name != name:
-            (package / one.name).symlink_to(one)
-    shutil.copytree(HOME / name, package / name, ignore=shutil.ignore_patterns("__pycache__"))
-    return package / name
 
 
 def edited(into: Path, changes: Mapping[str, Sequence[tuple[str, str]]]) -> None:

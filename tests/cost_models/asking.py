@@ -13,6 +13,7 @@ from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec, LinkSpec
+from cost_models.specs.hardware import CurvePoint
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
@@ -32,6 +33,23 @@ def ask(
     cluster = resolve_cluster(cluster, gpus) if isinstance(cluster, str) else cluster
     question = complete_question(model, cluster, TrainingSpec.model_validate(training), stack=stack)
     return change(question, stack=facts or {})
+
+
+def straight(seconds: float) -> tuple[CurvePoint, ...]:
+    """A measured curve of so many seconds an element."""
+    return tuple(CurvePoint(size=size, seconds=size * seconds) for size in (1.0, 1e9))
+
+
+def on_a_cpu(gpus: int, stack: str = "meshwright", **hardware: Any) -> Question:
+    """Two narrow blocks in fp32 on this machine, whose profile has these fields."""
+    fields = {"num_layers": 2, "hidden_size": 64, "num_heads": 4, "vocab_size": 1000}
+    return Question(
+        model=TransformerSpec.model_validate(fields),
+        cluster=catalog.local_cluster(gpus),
+        training=TrainingSpec(global_batch=8, sequence_length=32, precision="fp32"),
+        stack=catalog.load_stack(stack),
+        hardware=catalog.load_profile("datasheet-cpu").model_copy(update=hardware),
+    )
 
 
 def change(question: Question, **parts: Mapping[str, Any]) -> Question:

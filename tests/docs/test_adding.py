@@ -80,10 +80,16 @@ def add_family(tree: Path) -> None:
     (tree / "config.json").write_text(json.dumps(config), "utf-8")
 
 
-PRICED = f'estimate gpt2-small dgx-h100 {JOB} --stack torchtitan --layout "pp4 mbs1 schedule=all-first"'
+ASKED = f"gpt2-small dgx-h100 {JOB} --stack torchtitan"
 ADDED = {
     "adding-a-gpu.md": (add_gpu, ["catalog gpus our-gpu"]),
-    "adding-a-schedule.md": (add_schedule, [PRICED]),
+    "adding-a-schedule.md": (
+        add_schedule,
+        [
+            f'estimate {ASKED} --layout "pp4 mbs1 schedule=all-first"',
+            f"plan {ASKED} --fix schedule=all-first --fix pp=2",
+        ],
+    ),
     "adding-an-exporter.md": (
         add_exporter,
         [

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import importlib.util
-import io
 import re
 import shlex
-import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -178,25 +173,3 @@ def test_layouts_are_layouts() -> None:
     layouts = re.findall(r'[`"]((?:tp|pp|dp)\d[^`"\n]*)[`"]', TEXT)
     assert len(layouts) == 3
     assert [parse_layout(layout).tp for layout in layouts] == [4, 2, 8]
-
-
-FOLDER = ROOT / "benchmarks" / "experts"
-ROWS = list(csv.DictReader(io.StringIO((FOLDER / "results.csv").read_text("utf-8"))))
-
-
-@pytest.fixture
-def program(monkeypatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("experts", FOLDER / "run.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "experts", module)  # its dataclasses look there for their types
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_a_row_is_what_is_answered_today(program) -> None:
-    (row,) = [row for row in ROWS if row["row_id"] == "dgxc-0268"]
-    (published,) = [one for _, one in program.chosen_rows(["dgxc"]) if one.row_id == row["row_id"]]
-    told = program.record("dgxc", program.compared(published, "dgxc", 60.0))
-    assert {name: str(value) for name, value in told.items()} == row

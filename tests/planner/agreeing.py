@@ -120,18 +120,27 @@ def weighed_base(seed: int) -> Weighed:
     return Weighed(question=question, columns=plain.columns, placed=plain.placed, each=each)
 
 
-def require_brute_force(question: Question) -> None:
-    """Check that the search finds the three fastest of all placements, proved, or that none fits."""
+def brute_force(question: Question) -> list[float]:
+    """The least step time of every layout that fits, best first."""
     found = everything(question)
-    exact = found.best(np.arange(len(found)), EVERY_POLICY, math.inf)[0]
+    return found.best(np.arange(len(found)), EVERY_POLICY, math.inf)[0]
+
+
+def require_brute_force(question: Question) -> None:
+    """Check that the search finds the five fastest of all placements, proved, or that none fits."""
+    exact = brute_force(question)
     if not len(exact):
         with pytest.raises(DoesNotFitError):
-            search(question, top=3)
+            search(question, top=5)
         return
-    result = search(question, top=3)
-    seconds = [one.step_seconds for one in result.estimates]
-    assert seconds == pytest.approx(exact[:3], rel=10 * TOLERANCE)
-    assert (result.certificate.gap, result.certificate.undecided) == (0, 0)
+    result = search(question, top=5)
+    assert [one.step_seconds for one in result.estimates] == pytest.approx(exact[:5], rel=10 * TOLERANCE)
+    assert all(found.fits for found in result.estimates)
+    proof = result.certificate
+    assert (proof.gap, proof.undecided) == (0, 0)
+    assert proof.bound == pytest.approx(exact[0])
+    assert proof.layouts == proof.infeasible + proof.pruned + proof.solved
+    assert proof.layouts - proof.infeasible >= len(exact) - proof.pruned
 
 
 def require_query(query: Query) -> SearchResult | None:

@@ -9,16 +9,21 @@ import numpy as np
 from asking import change
 from synthetic import POLICIES, random_costs
 
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.defaults import complete_question
 from cost_models.pipeline.pools import costs_of_ranks
+from cost_models.pipeline.pricing import estimate
 from cost_models.pipeline.stage_costs import COLUMNS, StageCosts
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec, GpuSpec, Links, LinkSpec, MixedCluster
 from cost_models.specs.kinds import Kinds
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from planner.placement.leaf import Leaf
+from planner.placement.leaf import Leaf, Placement
+from planner.placement.patterns import chunk_patterns
+from planner.search.pools import ReplicaSpace
+from planner.space.restrictions import Restrictions
 
 MODEL = TransformerSpec(
     name="small", num_layers=4, hidden_size=512, num_heads=8, num_kv_heads=4, vocab_size=8000
@@ -105,3 +110,17 @@ def leaf_of(question: Question, layout: Layout, allowed: np.ndarray) -> Leaf:
     microbatches = layout.microbatches(question.training.global_batch)
     shape = {"pp": layout.pp, "vpp": 1, "schedule": layout.schedule, "microbatches": microbatches}
     return Leaf(costs=costs_of_ranks(question, layout), kinds=question.kinds, allowed=allowed, **shape)
+
+
+def replica_prices(
+    question: Question, layout: Layout, limits: Restrictions | None = None
+) -> list[tuple[float, bool]]:
+    """What every covered placement of whole replicas takes, and whether it fits, each priced in full."""
+    limits, found = limits or Restrictions(), []
+    for blocks in chunk_patterns(ReplicaSpace(question, LayoutColumns.of([layout]), limits).leaf(0)):
+        placement = Placement.of(blocks)
+        update = {"layers": placement.layers, "recompute": placement.recompute}
+        priced = estimate(question, layout.model_copy(update=update))
+        priced = priced if limits.max_memory is None else priced.within(limits.max_memory)
+        found.append((priced.step_seconds, priced.fits))
+    return found

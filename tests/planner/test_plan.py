@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from calling import refusal
 from effort import few
 from small import small_question
+from tables import unnamed
 
 from cost_models.axes.layout import parse_layout
 from cost_models.errors import InputError, RunError
@@ -119,43 +121,34 @@ def test_another_schema_version(file: Path) -> None:
     assert "plan again" in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
+def test_what_is_not_a_plan(tmp_path: Path) -> None:
+    for text, complaint in [
         ("", "is empty"),
         ("just words\n", "holds no `field: value` pairs"),
         ("kind: cluster\n", "a `plan` is needed here"),
         ("kind: plan\n", "does not say its schema_version"),
         ("- 1\n- 2\n", "holds no `field: value` pairs"),
-    ],
-)
-def test_what_is_not_a_plan(text: str, complaint: str, tmp_path: Path) -> None:
-    path = tmp_path / "other.yaml"
-    path.write_text(text, "utf-8")
-    with pytest.raises(InputError, match=re.escape(complaint)):
-        load_plan(path)
+    ]:
+        path = tmp_path / "other.yaml"
+        path.write_text(text, "utf-8")
+        with pytest.raises(InputError, match=re.escape(complaint)):
+            load_plan(path)
 
 
-@pytest.mark.parametrize(
-    "tag", ["!!python/object/apply:os.system ['touch hacked']", "!!python/name:os.system"]
-)
-def test_hostile_plans_run_no_code(
-    tag: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    text = re.sub(r"meshwright_version: .*", f"meshwright_version: {tag}", file.read_text("utf-8"))
-    file.write_text(text, "utf-8")
-    with pytest.raises(InputError):
-        load_plan(file)
-    assert not (tmp_path / "hacked").exists()
+def test_hostile_plans_run_no_code(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for tag in ["!!python/object/apply:os.system ['touch hacked']", "!!python/name:os.system"]:
+        monkeypatch.chdir(tmp_path)
+        text = re.sub(r"meshwright_version: .*", f"meshwright_version: {tag}", file.read_text("utf-8"))
+        file.write_text(text, "utf-8")
+        with pytest.raises(InputError):
+            load_plan(file)
+        assert not (tmp_path / "hacked").exists()
 
 
 def test_wrong_fields_are_told_with_their_lines(file: Path) -> None:
     text = file.read_text("utf-8").replace("global_batch: 8", "global_batch: -8").replace("mfu:", "mfoo:")
     file.write_text(text, "utf-8")
-    with pytest.raises(InputError) as caught:
-        load_plan(file)
-    told = str(caught.value)
+    told = refusal(load_plan, file)
     line = 1 + text[: text.index("global_batch")].count("\n")
     assert f"plan.yaml:{line}" in told
     assert "mfoo" in told
@@ -165,10 +158,7 @@ def test_a_layout_that_does_not_go_with_its_model(file: Path) -> None:
     document = yaml.safe_load(file.read_text("utf-8"))
     document["layout"] = "tp3 pp2 zero1"
     file.write_text(yaml.safe_dump(document, explicit_end=True), "utf-8")
-    with pytest.raises(InputError) as caught:
-        load_plan(file)
-    assert any("`tp3`" in problem.what for problem in caught.value.problems)
-    assert any("does not place its blocks" in problem.what for problem in caught.value.problems)
+    assert unnamed(refusal(load_plan, file), "`tp3`", "does not place its blocks") == []
 
 
 @pytest.fixture
@@ -325,19 +315,16 @@ def test_what_was_asked_for_is_verified_as_a_price(sound: Plan) -> None:
     assert "optimum" not in [one.name for one in checks]
 
 
-@pytest.mark.parametrize(
-    ("update", "check", "said"),
-    [
+def test_edited_numbers(sound: Plan) -> None:
+    for update, check, said in [
         ({"step_seconds": 1e-3}, "step", "`step_seconds` says 0.001, computed again it is"),
         ({"mfu": 0.9}, "step", "`mfu` says 0.9"),
         ({"peak_bytes": 1.0}, "rank memory", "`peak_bytes` says 1"),
         ({"memory_limit": 1e12}, "rank memory", "`memory_limit` says 1e+12"),
         ({"trust": "measured, no error"}, "trust", "says `measured, no error`; it is `"),
         ({"rank_memory": ()}, "rank memory", "`rank_memory.0.weights` says nothing"),
-    ],
-)
-def test_edited_numbers(sound: Plan, update: dict[str, object], check: str, said: str) -> None:
-    assert said in failures(predicting(sound, **update))[check]
+    ]:
+        assert said in failures(predicting(sound, **update))[check]
 
 
 def test_an_edited_part(sound: Plan) -> None:
@@ -376,22 +363,19 @@ def test_a_layout_that_cannot_run(sound: Plan) -> None:
     assert "`tp3`" in checks[0].what
 
 
-@pytest.mark.parametrize(
-    ("update", "said"),
-    [
+def test_forged_certificates(sound: Plan) -> None:
+    for update, said in [
         ({"layouts": 10**6}, {"proof": "`layouts` says 1000000"}),
         ({"gap": 0.1}, {"certificate": "its `gap` is 0.1; bound and step say"}),
         ({"bound": 1e-9}, {"certificate": "its `gap` is 0;", "proof": "`bound` says 1e-09"}),
         ({"space": "everything"}, {"proof": "`space` names another"}),
         ({"minimised": "averse"}, {"proof": "`minimised` says averse"}),
         ({"scenarios": 3}, {"proof": "`scenarios` says 3"}),
-    ],
-)
-def test_forged_certificates(sound: Plan, update: dict[str, object], said: dict[str, str]) -> None:
-    failed = failures(certified(sound, **update))
-    assert set(said) <= set(failed)
-    for check, words in said.items():
-        assert words in failed[check]
+    ]:
+        failed = failures(certified(sound, **update))
+        assert set(said) <= set(failed)
+        for check, words in said.items():
+            assert words in failed[check]
 
 
 def test_a_certificate_for_what_was_never_searched(sound: Plan) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise, product
@@ -264,21 +263,18 @@ def test_what_lies_on_the_drive_is_not_in_memory() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("precision", "offload", "held", "read"),
-    [
+def test_our_executor_on_drives() -> None:
+    for precision, offload, held, read in [
         ("fp16", ON_DRIVE, 12, 16),  # updated weights are read once more on their way up
         ("fp16", STREAMED_FROM_DRIVE, 12, 16),
         ("fp32", ON_DRIVE, 12, 16),
         ("fp32", STREAMED_FROM_DRIVE, 8, 8),  # weights that passes use are in memory
-    ],
-)
-def test_our_executor_on_drives(precision: str, offload: Offload, held: int, read: int) -> None:
-    question, columns = with_drives("meshwright", precision), on_drives(offload, zero=1)
-    blocks = drive_bytes(question, columns)[0] / held
-    channels = channel_seconds(question, columns)
-    assert channels.read[0] * READ / blocks == pytest.approx(read)
-    assert channels.write[0] * WRITE / blocks == pytest.approx(held)
+    ]:
+        question, columns = with_drives("meshwright", precision), on_drives(offload, zero=1)
+        blocks = drive_bytes(question, columns)[0] / held
+        channels = channel_seconds(question, columns)
+        assert channels.read[0] * READ / blocks == pytest.approx(read)
+        assert channels.write[0] * WRITE / blocks == pytest.approx(held)
 
 
 def test_a_drive_beside_the_update_hides_it_or_comes_on_top() -> None:
@@ -307,20 +303,18 @@ def turns_of(resident: int, streamed: int, ring: int, microbatches: int = 1) -> 
     return turns_of_rank(layout, [0], microbatches)
 
 
-@pytest.mark.parametrize(
-    ("resident", "streamed", "ring", "microbatches"), [*product((0, 2), (1, 5), (1, 2, 4), (1, 3))]
-)
-def test_the_ring_holds_what_runs(resident: int, streamed: int, ring: int, microbatches: int) -> None:
-    loaded: set[int] = set()
-    for turn in turns_of(resident, streamed, ring, microbatches):
-        for move in turn.before:
-            assert move.what == "load"
-            assert move.block not in loaded
-            loaded.add(move.block)
-        assert len(loaded) <= ring
-        assert turn.use.block in loaded or turn.use.block < resident
-        loaded -= {move.block for move in turn.after if move.what == "drop"}
-    assert not loaded
+def test_the_ring_holds_what_runs() -> None:
+    for resident, streamed, ring, microbatches in [*product((0, 2), (1, 5), (1, 2, 4), (1, 3))]:
+        loaded: set[int] = set()
+        for turn in turns_of(resident, streamed, ring, microbatches):
+            for move in turn.before:
+                assert move.what == "load"
+                assert move.block not in loaded
+                loaded.add(move.block)
+            assert len(loaded) <= ring
+            assert turn.use.block in loaded or turn.use.block < resident
+            loaded -= {move.block for move in turn.after if move.what == "drop"}
+        assert not loaded
 
 
 def test_blocks_that_stay_are_the_first() -> None:
@@ -424,9 +418,8 @@ def windows(question: Question, layout: str = ONE_SEQUENCE) -> HostWindows:
     return found
 
 
-@pytest.mark.parametrize(
-    ("transfer", "streamed", "before", "ring"),
-    [
+def test_rings_by_hand() -> None:
+    for transfer, streamed, before, ring in [
         (0.5, 8, 0, 2),  # shorter than a pass: one computes, one comes
         (1.0, 8, 0, 2),
         (1.5, 3, 1, None),  # the first comes in 1.5 while the block before takes 1
@@ -434,10 +427,8 @@ def windows(question: Question, layout: str = ONE_SEQUENCE) -> HostWindows:
         # at 1.25, 2.5, 3.75, 5.0; wanted at 2, 3, 4, 5: no buffer may wait for one to be free
         (1.25, 4, 2, 3),
         (2.0, 8, 0, None),
-    ],
-)
-def test_rings_by_hand(transfer: float, streamed: int, before: int, ring: int | None) -> None:
-    assert smallest_ring(1.0, transfer, streamed, before) == ring
+    ]:
+        assert smallest_ring(1.0, transfer, streamed, before) == ring
 
 
 @given(st.floats(0.1, 3.0), st.integers(1, 20), st.integers(0, 20))
@@ -527,16 +518,11 @@ def fits(blocks: int, layout: Layout, stack: str) -> bool:
     return held <= usable_host_memory(question.cluster) and estimate(question, layout).fits
 
 
-@pytest.mark.parametrize(
-    ("stack", "layout_of", "most"),
-    [
+def test_the_largest_models_are_those_published() -> None:
+    """Blocks of STRONGHOLD's model that fit, within 6 %."""
+    for stack, layout_of, most in [
         ("megatron-2021", lambda n: Layout(mbs=4, layers=(n,), recompute=("full",)), 32),
         ("stronghold", lambda n: windowed(n, 4), 100),
-    ],
-)
-def test_the_largest_models_are_those_published(
-    stack: str, layout_of: Callable[[int], Layout], most: int
-) -> None:
-    """Blocks of STRONGHOLD's model that fit, within 6 %."""
-    assert fits(round(0.94 * most), layout_of(round(0.94 * most)), stack)
-    assert not fits(round(1.06 * most) + 1, layout_of(round(1.06 * most) + 1), stack)
+    ]:
+        assert fits(round(0.94 * most), layout_of(round(0.94 * most)), stack)
+        assert not fits(round(1.06 * most) + 1, layout_of(round(1.06 * most) + 1), stack)

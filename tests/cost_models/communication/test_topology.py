@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from itertools import pairwise, permutations
 
-import networkx
 import numpy as np
 import pytest
 from clusters import cluster, columns, levelled, profile
@@ -236,22 +235,6 @@ def test_oversubscription_slows_what_leaves_its_leaf_for_all_who_share_it() -> N
     np.testing.assert_allclose(groups.pp.ring_bandwidth()[2], 12.5e9)
     undescribed = axis_groups(cluster(nodes=4, oversubscription=2.0), columns((8, 2, 1)))
     np.testing.assert_allclose(undescribed.dp.ring_bandwidth(), [12.5e9])
-
-
-def test_the_graph_has_the_links_of_the_cluster() -> None:
-    graph = link_graph(cluster(nodes=100, nodes_per_leaf=2, oversubscription=2.0), range(24))
-    kinds = Counter(kind for _, kind in graph.nodes(data="kind"))
-    assert kinds == {"gpu": 24, "switch": 3 + 2 + 1, "adapter": 24}
-    assert graph.edges["leaf.adapter0", "leaf0"]["bandwidth"] == pytest.approx(25e9)
-    assert graph.edges["leaf0", "spine0"]["bandwidth"] == pytest.approx(200e9)
-
-    def latency(source: str, target: str) -> float:
-        return float(networkx.shortest_path_length(graph, source, target, weight="latency"))
-
-    assert latency("gpu0", "gpu7") == pytest.approx(1e-6)
-    assert latency("gpu0", "gpu8") == pytest.approx(5e-6)
-    assert latency("gpu0", "gpu16") == pytest.approx(5e-6)
-    assert networkx.is_connected(graph)
 
 
 SPEEDS = ("10 GB/s", "25 GB/s", "40 GB/s", "300 GB/s")

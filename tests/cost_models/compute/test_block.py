@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from asking import ask, change
+from asking import ask, change, on_a_cpu, straight
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, parse_layout
@@ -25,8 +25,7 @@ from cost_models.operators.traffic import routing_traffic
 from cost_models.pipeline.pricing import estimate
 from cost_models.pipeline.stage_costs import memory_terms
 from cost_models.question import Question
-from cost_models.specs.hardware import AttentionCurve, CurvePoint, HardwareProfile, OperatorCurve
-from cost_models.specs.training import TrainingSpec
+from cost_models.specs.hardware import AttentionCurve, CurvePoint, OperatorCurve
 from cost_models.specs.transformer import TransformerSpec
 from planner.rules.stack import require_runnable
 
@@ -81,33 +80,12 @@ SECONDS_PER_ELEMENT = {"layernorm": 1e-9, "gelu": 2e-9, "add": 3e-9, "bias-gradi
 LAYOUTS = LayoutColumns.of([Layout(), Layout(mbs=2), Layout(tp=2), Layout(tp=2, sp=True)])
 
 
-def straight(seconds_per_element: float) -> tuple[CurvePoint, ...]:
-    """Proportional to the elements over the whole range of this test."""
-    return tuple(CurvePoint(size=size, seconds=size * seconds_per_element) for size in (1.0, 1e9))
-
-
-def cpu_profile(**changes: object) -> HardwareProfile:
+def question_on_a_cpu(**hardware: object) -> Question:
     operators = tuple(
-        OperatorCurve.model_validate(
-            {"operator": name, "forward": straight(seconds), "backward": straight(2 * seconds)}
-        )
+        OperatorCurve(operator=name, forward=straight(seconds), backward=straight(2 * seconds))  # type: ignore[arg-type]
         for name, seconds in SECONDS_PER_ELEMENT.items()
     )
-    return catalog.load_profile("datasheet-cpu").model_copy(update={"operators": operators, **changes})
-
-
-def question_on_a_cpu(hardware: HardwareProfile, stack: str = "meshwright") -> Question:
-    model = TransformerSpec.model_validate(
-        {"num_layers": 2, "hidden_size": 64, "num_heads": 4, "vocab_size": 1000}
-    )
-    training = TrainingSpec(global_batch=8, sequence_length=32, precision="fp32")
-    return Question(
-        model=model,
-        cluster=catalog.local_cluster(2),
-        training=training,
-        stack=catalog.load_stack(stack),
-        hardware=hardware,
-    )
+    return on_a_cpu(2, operators=operators, **hardware)
 
 
 def block(asked: Question) -> BlockSeconds:
@@ -117,7 +95,7 @@ def block(asked: Question) -> BlockSeconds:
 def test_operators_of_a_gpt_block_by_hand() -> None:
     """One sequence of 32 tokens: n = 2048, f = 8192; biases over 3n + n + f + n."""
     n, f = 2048, 8192
-    passes = measured_block(question_on_a_cpu(cpu_profile()), LAYOUTS)
+    passes = measured_block(question_on_a_cpu(), LAYOUTS)
     assert passes[0, 0] == pytest.approx(2 * n * 1e-9 + f * 2e-9 + 2 * n * 3e-9)
     assert passes[1, 0] == pytest.approx(2 * 2 * n * 1e-9 + 2 * f * 2e-9 + 4 * n * 3e-9 + (5 * n + f) * 5e-10)
 
@@ -125,16 +103,13 @@ def test_operators_of_a_gpt_block_by_hand() -> None:
 def test_attention_curves_replace_the_efficiencies() -> None:
     points = (CurvePoint(size=16, seconds=1e-3), CurvePoint(size=64, seconds=1e-3))
     curve = AttentionCurve(head_dim=16, forward=points, backward=points)
-    without, with_curve = (
-        block(question_on_a_cpu(cpu_profile())),
-        block(question_on_a_cpu(cpu_profile(attention=(curve,)))),
-    )
+    without, with_curve = (block(question_on_a_cpu()), block(question_on_a_cpu(attention=(curve,))))
     assert (with_curve.forward - without.forward)[0] == pytest.approx(4e-3, rel=0.05)
     assert (with_curve.forward - without.forward)[1] == pytest.approx(8e-3, rel=0.05)
 
 
 def test_the_ends_of_the_model_follow_the_curves() -> None:
-    asked = question_on_a_cpu(cpu_profile())
+    asked = question_on_a_cpu()
     ends = end_seconds(asked, LAYOUTS, device_of(asked))
     assert ends.embedding_forward[0] == pytest.approx(2048 * 3e-9)
     assert (ends.head_backward > ends.head_forward).all()
@@ -226,16 +201,13 @@ def test_their_seconds_by_hand() -> None:
     np.testing.assert_allclose(backward, weight + inputs)
 
 
-@pytest.mark.parametrize(
-    ("model", "left"),
-    [
+def test_what_reads_other_inputs_stays_apart() -> None:
+    for model, left in [
         ({"parallel_block": False}, ["queries, keys, values", "output projection", "mlp up", "mlp down"]),
         ({"parallel_norms": 2}, ["queries, keys, values", "mlp up", "output projection, mlp down"]),
         ({}, ["queries, keys, values, mlp up", "output projection, mlp down"]),
-    ],
-)
-def test_what_reads_other_inputs_stays_apart(model: dict[str, Any], left: list[str]) -> None:
-    assert names(gpt3_of_parallel_blocks(joins=True, **model)) == left
+    ]:
+        assert names(gpt3_of_parallel_blocks(joins=True, **model)) == left
 
 
 BATCH, SEQUENCE = 64, 8192

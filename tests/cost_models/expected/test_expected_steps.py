@@ -33,7 +33,7 @@ from cost_models.measured.validation.predictions import Prediction
 from cost_models.measured.validation.scores import brier_scores, chance_ranges
 from cost_models.pipeline.pricing import estimate, seconds_under_scenarios, trust_of
 from cost_models.question import Question
-from cost_models.risk import PeakErrors, confident_share, fits_probability, least_chance, peak_errors
+from cost_models.risk import confident_share, fits_probability, least_chance, peak_errors
 
 TIMED = "tp4 pp4 vpp5 cp2 dp2 mbs1 zero1 sp"
 """What NVIDIA ran Llama 3.1 70B with on 64 H100 (dgxc-0013 and two later releases)."""
@@ -57,23 +57,6 @@ def test_runs_of_the_same_question_are_named_and_narrow_it() -> None:
     assert (near.least_seconds, near.most_seconds) == (14.61, 14.72)
     assert found.low < 14.61 < 14.72 < found.high
     assert found.high / found.low < 1.35
-
-
-def test_the_same_question_pulls_towards_what_was_measured() -> None:
-    """Were the three runs twice as slow as predicted, so nearly would the next be expected."""
-    from cost_models.expected import row_of
-
-    question, own = priced("dgx-h100", TIMED)
-    kernel, _, _ = shipped_constants()
-    rows, errors = timed_rows()
-    asked = row_of(question, own.layout, 0.1)
-    same = np.max([np.abs(rows[name] - asked[name]) for name in FEATURES], axis=0) < 0.05
-    near = rows[same | (rows["source"] == "megatron_core_h100")]
-    moved = np.where(same, 0.2, errors)[same | (rows["source"] == "megatron_core_h100")]
-    assert same.sum() == 3
-    mean, deviation = kernel.posterior(asked, near, moved)
-    assert mean > 0.5 * 0.2
-    assert deviation < 0.8 * math.sqrt(float(kernel.prior(asked)[0]))
 
 
 def test_another_layout_says_in_what_it_differs() -> None:
@@ -155,16 +138,6 @@ def test_memory_and_links_reach_what_tests_do_relative_to_h100() -> None:
 
 
 ERROR = 0.1
-
-
-def test_the_core_of_peaks_is_within_the_error_and_outliers_are_anywhere() -> None:
-    """No outliers: a normal error. With them a peak of five times the limit may run, and one of a fifth may not."""
-    plain = PeakErrors(core=1.0, below_share=0, below_reach=1.0, above_share=0, above_reach=1.0)
-    chances = [plain.p_below(np.log(room), ERROR) for room in (1.0, 1.1, 1 / 1.1)]
-    assert chances == pytest.approx([0.5, 0.95, 0.05])
-    assert fits_probability(500.0, 100.0, ERROR) > 1e-3 > plain.p_below(np.log(0.2), ERROR)
-    assert fits_probability(20.0, 100.0, ERROR) < 0.999
-    assert fits_probability(0.0, 100.0, ERROR) == 1.0
 
 
 def test_it_is_the_share_of_measured_peaks_below_the_limit() -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
 
 import pytest
+from calling import refusal
 from hypothesis import given
 from hypothesis import strategies as st
-from tables import rows
+from tables import rows, unnamed
 
 from cost_models import units
 from cost_models.base import Spec
@@ -105,9 +105,7 @@ def test_what_is_no_model() -> None:
         dgx-h100 | `dgx-h100` is a cluster, not a model\\nhint: write MODEL first, then CLUSTER
         ./nowhere/config.json | cannot read
     """):
-        with pytest.raises(InputError) as caught:
-            resolve_model(written)
-        assert said in str(caught.value)
+        assert said in refusal(resolve_model, written)
 
 
 def test_what_is_no_cluster() -> None:
@@ -122,9 +120,7 @@ def test_what_is_no_cluster() -> None:
         x | unknown cluster `x`
         - | unknown cluster ``
     """):
-        with pytest.raises(InputError) as caught:
-            resolve_cluster(written)
-        assert said in str(caught.value)
+        assert said in refusal(resolve_cluster, written)
 
 
 def test_a_cluster_may_say_its_size() -> None:
@@ -210,9 +206,8 @@ def test_flags_and_files_take_them(tmp_path) -> None:
     training = resolve_training(str(file))
     assert (training.global_batch, training.sequence_length, training.tokens) == (512, 8192, 15e12)
     assert resolve_training(str(file), sequence_length="4K").global_batch == 1024
-    with pytest.raises(InputError) as caught:
-        resolve_training(None, global_batch="4M", sequence_length="long")
-    assert {problem.where for problem in caught.value.problems} == {"--sequence", "--global-batch"}
+    said = refusal(resolve_training, None, global_batch="4M", sequence_length="long")
+    assert unnamed(said, "--sequence: ", "--global-batch: ") == []
 
 
 def test_words_and_numbers_of_yaml_are_those_of_1_2() -> None:
@@ -230,9 +225,8 @@ class Quantities(Spec):
     rate: units.FlopRate
 
 
-@pytest.mark.parametrize(
-    ("parse", "text", "value"),
-    [
+def test_what_people_write() -> None:
+    for parse, text, value in [
         (units.parse_bytes, "80 GiB", 80 * 2**30),
         (units.parse_bytes, "80 GB", 80e9),
         (units.parse_bytes, "1.5TB", 1.5e12),
@@ -245,15 +239,12 @@ class Quantities(Spec):
         (units.parse_seconds, "2 h", 7200),
         (units.parse_flop_rate, "312 TFLOP/s", 312e12),
         (units.parse_flop_rate, "2e3 TFLOP/s", 2e15),
-    ],
-)
-def test_what_people_write(parse: Callable[[object], float], text: str, value: float) -> None:
-    assert parse(text) == pytest.approx(value, rel=1e-15)
+    ]:
+        assert parse(text) == pytest.approx(value, rel=1e-15)
 
 
-@pytest.mark.parametrize(
-    ("parse", "text", "message"),
-    [
+def test_wrong_quantities_are_named() -> None:
+    for parse, text, message in [
         (units.parse_bandwidth, "400 Gb", "`400 Gb` is not a bandwidth; write it like `400 Gb/s` (bits) or"),
         (units.parse_bandwidth, "50", "is not a bandwidth"),
         (units.parse_bandwidth, 50e9, "is not a bandwidth"),
@@ -268,19 +259,15 @@ def test_what_people_write(parse: Callable[[object], float], text: str, value: f
         (units.parse_bandwidth, "1e300 GB/s", "is too large a number"),
         (units.parse_count, "12 X", "is not a number; write it like `1.4T`, `300B` or `1.4e12`"),
         (units.parse_count, "nan", "must be a number above zero"),
-    ],
-)
-def test_wrong_quantities_are_named(parse: Callable[[object], float], text: object, message: str) -> None:
-    with pytest.raises(ValueError, match=r"^`") as caught:
-        parse(text)
-    assert message in str(caught.value)
+    ]:
+        with pytest.raises(ValueError, match=r"^`") as caught:
+            parse(text)
+        assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "count"), [("1.4T", 1.4e12), ("300 B", 300e9), ("1.4e12", 1.4e12), ("7M", 7e6), (8, 8.0)]
-)
-def test_counts(text: object, count: float) -> None:
-    assert units.parse_count(text) == count
+def test_counts() -> None:
+    for text, count in [("1.4T", 1.4e12), ("300 B", 300e9), ("1.4e12", 1.4e12), ("7M", 7e6), (8, 8.0)]:
+        assert units.parse_count(text) == count
 
 
 positive = st.floats(min_value=1e-12, max_value=1e21, allow_nan=False, allow_infinity=False)

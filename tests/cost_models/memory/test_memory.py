@@ -47,23 +47,18 @@ def states(
     return states_on_device(question, columns, residency)
 
 
-@pytest.mark.parametrize(
-    ("stack", "precision", "weights", "optimizer"),
-    [
+def test_weights_and_states() -> None:
+    for stack, precision, weights, optimizer in [
         ("meshwright", "bf16", (2 + 4 / D, 4 / D), OPTIMIZER),
         ("meshwright", "fp32", (4 + 4 / D, 4 / D), OPTIMIZER),
         ("torchtitan", "bf16", (2 + 4 / D, 4 / D), OPTIMIZER),
         ("fsdp", "bf16", (2 + 4 / D, 4 / D), OPTIMIZER),
         ("deepspeed", "bf16", (2, 2 / D), MASTER + OPTIMIZER),
         ("deepspeed", "fp32", (4, 4 / D), OPTIMIZER),
-    ],
-)
-def test_weights_and_states(
-    stack: str, precision: Precision, weights: tuple[float, float], optimizer: float
-) -> None:
-    held = states(stack, precision)
-    assert held.weights == pytest.approx(weights)
-    assert held.optimizer == pytest.approx([optimizer, optimizer])
+    ]:
+        held = states(stack, precision)
+        assert held.weights == pytest.approx(weights)
+        assert held.optimizer == pytest.approx([optimizer, optimizer])
 
 
 def test_weights_of_a_job_that_keeps_16_bits_alone() -> None:
@@ -150,17 +145,14 @@ def kept(precision: str = "fp8", **facts: Any) -> float:
     )
 
 
-@pytest.mark.parametrize(
-    ("facts", "bf16", "fp8"),
-    [
+def test_a_token_keeps_less_by_hand() -> None:
+    """The inputs of the first product of attention and of the mixture; those of the experts' second product."""
+    for facts, bf16, fp8 in [
         ({"always_discards": ("norms",)}, 2 * WIDTH * (1 + MIXTURES), WIDTH * (1 + MIXTURES)),
         ({"always_discards": ("expert-activations",)}, 2 * ROWS, ROWS),
-    ],
-)
-def test_a_token_keeps_less_by_hand(facts: dict[str, Any], bf16: float, fp8: float) -> None:
-    """The inputs of the first product of attention and of the mixture; those of the experts' second product."""
-    for precision, less in (("bf16", bf16), ("fp8", fp8)):
-        assert kept(precision) - kept(precision, **facts) == pytest.approx(less, abs=1e-6)
+    ]:
+        for precision, less in (("bf16", bf16), ("fp8", fp8)):
+            assert kept(precision) - kept(precision, **facts) == pytest.approx(less, abs=1e-6)
 
 
 def test_what_is_discarded_is_made_again_behind() -> None:
@@ -326,34 +318,28 @@ def test_model_and_hardware_flops_are_equation_3() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("layers", "hidden", "heads", "gpus", "batch", "seconds", "mfu", "hfu"),
-    [
-        (48, 6144, 64, 8, 4, 1.10, 41.5, 43.7),
-        (96, 12288, 96, 64, 64, 13.75, 51.4, 52.8),
-        (105, 20480, 128, 280, 280, 37.83, 56.0, 57.0),
-        (128, 25600, 160, 512, 512, 71.49, 56.3, 57.0),
-    ],
-    ids=["22B", "175B", "530B", "1T"],
-)
-def test_mfu_and_hfu_of_selective(
-    layers: int, hidden: int, heads: int, gpus: int, batch: int, seconds: float, mfu: float, hfu: float
-) -> None:
+def test_mfu_and_hfu_of_selective() -> None:
     """Korthikanti et al. 2022, table 5, whose step times are rounded to 0.01 s.
 
     The paper's equation 8 counts the attention core three more times under selective recompute (s/3h instead of s/6h).
     The core runs forward once more, so what we call hardware FLOPs adds a third of that.
     """
-    model = gpt(layers, hidden, heads)
-    training = TrainingSpec(global_batch=batch, sequence_length=2048)
-    selective = Layout(recompute=("selective",), layers=(layers,))
-    useful = model_flops(model, training)
-    again = recomputed_flops(model, training, selective)
-    assert (
-        recomputed_flops(model, training, selective, ("norms", "latent-heads")) == 0
-    )  # a dense GPT has neither
-    assert 100 * utilisation(useful, seconds, gpus, A100_PEAK) == pytest.approx(mfu, abs=0.2)
-    assert 100 * utilisation(useful + 3 * again, seconds, gpus, A100_PEAK) == pytest.approx(hfu, abs=0.2)
+    for layers, hidden, heads, gpus, batch, seconds, mfu, hfu in [
+        (48, 6144, 64, 8, 4, 1.10, 41.5, 43.7),
+        (96, 12288, 96, 64, 64, 13.75, 51.4, 52.8),
+        (105, 20480, 128, 280, 280, 37.83, 56.0, 57.0),
+        (128, 25600, 160, 512, 512, 71.49, 56.3, 57.0),
+    ]:
+        model = gpt(layers, hidden, heads)
+        training = TrainingSpec(global_batch=batch, sequence_length=2048)
+        selective = Layout(recompute=("selective",), layers=(layers,))
+        useful = model_flops(model, training)
+        again = recomputed_flops(model, training, selective)
+        assert (
+            recomputed_flops(model, training, selective, ("norms", "latent-heads")) == 0
+        )  # a dense GPT has neither
+        assert 100 * utilisation(useful, seconds, gpus, A100_PEAK) == pytest.approx(mfu, abs=0.2)
+        assert 100 * utilisation(useful + 3 * again, seconds, gpus, A100_PEAK) == pytest.approx(hfu, abs=0.2)
 
 
 @pytest.mark.parametrize("tp", [1, 2, 8])

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from asking import ask, change, columns, only_links
-from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from cost_models.axes.columns import LayoutColumns
@@ -58,20 +57,18 @@ def test_latent_attention_multiplies_what_it_stores() -> None:
     assert flops.block_matrices == pytest.approx(2 * SEQUENCE * (attention + (3 * dense + 58 * expert) / 61))
 
 
-@pytest.mark.parametrize(
-    "text", ["dp64", "ep8 dp64", "tp4 dp16 ep8 etp1", "tp2 cp2 dp16 ep4", "tp2 dp32 ep4 etp4"]
-)
-def test_every_expert_is_somewhere(text: str) -> None:
+def test_every_expert_is_somewhere() -> None:
     """Experts of all ranks of a stage, less their replicas, are those of the model."""
-    x = columns(text)
-    for model in MIXTURES:
-        split = parameters(model, x.tp, ep=x.ep, etp=x.etp)
-        whole = parameters(model, np.array([1]))
-        held = split.experts * x.tp * x.replicas / x.expert_replicas
-        etp = int(x.etp[0])  # each part of an expert has its last bias
-        last_biases = model.moe_share * model.num_experts * model.hidden_size * model.mlp_bias
-        assert held[0] == pytest.approx(whole.experts[0] + (etp - 1) * last_biases), model.name
-        assert split.block[0] < whole.block[0] or int(x.tp[0]) == 1
+    for text in ["dp64", "ep8 dp64", "tp4 dp16 ep8 etp1", "tp2 cp2 dp16 ep4", "tp2 dp32 ep4 etp4"]:
+        x = columns(text)
+        for model in MIXTURES:
+            split = parameters(model, x.tp, ep=x.ep, etp=x.etp)
+            whole = parameters(model, np.array([1]))
+            held = split.experts * x.tp * x.replicas / x.expert_replicas
+            etp = int(x.etp[0])  # each part of an expert has its last bias
+            last_biases = model.moe_share * model.num_experts * model.hidden_size * model.mlp_bias
+            assert held[0] == pytest.approx(whole.experts[0] + (etp - 1) * last_biases), model.name
+            assert split.block[0] < whole.block[0] or int(x.tp[0]) == 1
 
 
 def test_rows_are_the_copies_of_all_tokens() -> None:
@@ -286,16 +283,13 @@ def test_flops_and_parameters_are_sums_over_kinds() -> None:
         assert causal_flops(model, training) < model_flops(model, training)
 
 
-@pytest.mark.parametrize(
-    ("layout", "told"),
-    [
+def test_degrees_that_split_no_heads_are_refused() -> None:
+    for layout, told in [
         ("tp16 dp4 mbs1", "`tp16` splits 8 groups of heads with states"),
         ("tp8 cp32 mbs1", "tp8 x cp32 ranks share 128 heads of its state spaces"),
-    ],
-)
-def test_degrees_that_split_no_heads_are_refused(layout: str, told: str) -> None:
-    question = recurrent("nemotron-h-8b", gpus=256 if "cp" in layout else 64, sequence=8192)
-    assert any(told in words.what for words in check(question, parse_layout(layout)))
+    ]:
+        question = recurrent("nemotron-h-8b", gpus=256 if "cp" in layout else 64, sequence=8192)
+        assert any(told in words.what for words in check(question, parse_layout(layout)))
 
 
 def test_a_scan_costs_as_much_a_token_at_any_length_and_its_heads_are_shared() -> None:
@@ -331,74 +325,22 @@ def test_llama_by_hand() -> None:
     assert missing_targets(catalog.load_model("gpt2-xl"), ("gate", "mlp")) == ("gate",)
 
 
-class Adapted(nn.Module):
-    """A frozen matrix with an adapter beside it."""
-
-    def __init__(self, inputs: int, outputs: int, rank: int) -> None:
-        super().__init__()
-        self.base = nn.Linear(inputs, outputs, bias=False).requires_grad_(False)
-        self.down, self.up = nn.Linear(inputs, rank, bias=False), nn.Linear(rank, outputs, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.base(x) + self.up(self.down(x))
-        return found
-
-
-class Block(nn.Module):
-    """The products of a block of `SMALL`, with all norms; the attention core is left out."""
-
-    def __init__(self, rank: int) -> None:
-        super().__init__()
-        h, kv, inner = SMALL.hidden_size, SMALL.kv_size, SMALL.ffn_hidden_size
-        self.norms = nn.ModuleList([nn.RMSNorm(h).requires_grad_(False) for _ in range(2)])
-        self.q, self.k, self.v = (Adapted(h, width, rank) for width in (h, kv, kv))
-        self.o, self.gate, self.up = Adapted(h, h, rank), Adapted(h, inner, rank), Adapted(h, inner, rank)
-        self.down = Adapted(inner, h, rank)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        normed = self.norms[0](x)
-        # every projection reaches the sum, as it does through attention
-        x = x + self.o(self.q(normed) + torch.cat([self.k(normed), self.v(normed)], dim=-1))
-        normed = self.norms[1](x)
-        summed: torch.Tensor = x + self.down(nn.functional.silu(self.gate(normed)) * self.up(normed))
-        return summed
-
-
-class Small(nn.Module):
-    def __init__(self, rank: int) -> None:
-        super().__init__()
-        h = SMALL.hidden_size
-        self.embedding = nn.Embedding(SMALL.vocab_size, h).requires_grad_(False)
-        self.blocks = nn.Sequential(*[Block(rank) for _ in range(SMALL.num_layers)])
-        self.norm = nn.RMSNorm(h).requires_grad_(False)
-        self.head = nn.Linear(h, SMALL.vocab_size, bias=False).requires_grad_(False)
-
-
-def test_states_and_flops_as_torch_counts_them() -> None:
-    rank = 8
+def test_states_and_flops_of_adapters_by_hand() -> None:
+    """Frozen matrices multiply forward and towards inputs, adapters towards weights as well and alone have states."""
+    h, kv, f, rank = SMALL.hidden_size, SMALL.kv_size, SMALL.ffn_hidden_size, 8
+    matrices = [(h, h), (h, kv), (h, kv), (h, h), (h, f), (h, f), (f, h)]
+    frozen = 2 * sum(m * n for m, n in matrices) + h * SMALL.vocab_size
+    trained = 2 * rank * sum(m + n for m, n in matrices)
     question = tuned(rank=rank)
-    model = Small(rank)
-    hidden = model.embedding(torch.zeros(1, SHORT, dtype=torch.int64)).requires_grad_()
-    optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad])
-    with FlopCounterMode(display=False) as counted:
-        model.head(model.norm(model.blocks(hidden))).sum().backward()
-    optimizer.step()
-
-    one = forward_flops(SMALL, SHORT, 1)
-    core = 3 * SMALL.num_layers * one.block_attention
-    assert model_flops(SMALL, question.training) / 8 - core == counted.get_total_flops()
-
-    held = {
-        "weights": sum(own.nbytes for own in model.parameters()),
-        "gradients": sum(own.grad.nbytes for own in model.parameters() if own.grad is not None),
-        "optimizer": sum(
-            state.nbytes for own in optimizer.state.values() for name, state in own.items() if name != "step"
-        ),
-    }
+    core = 3 * SMALL.num_layers * forward_flops(SMALL, SHORT, 1).block_attention
+    flops = model_flops(SMALL, question.training) / 8 - core
+    assert flops == 2 * SHORT * (2 * frozen + 3 * trained)
+    vectors = (2 * SMALL.num_layers + 1) * h + h * SMALL.vocab_size  # norms, embedding
+    held = {"weights": frozen + trained + vectors, "gradients": trained, "optimizer": 2 * trained}
     terms = memory_terms(question, LayoutColumns.of([Layout()]))
-    for part, size in held.items():
+    for part, elements in held.items():
         priced = SMALL.num_layers * terms["layer_static"][part] + terms["embedding_static"][part]
-        assert float((priced + terms["head_static"][part])[0]) == pytest.approx(size, rel=1e-12)
+        assert float((priced + terms["head_static"][part])[0]) == pytest.approx(4 * elements, rel=1e-12)
 
 
 def test_tensor_ranks_split_adapters_as_their_matrices() -> None:
@@ -424,19 +366,17 @@ def test_quantised_matrices(base: str, bits: float) -> None:
     assert seconds[1] > seconds[0]
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "each"), [("adamw-8bit", 2 + 8 / 256), ("adamw", 8.0), ("muon", 4.0), ("sgd", 0.0)]
-)
-def test_moments_of_optimizers(optimizer: str, each: float) -> None:
-    question = tuned(precision="bf16", stack="deepspeed")
-    columns, kept = LayoutColumns.of([Layout()]), {}
-    for name in ("sgd", optimizer):
-        own = change(question, training={"tuning": None, "optimizer": name})
-        kept[name] = memory_terms(own, columns)
-        assert state_bytes(own, columns).optimizer[0] == state_bytes(own, columns, "experts").optimizer[0]
-    blocks = [kept[name]["layer_static"]["optimizer"][0] for name in (optimizer, "sgd")]
-    assert blocks[0] - blocks[1] == pytest.approx(each * float(parameters(SMALL, columns.tp).block[0]))
-    if optimizer == "muon":  # embedding and head have Adam's two
-        ends = [kept[name]["head_static"]["optimizer"][0] for name in (optimizer, "sgd")]
-        head = parameters(SMALL, columns.tp)
-        assert ends[0] - ends[1] == pytest.approx(8 * float((head.head_matrix + head.head_vectors)[0]))
+def test_moments_of_optimizers() -> None:
+    for optimizer, each in [("adamw-8bit", 2 + 8 / 256), ("adamw", 8.0), ("muon", 4.0), ("sgd", 0.0)]:
+        question = tuned(precision="bf16", stack="deepspeed")
+        columns, kept = LayoutColumns.of([Layout()]), {}
+        for name in ("sgd", optimizer):
+            own = change(question, training={"tuning": None, "optimizer": name})
+            kept[name] = memory_terms(own, columns)
+            assert state_bytes(own, columns).optimizer[0] == state_bytes(own, columns, "experts").optimizer[0]
+        blocks = [kept[name]["layer_static"]["optimizer"][0] for name in (optimizer, "sgd")]
+        assert blocks[0] - blocks[1] == pytest.approx(each * float(parameters(SMALL, columns.tp).block[0]))
+        if optimizer == "muon":  # embedding and head have Adam's two
+            ends = [kept[name]["head_static"]["optimizer"][0] for name in (optimizer, "sgd")]
+            head = parameters(SMALL, columns.tp)
+            assert ends[0] - ends[1] == pytest.approx(8 * float((head.head_matrix + head.head_vectors)[0]))

@@ -69,35 +69,6 @@ def test_the_search_prices_a_placement_as_its_estimate_does(text: str) -> None:
 
 
 @EVERY
-def test_ranks_that_cost_the_same_are_one_row(text: str) -> None:
-    """A rank axis changes nothing but what differs from rank to rank."""
-    asked, layout = question(), parse_layout(text)
-    ranks = price_ranks(asked, layout)
-    pipeline, blocks = ranks.pipeline, ranks.placement.blocks
-    rows = {name: getattr(pipeline.costs, name) for name in COLUMNS}
-    repeated = {name: np.repeat(column, layout.pp, axis=0) for name, column in rows.items()}
-    every = replace(pipeline, costs=StageCosts(**repeated))
-    busy = [own.step_of(blocks)[2].tobytes() for own in (pipeline, every)]
-    assert busy[0] == busy[1]
-    for name in ("step_seconds", "rank_bytes", "forward", "backward"):
-        one, each = getattr(pipeline, name)(blocks), getattr(every, name)(blocks)
-        assert np.asarray(one).tobytes() == np.asarray(each).tobytes(), name
-
-
-@EVERY
-def test_a_batch_of_placements_is_its_placements(text: str) -> None:
-    ranks = price_ranks(question(), parse_layout(text))
-    pipeline, blocks = ranks.pipeline, ranks.placement.blocks
-    moved = blocks.copy()
-    moved[0, 0] += 1
-    moved[-1, 0] = max(0, moved[-1, 0] - 1)
-    for name in ("step_seconds", "rank_bytes"):
-        price = getattr(pipeline, name)
-        together = price(np.stack([blocks, moved]))
-        np.testing.assert_array_equal(together, [price(blocks), price(moved)])
-
-
-@EVERY
 def test_the_parts_of_a_rank_take_as_long_as_it_is_busy(text: str) -> None:
     ranks = price_ranks(question(), parse_layout(text))
     seconds = sum(ranks.seconds[part] for part in TIME_PARTS)

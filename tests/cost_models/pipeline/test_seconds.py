@@ -14,9 +14,7 @@ from cost_models.defaults import OWN_STACK
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate
 from cost_models.files import catalog
-from cost_models.measured.calibration.profile_fits import under_nearest
-from cost_models.measured.calibration.step_time_fit import COUNT, errors_of, prior_widths, scenarios_of
-from cost_models.measured.runs.cases import timed_cases
+from cost_models.measured.calibration.step_time_fit import COUNT, prior_widths, scenarios_of
 from cost_models.pipeline.pricing import estimate, loss_part, seconds_under_scenarios, step_interval
 from cost_models.pipeline.seconds import SLICE_SECONDS, Pieces, Terms, exposed_gathers_forward, sum_of_parts
 from cost_models.pipeline.stage_costs import stage_costs, time_terms
@@ -129,15 +127,6 @@ def test_what_is_recomputed_is_gathered_again_unless_it_was_kept(model: str, gat
     block = Pieces(question, columns("dp64 zero3"), True).links.block
     more = question.model.num_layers * float(block.gather[0]) * (gathers - 2)
     assert moved[1] - moved[0] == pytest.approx(more, rel=1e-4, abs=1e-9)
-
-
-def test_zero3_of_2021_collapses_with_few_tokens_a_gpu() -> None:
-    """Table 2 of Narayanan et al. 2021: half the tokens a GPU on twice the GPUs take as long."""
-    cases = [one for one in timed_cases() if one.question.stack.name == "deepspeed-v0.5"]
-    assert len(cases) == 6
-    errors = errors_of(under_nearest([catalog.load_profile("a100-deepspeed")], cases))
-    assert np.median(np.abs(errors)) < 0.1
-    assert np.abs(errors).max() < 0.2
 
 
 def gpt2_estimate(layout: str, optimizer: OptimizerName, **facts: object) -> Estimate:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from calling import refusal
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,13 +44,6 @@ def test_distinct_rows_are_sums_over_ranks(exponent: float, n: int) -> None:
     direct = -np.expm1(n * np.log1p(-np.minimum(by_rank(exponent), 1 - 1e-16)))
     assert accesses.distinct(n) == pytest.approx(direct.sum(), rel=2e-4)
     assert accesses.distinct(n, 20_000) == pytest.approx(direct[:20_000].sum(), rel=2e-4)
-
-
-def test_distinct_rows_are_what_draws_use() -> None:
-    rng = np.random.default_rng(0)
-    drawn = rng.choice(10_000, size=(50, 4000), p=by_rank(1.0, 10_000))
-    seen = np.mean([np.unique(ids).size for ids in drawn])
-    assert zipf_accesses(10_000, 1.0).distinct(4000) == pytest.approx(seen, rel=0.01)
 
 
 @pytest.mark.parametrize("exponent", EXPONENTS)
@@ -167,9 +161,8 @@ def test_a_model_names_its_files(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
+def test_other_rows_and_no_counts_are_refused(tmp_path: Path) -> None:
+    for text, says in [
         ("1\n2\n3\n", "counts 3 rows, the table has 2"),
         ("5,1\n", "row 5 is not among the table's 2"),
         ("1,1\n1,1\n", "row 1 is counted twice"),
@@ -177,14 +170,10 @@ def test_a_model_names_its_files(tmp_path: Path) -> None:
         ("0\n0\n", "no access"),
         ("1\n-2\n", "below zero"),
         ("1\nnan\n", "below zero, or"),
-    ],
-)
-def test_other_rows_and_no_counts_are_refused(tmp_path: Path, text: str, says: str) -> None:
-    path = tmp_path / "counts.csv"
-    path.write_text(text)
-    with pytest.raises(InputError) as raised:
-        read_histogram(path, 2)
-    assert says in str(raised.value)
+    ]:
+        path = tmp_path / "counts.csv"
+        path.write_text(text)
+        assert says in refusal(read_histogram, path, 2)
 
 
 @pytest.mark.timeout(60)

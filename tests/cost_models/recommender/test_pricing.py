@@ -196,17 +196,14 @@ def test_an_estimate_adds_up_the_prices(text: str) -> None:
     assert 0 < found.mfu < 1
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
+def test_a_sharding_of_other_hardware_is_refused() -> None:
+    for text, says in [
         ("table:0=whole@8 table:1-3=row", "GPU 8"),
         ("table:0=node-row@1 table:1-3=row", "node 1"),
         ("table:0=column3@0,1,2 table:1-3=row", "3 slices"),
-    ],
-)
-def test_a_sharding_of_other_hardware_is_refused(text: str, says: str) -> None:
-    with pytest.raises(InputError, match=says):
-        estimate(asked(*TWO), parse_sharding(text, 4))
+    ]:
+        with pytest.raises(InputError, match=says):
+            estimate(asked(*TWO), parse_sharding(text, 4))
 
 
 def test_a_cpu_has_one_memory_and_no_context() -> None:
@@ -322,22 +319,19 @@ def test_tables_lie_on_hosts_where_the_stack_puts_them(stack: str) -> None:
 WIDE_TABLE = TableSpec(name="t", rows=10**6, width=128, pooling=100.0)
 
 
-@pytest.mark.parametrize(
-    ("option", "lookups", "slices"),
-    [
+def test_a_shard_costs_its_lookups_and_its_due() -> None:
+    for option, lookups, slices in [
         ("whole", 4 * 100 + 60, 1),
         ("row4", 4 * 25 + 60, 4),
         ("row", 4 * 12.5 + 60, 8),
         ("column2", (400 + 60) / 2, 2),
-    ],
-)
-def test_a_shard_costs_its_lookups_and_its_due(option: str, lookups: float, slices: int) -> None:
-    found = hugectr_options(asked(WIDE_TABLE, batch=1024, optimizer="adagrad"), [(0, option_of(option))])
-    cost = (found.shard_seconds + found.everywhere_seconds)[0]
-    assert cost[STAGES.index(STAGES.lookup)] == pytest.approx(1024 * 128 * lookups)
-    assert cost.sum() == cost.max()
-    size = found.shard_bytes[0] + found.everywhere_bytes[0]
-    assert size == pytest.approx(10**6 * 128 * 8 / slices)
+    ]:
+        found = hugectr_options(asked(WIDE_TABLE, batch=1024, optimizer="adagrad"), [(0, option_of(option))])
+        cost = (found.shard_seconds + found.everywhere_seconds)[0]
+        assert cost[STAGES.index(STAGES.lookup)] == pytest.approx(1024 * 128 * lookups)
+        assert cost.sum() == cost.max()
+        size = found.shard_bytes[0] + found.everywhere_bytes[0]
+        assert size == pytest.approx(10**6 * 128 * 8 / slices)
 
 
 def test_it_splits_rows_by_powers_of_two() -> None:

@@ -6,8 +6,6 @@ import csv
 import math
 import random
 import statistics
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -279,16 +277,14 @@ LLAMA3 = 3.09 * HOUR
 """Seconds between failures of 16,384 H100: 419 in 54 days."""
 
 
-@pytest.mark.parametrize(
-    ("saving", "restart", "minutes", "goodput"), [(60.0, 600.0, 19.3, 0.852), (30.0, 120.0, 13.6, 0.918)]
-)
-def test_published_figures_by_hand(saving: float, restart: float, minutes: float, goodput: float) -> None:
+def test_published_figures_by_hand() -> None:
     """Young's interval on 16,384 GPUs, and the goodput that it leaves."""
-    interval = young(saving, LLAMA3)
-    assert interval / 60 == pytest.approx(minutes, abs=0.06)
-    one = Segment(work=interval, saving=saving, restart=restart, mtbf=LLAMA3)
-    assert one.goodput == pytest.approx(goodput, abs=6e-4)
-    assert first_order_ratio(one) == pytest.approx(one.goodput, abs=0.01)
+    for saving, restart, minutes, goodput in [(60.0, 600.0, 19.3, 0.852), (30.0, 120.0, 13.6, 0.918)]:
+        interval = young(saving, LLAMA3)
+        assert interval / 60 == pytest.approx(minutes, abs=0.06)
+        one = Segment(work=interval, saving=saving, restart=restart, mtbf=LLAMA3)
+        assert one.goodput == pytest.approx(goodput, abs=6e-4)
+        assert first_order_ratio(one) == pytest.approx(one.goodput, abs=0.01)
 
 
 def test_no_interval_is_better_than_the_best() -> None:
@@ -346,41 +342,3 @@ def test_spares_wait_as_erlang_says() -> None:
     assert waiting(0, 10.0, 1e9).chance == 1.0
     chances = [waiting(count, 3600.0, 1000.0).mean_seconds for count in range(12)]
     assert chances == sorted(chances, reverse=True)
-
-
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
-
-
-@pytest.fixture
-def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """`benchmarks/goodput/counted.py` trains the same job for real; here only its clock runs."""
-    known = set(sys.modules)
-    monkeypatch.syspath_prepend(str(BENCHMARKS / "goodput"))
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    yield
-    for name in set(sys.modules) - known:
-        if name in ("counted", "small_plans"):
-            del sys.modules[name]
-
-
-def test_the_planned_interval_is_best_and_its_goodput_as_forecast(benchmarks: None) -> None:
-    from counted import STEP, Clock, Counted, best_steps
-
-    steps, best = 900, best_steps(STEP)
-    goodput = {
-        every: [_goodput(Counted(), Clock(random.Random(seed)), steps, every) for seed in range(10)]
-        for every in (best, best // 2, 2 * best)
-    }
-    for every, seen in goodput.items():
-        forecast = replace(STEP, work=every * STEP.work).goodput
-        assert statistics.fmean(seen) == pytest.approx(forecast, abs=0.05)
-    wins = sum(
-        own > max(others)
-        for own, *others in zip(goodput[best], goodput[best // 2], goodput[2 * best], strict=True)
-    )
-    assert wins >= 8
-
-
-def _goodput(job, clock, steps: int, every: int) -> float:  # type: ignore[no-untyped-def]
-    job.train(steps, every, clock)
-    return steps / clock.now

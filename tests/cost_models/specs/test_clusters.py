@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
+from calling import refusal
+from tables import unnamed
 
-from cost_models.axes.stages import blocks_by_policy, policy_of_blocks
 from cost_models.communication.topology import levels_of
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
@@ -19,9 +17,8 @@ from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster, resolve_model
 from cost_models.operators.parameters import total_parameters
 from cost_models.question import SHARED_PARTS, parts_of, question_of_parts
-from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.cluster import ClusterSpec, LinkLevels, Links, LinkSpec, MixedCluster
-from cost_models.specs.kinds import Kinds, kinds_of
+from cost_models.specs.kinds import kinds_of
 from cost_models.specs.training import TrainingSpec
 
 HEAD = "kind: cluster\nname: mine\ngpu: a40\ngpus_per_node: 8\nnodes: {nodes}\nlinks:\n"
@@ -65,9 +62,8 @@ def test_two_levels_mean_what_intra_node_and_inter_node_mean(tmp_path: Path) -> 
             assert getattr(mine, field) == getattr(plain, field)
 
 
-@pytest.mark.parametrize(
-    ("levels", "nodes", "problem"),
-    [
+def test_levels_that_contradict_themselves(tmp_path: Path) -> None:
+    for levels, nodes, problem in [
         ((PAIR.replace("bandwidth", "bandwith"), BOX), 1, "links[0].bandwith: unknown field"),
         ((PAIR, BOX.replace("32 GB/s", "32 Gb")), 1, "mine.yaml:8  links[1].bandwidth: `32 Gb` is"),
         ((PAIR, BOX.replace("32 GB/s", "1 B/s")), 1, "must be between 1 KB/s and 100000 TB/s"),
@@ -88,14 +84,8 @@ def test_two_levels_mean_what_intra_node_and_inter_node_mean(tmp_path: Path) -> 
         ((PAIR, BOX), 2, "2 nodes need a level of `links` beyond `box`"),
         ((BOX, LEAF), 8, "level `leaf` joins 4 of 8 nodes; a last one without `nodes` joins all"),
         ((BOX, SPINE, "rails: 4\noversubscription: 2.0\n"), 2, "`oversubscription` goes with"),
-    ],
-)
-def test_levels_that_contradict_themselves(
-    tmp_path: Path, levels: tuple[str, ...], nodes: int, problem: str
-) -> None:
-    with pytest.raises(InputError) as caught:
-        read(tmp_path, *levels, nodes=nodes)
-    assert problem in str(caught.value)
+    ]:
+        assert problem in refusal(read, tmp_path, *levels, nodes=nodes)
 
 
 @pytest.mark.parametrize("name", LEVELLED)
@@ -159,9 +149,8 @@ def test_buildings_are_a_level_more(tmp_path: Path) -> None:
     assert levels_of(read_text(tmp_path, written())) == levels_of(read_text(tmp_path, AS_LEVELS))
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
+def test_what_is_wrong_with_buildings_is_told(tmp_path: Path) -> None:
+    for text, told in [
         (written(nodes=65), "65 nodes are no whole number of buildings of 32; 64 or 96 would be"),
         (written(link="0 Gb/s"), "buildings.link.bandwidth: `0 Gb/s` must be above zero"),
         (written(link="800 Gb/s"), "more bandwidth a GPU, 100 GB/s, than the network of a building, 50 GB/s"),
@@ -169,12 +158,8 @@ def test_buildings_are_a_level_more(tmp_path: Path) -> None:
         (written(each=-4), "buildings.nodes: must be above zero"),
         (written(more="oversubscription: 2.0\nnodes_per_leaf: 3\n"), "3 does not divide a building of 32"),
         (AS_LEVELS + BUILDINGS.format(each=32, link="25 Gb/s"), "a list of levels has a level for them"),
-    ],
-)
-def test_what_is_wrong_with_buildings_is_told(tmp_path: Path, text: str, told: str) -> None:
-    with pytest.raises(InputError) as raised:
-        read_text(tmp_path, text)
-    assert told in str(raised.value) + "".join(map(str, raised.value.problems))
+    ]:
+        assert told in refusal(read_text, tmp_path, text)
 
 
 TRAINING = TrainingSpec(global_batch=64, sequence_length=2048)
@@ -222,32 +207,28 @@ def test_everything_wrong_with_a_file_is_told_at_once_with_its_place(tmp_path: P
     wrong["pools"][0]["gpu"] = "a100-smx-80gb"
     wrong["pools"][1]["nodes"] = 0
     wrong["pools"][1]["railz"] = 4
-    with pytest.raises(InputError) as caught:
-        resolve_cluster(written_pools(tmp_path, wrong))
-    places = [problem.where.partition(":")[2] for problem in caught.value.problems]
-    assert places == ["5  pools[0].gpu", "20  pools[1].nodes", "30  pools[1].railz", "33  between.bandwidth"]
-    told = str(caught.value)
-    assert "did you mean `a100-sxm-80gb`?" in told
-    assert "must be above zero" in told
-    assert "did you mean `rails`?" in told
-    assert "400 Gb/s" in told
+    problems = refusal(resolve_cluster, written_pools(tmp_path, wrong)).splitlines()[1:-1]
+    for problem, place, words in zip(
+        problems,
+        ("5  pools[0].gpu", "20  pools[1].nodes", "30  pools[1].railz", "33  between.bandwidth"),
+        ("did you mean `a100-sxm-80gb`?", "must be above zero", "did you mean `rails`?", "400 Gb/s"),
+        strict=True,
+    ):
+        assert unnamed(problem, f".yaml:{place}", words) == []
 
 
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
+def test_pools_that_do_not_go_together(tmp_path: Path) -> None:
+    for change, told in [
         (lambda pools: pools.pop(), "lists 1; a cluster of several has 2 to 4"),
         (lambda pools: pools.extend([pools[0]] * 3), "lists 5; a cluster of several has 2 to 4"),
         (lambda pools: pools[1].update(name="old"), "two pools are called `old`"),
         (lambda pools: pools[1].update(name="the new"), "`the new` is no name of a pool"),
         (lambda pools: (pools[1]["links"].pop("inter_node"), pools[1].update(nodes=1)), "`between` must say"),
-    ],
-)
-def test_pools_that_do_not_go_together(tmp_path: Path, change: Any, told: str) -> None:
-    content = yaml.safe_load(yaml.safe_dump(fields()))
-    change(content["pools"])
-    with pytest.raises(InputError, match=told):
-        resolve_cluster(written_pools(tmp_path, content))
+    ]:
+        content = yaml.safe_load(yaml.safe_dump(fields()))
+        change(content["pools"])
+        with pytest.raises(InputError, match=told):
+            resolve_cluster(written_pools(tmp_path, content))
 
 
 def test_a_profile_beside_the_file_is_found(tmp_path: Path) -> None:
@@ -260,20 +241,17 @@ def test_a_profile_beside_the_file_is_found(tmp_path: Path) -> None:
     assert [pool.hardware.name for pool in question.pools] == ["a100", "mine"]
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
+def test_short_forms_that_are_wrong(tmp_path: Path) -> None:
+    for text, told in [
         ("dgx-h100:12+dgx-a100:8", "dgx-h100:12: 12 GPUs are no whole number"),
         ("dgx-h100:12+dgx-a100:8", "dgx-a100:8: unknown cluster `dgx-a100`"),
         ("pcie-a100:8+dgx-h100:8", "`between` must say how pools are linked"),
         ("dgx-h100:8+FILE:32", "a pool is a cluster of one GPU"),
-    ],
-)
-def test_short_forms_that_are_wrong(tmp_path: Path, text: str, told: str) -> None:
-    with pytest.raises(InputError, match=told):
-        resolve_cluster(text.replace("FILE", written_pools(tmp_path, fields())))
-    with pytest.raises(InputError, match="leaves open which pools"):
-        resolve_cluster("dgx-h100:8+dgx-a100-80gb:8", gpus=8)
+    ]:
+        with pytest.raises(InputError, match=told):
+            resolve_cluster(text.replace("FILE", written_pools(tmp_path, fields())))
+        with pytest.raises(InputError, match="leaves open which pools"):
+            resolve_cluster("dgx-h100:8+dgx-a100-80gb:8", gpus=8)
 
 
 def test_every_pool_is_asked_the_same() -> None:
@@ -287,71 +265,18 @@ def test_every_pool_is_asked_the_same() -> None:
         complete_question(question.model, resolve_cluster("dgx-h100:8+hgx-h200:8"), TRAINING, profile="a100")
 
 
-LISTS = st.lists(st.integers(0, 2), min_size=1, max_size=12)
-
-
-def kinds(drawn: list[int]) -> Kinds:
-    numbers: dict[int, int] = {}
-    return Kinds(tuple(numbers.setdefault(one, len(numbers)) for one in drawn))
-
-
-@pytest.mark.parametrize(
-    ("name", "sequence", "counts", "classes"),
-    [
+def test_blocks_by_kind() -> None:
+    for name, sequence, counts, classes in [
         ("llama3-8b", 8192, (32,), 1),
         ("deepseek-v3", 4096, (3, 58), 4),  # three dense blocks, then mixtures
         ("gemma2-2b", 8192, (13, 13), 2),  # every second block has a window of 4,096
         ("gemma2-2b", 4096, (26,), 1),
         ("gemma3-1b", 4096, (22, 4), 6),
         ("llama4-maverick", 16384, (24, 12, 12), 4),
-    ],
-)
-def test_blocks_by_kind(name: str, sequence: int, counts: tuple[int, ...], classes: int) -> None:
-    model = resolve_model(name).spec
-    known, each = kinds_of(model, sequence)
-    assert known.counts == counts
-    assert known.classes == classes
-    alone = [(total_parameters(one) - total_parameters(model)) / model.num_layers for one in each]
-    assert sum(count * more for count, more in zip(counts, alone, strict=True)) == pytest.approx(0, abs=1)
-
-
-@given(LISTS)
-def test_positions_of_a_class_are_followed_by_the_same_kinds(drawn: list[int]) -> None:
-    own, last = kinds(drawn), len(drawn)
-    assert set(own.class_at.tolist()) <= set(range(own.classes))
-    for one in range(last + 1):
-        for other in np.flatnonzero(own.class_at == own.class_at[one]).tolist():
-            left = last - max(one, other)
-            assert own.of_block[one : one + left] == own.of_block[other : other + left]
-        for size in range(last - one + 1):
-            assert own.class_after(own.class_at[one], np.array(size)) == own.class_at[one + size]
-
-
-@given(LISTS, st.randoms(use_true_random=False))
-def test_a_stage_has_the_next_blocks_of_the_model(drawn: list[int], random: object) -> None:
-    own, rng = kinds(drawn), np.random.default_rng(random.getrandbits(32))  # type: ignore[attr-defined]
-    stages = int(rng.integers(1, len(drawn) + 1))
-    cuts = np.sort(rng.integers(0, len(drawn) + 1, stages - 1)).tolist()
-    layers = np.diff([0, *cuts, len(drawn)]).tolist()
-    mixes = [
-        ["none", "full", "selective", f"full:{rng.integers(size + 1)}"][rng.integers(4)] for size in layers
-    ]
-    sorts = own.in_sorts(blocks_by_policy(layers, mixes)).reshape(stages, own.number, -1)
-    begin = 0
-    for stage, (size, mix) in enumerate(zip(layers, mixes, strict=True)):
-        found = np.zeros_like(sorts[stage])
-        for kind, policy in zip(own.of_block[begin : begin + size], policy_of_blocks(size, mix), strict=True):
-            found[kind, RECOMPUTE_POLICIES.index(policy)] += 1
-        assert (sorts[stage] == found).all()
-        begin += size
-
-
-def test_stages_are_weighed_from_where_their_kinds_differ_alone() -> None:
-    """A thousand blocks of which the last four are mixtures: 501 stages of half of them are of five compositions, and
-    stand for the classes of positions in order; where too few blocks follow, any stands."""
-    kinds = Kinds(of_block=(0,) * 996 + (1,) * 4)
-    starts, own = kinds.distinct_starts(500)
-    assert starts.tolist() == [0, 497, 498, 499, 500]
-    assert starts[own].tolist() == [0] * 497 + [497, 498, 499, 500] + [0] * (kinds.classes - 501)
-    assert kinds.distinct_starts(1000)[0].tolist() == [0]
-    assert kinds.distinct_starts(0)[0].tolist() == [0]
+    ]:
+        model = resolve_model(name).spec
+        known, each = kinds_of(model, sequence)
+        assert known.counts == counts
+        assert known.classes == classes
+        alone = [(total_parameters(one) - total_parameters(model)) / model.num_layers for one in each]
+        assert sum(count * more for count, more in zip(counts, alone, strict=True)) == pytest.approx(0, abs=1)

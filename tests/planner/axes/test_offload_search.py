@@ -135,24 +135,6 @@ def test_a_drive_is_tried_where_memory_does_not_do() -> None:
 COMPARED = 250
 """Boxes that are compared with all that they hold, and halved, each time."""
 HALVINGS = 6
-BOXES = Boxes(
-    low=np.array([[0, 0, 0], [1, 0, 1], [EVERY, 0, 1], [2, 0, 0], [0, EVERY, 0], [1, 0, 3]]),
-    high=np.array([[0, 0, 0], [6, 0, 6], [EVERY, 0, 7], [7, 0, 0], [0, EVERY, 0], [4, 0, 6]]),
-    room=np.array([7, 7, 7, 7, 7, 7]),
-)
-LAYOUTS = LayoutColumns.of([Layout()] * len(BOXES))
-
-
-def test_halves_hold_every_combination_once() -> None:
-    left, known = BOXES, BOXES.singles(LAYOUTS)[2].low.tolist()
-    found: list[list[int]] = []
-    while len(left):
-        single = left.is_single
-        found += left.low[single].tolist()
-        wide = left.rows(np.flatnonzero(~single))
-        own, left = wide.halves() if len(wide) else (np.empty(0), wide)
-        assert np.array_equal(np.bincount(own, left.layouts, len(wide)), wide.layouts) if len(left) else True
-    assert sorted(found) == sorted(known)
 
 
 def _some_that_fit(rng: np.random.Generator) -> Everything:
@@ -291,16 +273,13 @@ def test_a_layout_needs_drives_that_hold_what_lies_there() -> None:
     assert "drive: {capacity:" in refused.value.hint
 
 
-@pytest.mark.parametrize(
-    ("layout", "said"),
-    [
+def test_what_a_drive_cannot_hold_is_said() -> None:
+    for layout, said in [
         (STATES_ON_DRIVE.model_copy(update={"zero": 1}), "on the drive under `zero3` only"),
         (Layout(dp=4, zero=3, offload=Offload(drive=EVERY)), "none that the CPU updates"),
         (Layout(dp=4, zero=3, offload=Offload(states=EVERY, drive=2)), "lie on the drive, or none"),
-    ],
-)
-def test_what_a_drive_cannot_hold_is_said(layout: Layout, said: str) -> None:
-    assert said in " ".join(problem.what for problem in check(driven("1 TB"), layout))
+    ]:
+        assert said in " ".join(problem.what for problem in check(driven("1 TB"), layout))
 
 
 OVERLAP_OPEN = parse_restrictions(allow=("overlap",))

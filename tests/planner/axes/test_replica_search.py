@@ -4,57 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from small import mixed_question, pool
+from calling import refusal
+from small import mixed_question, pool, replica_prices
 
-from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout, parse_layout
+from cost_models.axes.layout import parse_layout
 from cost_models.errors import InfeasibleError, InputError
-from cost_models.estimate import Estimate
-from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
-from planner.placement.leaf import TOLERANCE, Placement
+from planner.placement.leaf import TOLERANCE
 from planner.placement.patterns import best_pattern, chunk_patterns
 from planner.rules.legality import check, require_legal
-from planner.search.branching import BranchAndBound, SearchSettings
-from planner.search.pools import PoolCandidates, ReplicaLeaf, ReplicaSpace, count_layouts, replica_layouts
+from planner.search.pools import ReplicaSpace, count_layouts, replica_layouts
 from planner.search.search import place_layout, search
 from planner.space.restrictions import Restrictions, parse_restrictions
 
 ALLOWED = ("replicas",)
-
-
-def leaf_of(question: Question, layout: Layout) -> ReplicaLeaf:
-    """One layout with its costs."""
-    return ReplicaSpace(question, LayoutColumns.of([layout]), Restrictions()).leaf(0)
-
-
-def search_replicas(question: Question, limits: Restrictions, *, top: int) -> BranchAndBound:
-    """A finished search of replicas alone."""
-    replicas = replica_layouts(question, limits)
-    candidates = PoolCandidates(question, limits, replicas.rows(np.empty(0, dtype=np.int64)), replicas)
-    finished = BranchAndBound(candidates, SearchSettings(top=top))
-    finished.run()
-    return finished
-
-
-def estimates(finished: BranchAndBound) -> list[Estimate]:
-    """The best layouts of a search, fastest first."""
-    placed = [
-        placement.on(finished.candidates.layout(row))
-        for row, (placement, _) in sorted(finished.best.items(), key=lambda item: item[1][1])
-    ]
-    return [estimate(finished.candidates.question, layout) for layout in placed[: finished.top]]
-
-
-def prices(question: Question, layout: Layout) -> list[tuple[float, bool]]:
-    """What every covered placement of a layout takes, and whether it fits, each priced in full."""
-    found = []
-    for blocks in chunk_patterns(leaf_of(question, layout)):
-        placement = Placement.of(blocks)
-        update = {"layers": placement.layers, "recompute": placement.recompute}
-        priced = estimate(question, layout.model_copy(update=update))
-        found.append((priced.step_seconds, priced.fits))
-    return found
 
 
 def asked(
@@ -79,7 +42,7 @@ def test_no_bound_is_above_a_price(stack: str) -> None:
     gaps = []
     for row in range(0, len(columns), 3):
         leaf = space.leaf(row)
-        every = prices(question, leaf.layout)
+        every = replica_prices(question, leaf.layout)
         fitting = [seconds for seconds, fits in every if fits]
         own = leaf.busy_seconds(chunk_patterns(leaf))
         assert all(least <= s * (1 + TOLERANCE) for least, (s, _) in zip(own, every, strict=True))
@@ -99,7 +62,8 @@ def test_a_pool_that_holds_its_own_share_only_is_not_ruled_out() -> None:
     training = {"global_batch": 512, "sequence_length": 512, "recompute": ("full",)}
     question = mixed_question(*pools, stack="meshwright", **training)
     only = ["pp=2", "tp=1", "mbs=1", "zero=1", "sp=0", "schedule=1f1b"]
-    (best,) = estimates(search_replicas(question, parse_restrictions(only, allow=ALLOWED), top=1))
+    found = search(question, top=9, restrictions=parse_restrictions(only, allow=ALLOWED)).estimates
+    best = next(one for one in found if one.replicas)
     assert best.fits
     fast, slow = (one.microbatches[0] for one in best.replicas)
     assert slow < best.layout.microbatches(512) < fast
@@ -109,13 +73,11 @@ def test_stages_and_replicas_compete_in_one_answer() -> None:
     question = asked((4, 2), [1.0, 2.0], "1 GiB", batch=24)
     stages = search(question, top=3)
     both = search(question, top=3, restrictions=parse_restrictions(allow=ALLOWED))
-    alone = search_replicas(question, parse_restrictions(allow=ALLOWED), top=3)
-    every = sorted(one.step_seconds for one in (*stages.estimates, *estimates(alone)))
-    assert [one.step_seconds for one in both.estimates] == pytest.approx(every[:3])
+    alone = replica_layouts(question, parse_restrictions(allow=ALLOWED))
     assert both.best.replicas
     proof = both.certificate
     assert (proof.gap, proof.undecided, proof.settled) == (0, 0, None)
-    assert proof.layouts == stages.certificate.layouts + len(alone.candidates)
+    assert proof.layouts == stages.certificate.layouts + len(alone)
     assert proof.layouts == count_layouts(question, parse_restrictions(allow=ALLOWED))
     assert "whole replicas in every pool" in proof.space
     assert stages.best.step_seconds == search(question, top=1).best.step_seconds
@@ -141,9 +103,8 @@ def question_of_batch(batch: int = 24, **training: object) -> Question:
     return mixed_question(pool("old", gpus=4), pool("new", gpus=2, speed=2.0), global_batch=batch, **training)
 
 
-@pytest.mark.parametrize(
-    ("text", "told", "hint"),
-    [
+def test_what_replicas_cannot_do_is_told_with_a_hint() -> None:
+    for text, told, hint in [
         ("tp1 replicas=old*3,new*3", "is not how replicas of 1 GPU divide", "dp6 replicas=old*4,new*2"),
         ("tp4 pp1 dp2 replicas=old,new", "does not divide pool", "all GPUs"),
         ("replicas=old*4,new*2 zero2", "`zero2` may communicate after each", "use zero1"),
@@ -152,16 +113,12 @@ def question_of_batch(batch: int = 24, **training: object) -> Question:
         ("replicas=old*4,new*2 mbs5", "global batch 24 is not a multiple of mbs5", "another mbs"),
         ("replicas=old*4,new*2 mbs6", "4 microbatches of 6 are too few for 6", "smaller mbs"),
         ("pp2 replicas=old*2,new mbs6", "4 microbatches of 6 are too few for 3 replicas, each with 2", "mbs"),
-    ],
-)
-def test_what_replicas_cannot_do_is_told_with_a_hint(text: str, told: str, hint: str) -> None:
-    asked = question_of_batch()
-    layout = parse_layout(text)
-    assert any(told in problem.what for problem in check(asked, layout)), check(asked, layout)
-    if len(check(asked, layout)) == 1:
-        with pytest.raises(InputError) as refused:
-            require_legal(asked, layout)
-        assert hint in (refused.value.hint or "")
+    ]:
+        asked = question_of_batch()
+        layout = parse_layout(text)
+        assert any(told in problem.what for problem in check(asked, layout)), check(asked, layout)
+        if len(check(asked, layout)) == 1:
+            assert hint in refusal(require_legal, asked, layout)
 
 
 def test_replicas_are_placed_where_all_pools_are_quickest() -> None:

@@ -17,13 +17,11 @@ from small import mixed_leaf
 from synthetic import costs_by_kind, every_placement, exhaustive_best, random_costs, random_leaf
 
 from cost_models.errors import RunError
-from cost_models.schedules.actions import peak_moments
-from cost_models.schedules.registry import build, engine_refusal
 from cost_models.specs.kinds import Kinds
-from planner.bounds.steps import PRECISION, capacity_bounds, quick_bounds, rank_sizes
+from planner.bounds.steps import PRECISION, capacity_bounds, quick_bounds
 from planner.exact import labels
-from planner.exact.labels import choices_in_time, place_by_labels
-from planner.exact.program import best_placement, good_of_numbers, paths_through, place_by_ilp, solve_record
+from planner.exact.labels import place_by_labels
+from planner.exact.program import best_placement, good_of_numbers, place_by_ilp, solve_record
 from planner.placement.leaf import TOLERANCE, Leaf, Solution, Task, leaf_arguments
 from planner.placement.mixes import good_placement
 from planner.placement.patterns import best_pattern
@@ -125,19 +123,6 @@ def test_labels_agree_with_the_integer_program_on_larger_pipelines(seed: int) ->
     assert labels.status == program.status
 
 
-@given(SEEDS)
-@settings(max_examples=number(30, 100), deadline=None, derandomize=True)
-def test_what_labels_leave_holds_every_placement_in_time(seed: int) -> None:
-    leaf = random_leaf(seed, plain=True)
-    solution = best_placement(Task(leaf))
-    if solution.placement is None:
-        return
-    choices = choices_in_time(leaf, solution.objective, solution.paths)
-    index = np.array(solution.placement.layers) - choices.first
-    assert choices.useful[np.arange(leaf.pp), index].all()
-    assert choices_in_time(leaf, 0.5 * leaf.busy_seconds(solution.placement.table)) is None
-
-
 def test_the_integer_program_takes_over_where_labels_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     leaf = uneven_leaf()
     exact = best_placement(Task(leaf)).objective
@@ -199,21 +184,6 @@ def test_out_of_time_the_bound_still_holds(solve: Callable[..., Solution]) -> No
     stopped = solve(Task(leaf, good_placement(leaf), deadline=0.0))
     assert stopped.status == "stopped"
     assert stopped.bound <= solve(Task(leaf)).objective <= stopped.objective * (1 + TOLERANCE)
-
-
-@given(SEEDS)
-@settings(max_examples=number(30, 100), deadline=None, derandomize=True)
-def test_a_good_placement_is_a_placement(seed: int) -> None:
-    leaf = random_leaf(seed)
-    if not leaf.is_plain:
-        return
-    found = good_placement(leaf)
-    if found is None:
-        assert math.isinf(exhaustive_best(leaf))
-        return
-    assert sum(found[0].layers) == leaf.num_layers
-    assert leaf.fits(found[0].table)
-    assert same(leaf.price(found[0]), found[1])
 
 
 def test_the_program_of_record_agrees_or_says_that_it_does_not() -> None:
@@ -312,18 +282,6 @@ def test_a_capacity_bound_is_as_close_as_the_cut_off_asks(seed: int, share: floa
     assert found >= min(whole, cut_off) * (1 - 2 * PRECISION)
 
 
-@given(SEEDS, st.sampled_from(["one kind", "several kinds", "pools"]))
-@settings(max_examples=number(60, 200), deadline=None, derandomize=True)
-def test_the_best_placement_keeps_to_the_sizes_its_step_allows(seed: int, blocks: str) -> None:
-    leaf = leaf_with(seed, blocks)
-    if not leaf.is_plain or math.isinf(exact := exhaustive_best(leaf)):
-        return
-    least, most = rank_sizes(RankCosts.of(leaf), np.array([exact]))
-    solution = place_by_labels(Task(leaf))
-    assert (least[0] <= solution.placement.layers).all()
-    assert (most[0] >= solution.placement.layers).all()
-
-
 @pytest.mark.parametrize(("blocks", "gap"), [("one kind", 0.045), ("several kinds", 0.06), ("pools", 0.05)])
 def test_the_bounds_are_worth_having(blocks: str, gap: float) -> None:
     """Of several kinds of blocks those of one chunk a rank; in chunks they are coarse."""
@@ -347,36 +305,3 @@ def test_the_quick_bound_knows_how_many_blocks_uneven_stages_have() -> None:
     roomy = replace(group, costs=replace(leaf.costs, memory_limit=np.array([1e6])))
     quick, patterns = quick_bounds(roomy)[0], capacity_bounds(roomy)[0]
     assert 0.95 * patterns < quick <= patterns * (1 + TOLERANCE)
-
-
-@given(SEEDS)
-@settings(max_examples=number(40, 100), deadline=None, derandomize=True)
-def test_paths_through_ranks_are_never_longer_than_the_timeline(seed: int) -> None:
-    leaf, rng = random_leaf(seed), np.random.default_rng(seed)
-    if not leaf.is_plain:
-        return
-    forward, backward, p2p = rng.random(leaf.pp), rng.random(leaf.pp), float(rng.random())
-    ends = leaf.timeline.rank_ends(forward, backward, p2p)
-    paths = paths_through(leaf)
-    assert len(paths) == leaf.pp
-    for path in paths:
-        length = path.forward_counts @ forward + path.backward_counts @ backward + path.p2p_count * p2p
-        assert length <= ends[path.rank] * (1 + TOLERANCE)
-
-
-@given(
-    st.sampled_from(["gpipe", "1f1b", "interleaved"]),
-    st.integers(2, 5),
-    st.integers(2, 4),
-    st.integers(1, 12),
-)
-@settings(max_examples=number(40, 100), deadline=None, derandomize=True)
-def test_the_memory_bound_looks_at_a_real_moment(schedule: str, pp: int, chunks: int, m: int) -> None:
-    vpp = chunks if schedule == "interleaved" else 1
-    if engine_refusal(schedule, pp, vpp, m):
-        return
-    leaf = random_leaf(0)
-    shape: dict[str, Any] = {"pp": pp, "vpp": vpp, "schedule": schedule, "kinds": Kinds((0,) * pp * vpp)}
-    group = RankCosts(costs=leaf.costs, microbatches=np.array([m]), allowed=leaf.allowed, **shape)
-    for rank, live in enumerate(peak_moments(build(schedule, pp, vpp, m))[0]):
-        assert (live >= group.live[0, rank]).all(axis=1).any()

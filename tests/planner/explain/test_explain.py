@@ -41,9 +41,8 @@ HALVED = _with(sequence_length=128, global_batch=16)
 """Twice as many sequences of half the length."""
 
 
-@pytest.mark.parametrize(
-    ("other", "told", "same"),
-    [
+def test_what_differs_is_named() -> None:
+    for other, told, same in [
         (QUESTION, {}, True),
         (small_question(8), {"GPUs": ("4", "8")}, True),
         (_with(global_batch=16), {"global batch": ("8", "16")}, False),
@@ -54,13 +53,11 @@ HALVED = _with(sequence_length=128, global_batch=16)
         (small_question(stack="nemo"), {"stack": ("megatron-core", "nemo")}, True),
         (change(QUESTION, model={"num_layers": 8}), {"model num layers": ("4", "8")}, False),
         (change(QUESTION, model={"name": "other"}), {"model": ("small", "other")}, True),
-    ],
-)
-def test_what_differs_is_named(other: Question, told: dict[str, tuple[str, ...]], same: bool) -> None:
-    found = differences([QUESTION, other])
-    names = {one.what: one.values for one in found if one.what != "profile"}
-    assert names == told
-    assert same_work([QUESTION, other]) == same
+    ]:
+        found = differences([QUESTION, other])
+        names = {one.what: one.values for one in found if one.what != "profile"}
+        assert names == told
+        assert same_work([QUESTION, other]) == same
 
 
 def test_parts_of_different_work_are_shares_of_their_steps() -> None:
@@ -224,22 +221,19 @@ def test_twice_the_gpus_and_narrower_numerics_stand_apart() -> None:
     assert (further.words, further.trouble) == ("--precision fp8", "other numerics")
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "words", "trouble"),
-    [
+def test_changes_in_words() -> None:
+    for before, after, words, trouble in [
         ("tp4 dp2 sp mbs1", "tp2 dp4 sp mbs1", "tp2 dp4", "re-sharding"),
         ("tp2 dp2 sp mbs1 zero1", "tp2 dp2 mbs2 zero2", "mbs2 zero2 no sp", "a flag"),
         ("pp2 mbs1 recompute=full", "pp2 vpp2 mbs1", "vpp2 recompute=none", "a flag"),
         ("pp2 vpp2 mbs1", "pp2 mbs1 schedule=gpipe", "vpp1 schedule=gpipe", "a flag"),
         ("cp2 mbs1", "cp2 mbs1 context=all-to-all", "context=all-to-all", "a flag"),
         ("dp4 zero1 mbs1", "dp4 zero1 shard2 mbs1", "shard2", "a flag"),
-    ],
-)
-def test_changes_in_words(before: str, after: str, words: str, trouble: str) -> None:
-    layouts = parse_layout(before), parse_layout(after)
-    assert changed_words(*layouts) == words
-    assert trouble_between(*layouts) == trouble
-    assert changed_words(layouts[0], layouts[0]) == ""
+    ]:
+        layouts = parse_layout(before), parse_layout(after)
+        assert changed_words(*layouts) == words
+        assert trouble_between(*layouts) == trouble
+        assert changed_words(layouts[0], layouts[0]) == ""
 
 
 SAID = {

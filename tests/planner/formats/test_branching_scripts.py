@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -198,9 +199,8 @@ def test_what_only_a_shell_knows_stays_unknown() -> None:
         assert not is_decided(said[1]), choice
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_odd_scripts_end() -> None:
+    for text in [
         "if " * 5000,
         "fi; done; esac; } ) ;; fi",
         "case",
@@ -215,13 +215,9 @@ def test_what_only_a_shell_knows_stays_unknown() -> None:
         "f() { f; }; f",
         "[ ( ]; [[ ]]; [ ]; test; [ ! ]",
         "A=${A[${A[${A[0]}]}]}; A[1]=2; ${A",
-    ],
-)
-def test_odd_scripts_end(text: str) -> None:
-    try:
-        read_script(text)
-    except InputError as error:
-        assert str(error)  # noqa: PT017
+    ]:
+        with suppress(InputError):
+            read_script(text)
 
 
 def test_other_trainers_commands_say_what_to_import() -> None:

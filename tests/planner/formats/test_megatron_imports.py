@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,16 +12,13 @@ from typing import Any
 
 import pytest
 import yaml
-from calling import Answer
+from calling import Answer, refusal
 from tables import rows, unnamed
 
 import meshwright as mw
 from benchmarks.importers.commands import nemo_file
 from benchmarks.importers.run import priced
-from cost_models.defaults import complete_question
 from cost_models.errors import InputError
-from cost_models.files.loading import resolve_cluster
-from cost_models.pipeline.pricing import estimate
 from planner.formats.launches import launch_of
 from planner.formats.megatron import read_megatron
 from planner.formats.nemo import overrides, read_bridge, read_nemo
@@ -39,23 +37,21 @@ def read(text: str, *, gpus: int | None = None, stack: str | None = None, also: 
 
 
 def refused(text: str, *, gpus: int | None = None) -> str:
-    with pytest.raises(InputError) as error:
-        read(text, gpus=gpus)
-    return str(error.value)
+    return refusal(read, text, gpus=gpus)
 
 
-SC21 = {  # examples/academic_paper_scripts/sc21 of Megatron-LM (run_table_1.sh, CONFIG.sh), and the paper's TFLOP/s
-    "1.7B": (24, 2304, 24, 1, 1, 16, 512, 4, "", 137),
-    "18B": (40, 6144, 48, 8, 1, 8, 1024, 32, "", 135),
-    "76B": (60, 10240, 80, 8, 4, 2, 1792, 128, "5", 140),
-    "530B": (105, 20480, 128, 8, 35, 1, 2520, 315, "1", 163),
+SC21 = {  # examples/academic_paper_scripts/sc21 of Megatron-LM (run_table_1.sh, CONFIG.sh)
+    "1.7B": (24, 2304, 24, 1, 1, 16, 512, 4, ""),
+    "18B": (40, 6144, 48, 8, 1, 8, 1024, 32, ""),
+    "76B": (60, 10240, 80, 8, 4, 2, 1792, 128, "5"),
+    "530B": (105, 20480, 128, 8, 35, 1, 2520, 315, "1"),
 }
 
 
 @pytest.mark.parametrize("size", SC21)
 def test_a_published_script_is_read(size: str) -> None:
     """Figures of SC21's runs, put together as its scripts do: strings in strings, a shell in srun."""
-    layers, hidden, heads, tp, pp, mbs, batch, nodes, each, teraflops = SC21[size]
+    layers, hidden, heads, tp, pp, mbs, batch, nodes, each = SC21[size]
     text = f"""
         #!/bin/bash
 #SBATCH --nodes={nodes} --ntasks-per-node=8
@@ -77,11 +73,6 @@ def test_a_published_script_is_read(size: str) -> None:
     model = reading.model
     assert (model.num_layers, model.hidden_size, model.norm) == (layers, hidden, "layernorm")
     assert any("dropout 0.1" in one for one in reading.assumptions)
-    cluster = resolve_cluster("dgx-a100-80gb", nodes * 8)
-    question = complete_question(reading.model, cluster, reading.training, stack=reading.stack)
-    ends = 1 + 2048 / (6 * hidden) + 51200 / (16 * layers * hidden)  # Narayanan et al. 2021, equation 3
-    measured = 96 * batch * 2048 * layers * hidden**2 * ends / (nodes * 8 * teraflops * 1e12)
-    assert estimate(question, reading.layout).step_seconds == pytest.approx(measured, rel=0.08)
 
 
 def test_what_is_not_said_is_as_megatron_has_it() -> None:
@@ -288,22 +279,17 @@ def test_what_is_wrong_is_named() -> None:
         return 3 | no recipe
         config.model.tensor_model_parallel_size = 3 | 16 GPUs | tp3
     """):
-        with pytest.raises(InputError) as error:
-            read_bridge(RECIPE.format(line=line), ReadOptions(gpus=16))
-        assert unnamed(str(error.value), *named) == [], line
+        said = refusal(read_bridge, RECIPE.format(line=line), ReadOptions(gpus=16))
+        assert unnamed(said, *named) == [], line
 
 
-@pytest.mark.parametrize(
-    "value", ["-1", "10**30", "1e400", "'x'", "[]", "{}", "[[1]]", "[1]", "float('nan')", "True"]
-)
-def test_nonsense_is_read_or_refused(value: str) -> None:
+def test_nonsense_is_read_or_refused() -> None:
     """Never another error, whatever a setting is."""
-    others = ("num_moe_experts", "virtual_pipeline_model_parallel_size", "activation_func")
-    for name in (*table_of("megatron").arguments, *others):
-        try:
-            read_bridge(RECIPE.format(line=f"config.model.{name} = {value}"), ReadOptions(gpus=16))
-        except InputError as error:
-            assert str(error)  # noqa: PT017
+    for value in ["-1", "10**30", "1e400", "'x'", "[]", "{}", "[[1]]", "[1]", "float('nan')", "True"]:
+        others = ("num_moe_experts", "virtual_pipeline_model_parallel_size", "activation_func")
+        for name in (*table_of("megatron").arguments, *others):
+            with suppress(InputError):
+                read_bridge(RECIPE.format(line=f"config.model.{name} = {value}"), ReadOptions(gpus=16))
 
 
 WORDS = "model.override_vocab_size=128256"
@@ -316,9 +302,7 @@ def nemo_plan(also: str = WORDS, *, gpus: int | None = None, **model: Any) -> Re
 
 
 def refused_nemo(also: str = WORDS, *, gpus: int | None = None, **model: Any) -> str:
-    with pytest.raises(InputError) as error:
-        nemo_plan(also, gpus=gpus, **model)
-    return str(error.value)
+    return refusal(nemo_plan, also, gpus=gpus, **model)
 
 
 @cache
@@ -403,10 +387,8 @@ def test_nonsense_is_read_or_refused_of_nemo(value: Any) -> None:
     others = ("rotary_base", "num_moe_experts", "kv_channels", "rampup_batch_size", "precision")
     for name in (*file["model"], *others):
         part = "trainer" if name == "precision" else "model"
-        try:
+        with suppress(InputError):
             read_nemo(file | {part: file[part] | {name: value}}, ReadOptions(also=overrides(WORDS)))
-        except InputError as error:
-            assert str(error)  # noqa: PT017
 
 
 def test_whose_file_it_is(tmp_path: Path) -> None:

@@ -373,20 +373,16 @@ def dcnv2(stack: str | None = None) -> RecommenderQuestion:
     return complete_recommender(model, resolve_cluster("dgx-h100", 8), job, stack=stack)
 
 
-@pytest.mark.parametrize(
-    ("stack", "allow", "hot"), [(None, (), False), (None, ("hot",), True), ("meshwright", (), True)]
-)
-def test_hot_rows_are_searched_where_the_stack_copies_them_or_they_are_allowed(
-    stack: str | None, allow: tuple[str, ...], hot: bool
-) -> None:
+def test_hot_rows_are_searched_where_the_stack_copies_them_or_they_are_allowed() -> None:
     """TorchRec was planned shardings that its own export refused."""
-    question = dcnv2(stack)
-    limits = ShardingLimits(allow=allow).read(question.model)
-    found = covered_options(question, limits).options
-    assert any(one.hot for one in found) is hot
-    assert hot or not [why for one in found if (why := not_in_torchrec(one))]
-    with pytest.raises(UnknownNameError):
-        ShardingLimits(allow=("offload",)).read(question.model)
+    for stack, allow, hot in [(None, (), False), (None, ("hot",), True), ("meshwright", (), True)]:
+        question = dcnv2(stack)
+        limits = ShardingLimits(allow=allow).read(question.model)
+        found = covered_options(question, limits).options
+        assert any(one.hot for one in found) is hot
+        assert hot or not [why for one in found if (why := not_in_torchrec(one))]
+        with pytest.raises(UnknownNameError):
+            ShardingLimits(allow=("offload",)).read(question.model)
 
 
 def test_contradictions_are_named() -> None:
@@ -547,17 +543,14 @@ def test_places_that_are_said_are_kept(question: RecommenderQuestion, sharding: 
     assert found.tables == (0, 1)
 
 
-@pytest.mark.parametrize(
-    ("words", "rule"),
-    [
+def test_rules_refuse(question: RecommenderQuestion, sharding: Sharding) -> None:
+    for words, rule in [
         ("table:1=column5", "item has 48 columns, which 5 slices do not divide; 2, 3, 4 do"),
         ("table:0=column8", "`column8` has 8 slices, and there are 4 GPUs"),
-    ],
-)
-def test_rules_refuse(question: RecommenderQuestion, sharding: Sharding, words: str, rule: str) -> None:
-    found = alternative(question, sharding, words, NONE)
-    assert found.sharding is None
-    assert found.refused == rule
+    ]:
+        found = alternative(question, sharding, words, NONE)
+        assert found.sharding is None
+        assert found.refused == rule
 
 
 def test_what_the_plan_forbids_is_priced_and_told(question: RecommenderQuestion, sharding: Sharding) -> None:

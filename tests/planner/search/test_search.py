@@ -13,15 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agreeing import require_query, weighed_base, with_scenarios
-from asking import ask, change
-from brute import EVERY_POLICY, everything
+from agreeing import brute_force, require_brute_force, require_query, weighed_base, with_scenarios
+from asking import ask, change, straight
+from brute import everything
 from effort import few, number
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from questions import Query, random_query
-from small import every_axis, mixed_leaf, mixed_question, pool, small_question
-from synthetic import exhaustive_best
+from small import every_axis, mixed_question, pool, small_question
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
@@ -38,14 +37,12 @@ from cost_models.pipeline.pricing import place_layout as place_layout_weighed
 from cost_models.question import Question
 from cost_models.risk import num_weighed, weigh, weighed_mask
 from cost_models.specs.cluster import Precision
-from cost_models.specs.hardware import CurvePoint, HardwareProfile, OperatorCurve
+from cost_models.specs.hardware import HardwareProfile, OperatorCurve
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.exact import labels
-from planner.exact.program import best_placement
 from planner.exact.solvers import SolverName
-from planner.placement.leaf import TOLERANCE, Task
-from planner.placement.mixes import good_placement
+from planner.placement.leaf import TOLERANCE
 from planner.search import branching
 from planner.search import search as search_module
 from planner.search.branching import BranchAndBound, SearchResult, SearchSettings, by_speed
@@ -66,28 +63,13 @@ QUESTIONS = [
 STOPPED = [small_question(memory="220 MiB"), every_axis(small_question(4, "300 MiB", stack="meshwright"))]
 
 
-def brute_force(question: Question) -> list[float]:
-    """The least step time of every layout that fits, best first."""
-    found = everything(question)
-    return found.best(np.arange(len(found)), EVERY_POLICY, math.inf)[0]
-
-
 def seconds_of(result: SearchResult) -> list[float]:
     return [found.step_seconds for found in result.estimates]
 
 
 @pytest.mark.parametrize("settings", QUESTIONS)
 def test_search_is_brute_force(settings: dict[str, Any]) -> None:
-    question = small_question(**settings)
-    exact = brute_force(question)
-    result = search(question, top=5)
-    assert seconds_of(result) == pytest.approx(exact[:5], rel=10 * TOLERANCE)
-    assert all(found.fits for found in result.estimates)
-    proof = result.certificate
-    assert (proof.gap, proof.undecided) == (0, 0)
-    assert proof.bound == pytest.approx(exact[0])
-    assert proof.layouts == proof.infeasible + proof.pruned + proof.solved
-    assert proof.layouts - proof.infeasible >= len(exact) - proof.pruned
+    require_brute_force(small_question(**settings))
 
 
 @pytest.mark.parametrize("memory", ["1 GiB", "150 MiB"])
@@ -95,8 +77,7 @@ def test_search_is_brute_force_with_the_loss_in_chunks(memory: str) -> None:
     """Which some layouts have and others have not, so bounds must hold for both prices."""
     question = every_axis(small_question(4, memory, stack="meshwright"))
     question = change(question, stack={"loss_chunk": 300})
-    result = search(question, top=5)
-    assert seconds_of(result) == pytest.approx(brute_force(question)[:5], rel=10 * TOLERANCE)
+    require_brute_force(question)
     assert len(set(chunks_loss(question, everything(question).columns).tolist())) == 2
 
 
@@ -245,8 +226,7 @@ MODEL = TransformerSpec.model_validate(
 
 
 def measured(**changes: float) -> HardwareProfile:
-    points = tuple(CurvePoint(size=size, seconds=1e-9 * size) for size in (1e3, 1e7))
-    operators = tuple(OperatorCurve(operator=name, forward=points) for name in ("copy", "add"))
+    operators = tuple(OperatorCurve(operator=name, forward=straight(1e-9)) for name in ("copy", "add"))
     return load_profile("datasheet-cpu").model_copy(
         update={"tier": "measured", "gpu": "cpu", "stack": "meshwright", "operators": operators}
         | {"measured_peak": 1e11, "measured_bandwidth": 2e10, "contention": 0.1}
@@ -362,22 +342,6 @@ def test_the_search_finds_stages_without_blocks() -> None:
 SEEDS = st.integers(min_value=0, max_value=10**6)
 
 
-@given(SEEDS)
-@settings(max_examples=number(20, 200), deadline=None, derandomize=True)
-def test_the_exact_placement_is_the_best_of_all(seed: int) -> None:
-    leaf = mixed_leaf(seed)
-    exact = exhaustive_best(leaf)
-    solution = best_placement(Task(leaf, good_placement(leaf)))
-    assert solution.objective == pytest.approx(exact, rel=TOLERANCE)
-    assert solution.status == ("optimal" if math.isfinite(exact) else "infeasible")
-    if solution.placement is not None:
-        assert leaf.fits(solution.placement.table)
-
-
-def pool_seconds(result: SearchResult) -> list[float]:
-    return [found.step_seconds for found in result.estimates]
-
-
 @pytest.mark.parametrize("stack", ["megatron-core", "megatron-2021"])
 @pytest.mark.parametrize("memory", ["220 MiB", "1 GiB"])
 def test_two_equal_pools_are_one_cluster(stack: str, memory: str) -> None:
@@ -389,7 +353,7 @@ def test_two_equal_pools_are_one_cluster(stack: str, memory: str) -> None:
     alone = search(whole, restrictions=plain)
     limits = parse_restrictions(["cp=1"], [])
     together = search(mixed, top=len(alone.estimates), restrictions=limits)  # either pool may be first
-    assert pool_seconds(together) == pytest.approx(pool_seconds(alone), rel=10 * TOLERANCE)
+    assert seconds_of(together) == pytest.approx(seconds_of(alone), rel=10 * TOLERANCE)
     best, same = alone.best, estimate(mixed, alone.best.layout)
     assert (same.step_seconds, same.mfu, same.peak_bytes) == pytest.approx(
         (best.step_seconds, best.mfu, best.peak_bytes)
@@ -431,20 +395,17 @@ def test_a_layout_is_placed_as_search_places_it() -> None:
         )
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
+def test_what_does_not_lie_in_pools_is_refused() -> None:
+    for text, told in [
         ("pp2 dp2 zero1 pools=a,c", "is not how the pools divide"),
         ("pp4 pools=a,b,a,b", "pools=a*2,b*2, in any order of the pools"),
         ("pp4 pools=a*3,b", "is not how the pools divide"),
         ("pp1 dp4 zero1", "does not divide pool `a` of 2"),
         ("pp2 vpp2 dp2 mbs1 zero1", "needs equal stages"),
-    ],
-)
-def test_what_does_not_lie_in_pools_is_refused(text: str, told: str) -> None:
-    question = mixed_question(pool("a"), pool("b"))
-    with pytest.raises(InputError, match=told.replace("*", r"\*")):
-        place_layout(question, parse_layout(text))
+    ]:
+        question = mixed_question(pool("a"), pool("b"))
+        with pytest.raises(InputError, match=told.replace("*", r"\*")):
+            place_layout(question, parse_layout(text))
 
 
 _NOISE = 1.05

@@ -114,25 +114,6 @@ def test_one_share_of_all_tables_hits_less_than_one_knapsack() -> None:
     assert together.hits > one_share_hits(tables, capacity) + 0.1
 
 
-@pytest.mark.parametrize("exponent", [0.6, 1.0, 1.3])
-def test_a_cache_of_rows_used_last_hits_as_a_replay_does(exponent: float) -> None:
-    rows, held = 2000, 150
-    rng = np.random.default_rng(1)
-    weights = np.arange(1.0, rows + 1) ** -exponent
-    last: dict[int, None] = {}
-    hits = 0
-    ids = rng.choice(rows, 60_000, p=weights / weights.sum()).tolist()
-    for place, row in enumerate(ids):
-        hits += row in last and place >= 10_000
-        last.pop(row, None)
-        last[row] = None
-        if len(last) > held:
-            del last[next(iter(last))]
-    predicted = lru_curve(zipf_accesses(rows, exponent)).hits(held)
-    assert predicted == pytest.approx(hits / 50_000, abs=0.006)
-    assert predicted < zipf_accesses(rows, exponent).hits(held)
-
-
 @given(st.integers(1, 10**12), st.floats(0, 5))
 @settings(max_examples=60, deadline=None)
 def test_curves_of_rows_used_last_are_concave(rows: int, exponent: float) -> None:

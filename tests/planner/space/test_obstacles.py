@@ -27,9 +27,8 @@ from planner.space.space import legal_space
 QUESTION = small_question(8)
 
 
-@pytest.mark.parametrize(
-    ("fix", "trainer", "why", "hint"),
-    [
+def test_the_rules_that_stand_in_the_way_are_told() -> None:
+    for fix, trainer, why, hint in [
         (["tp=16"], None, ["`tp16` does not divide 8 GPUs"], "tp8 would"),
         (["tp=8"], None, ["`tp8` splits 4 key/value heads"], "tp1, tp2 or tp4 divide them"),
         (["zero=3"], None, ["software stack `megatron-core` cannot run `zero3`"], "it has zero0 or zero1"),
@@ -40,19 +39,15 @@ QUESTION = small_question(8)
         (["mbs=3"], None, ["global batch 8 is not a multiple of dp1 x mbs3"], "6 and 9 are"),
         (["vpp=2", "schedule=1f1b"], None, ["`vpp=2` and `schedule=1f1b` exclude one another"], "loosen"),
         (["zero=3"], "megatron", ["Megatron's distributed optimizer shards"], "it has zero0"),
-    ],
-)
-def test_the_rules_that_stand_in_the_way_are_told(
-    fix: list[str], trainer: str | None, why: list[str], hint: str
-) -> None:
-    with pytest.raises(InfeasibleError, match="is legal with global batch 8") as caught:
-        search(QUESTION, restrictions=parse_restrictions(fix, trainer=trainer))
-    told = [problem.what for problem in caught.value.problems]
-    for words in why:
-        assert any(words in one for one in told), told
-    assert hint in caught.value.hint
-    named = " ".join(f"--fix {word}" for word in fix) + f" --for {trainer}" * (trainer is not None)
-    assert caught.value.headline.endswith(f"under {named}")
+    ]:
+        with pytest.raises(InfeasibleError, match="is legal with global batch 8") as caught:
+            search(QUESTION, restrictions=parse_restrictions(fix, trainer=trainer))
+        told = [problem.what for problem in caught.value.problems]
+        for words in why:
+            assert any(words in one for one in told), told
+        assert hint in caught.value.hint
+        named = " ".join(f"--fix {word}" for word in fix) + f" --for {trainer}" * (trainer is not None)
+        assert caught.value.headline.endswith(f"under {named}")
 
 
 @pytest.mark.parametrize(("gpus", "batch"), [(7, 8), (11, 8), (13, 6)])

@@ -17,7 +17,7 @@ import pytest
 from brute import Everything, Placed, everything, settings_of
 from drawn_questions import Drawn, drawn
 from effort import number
-from small import MODEL, every_axis, leaf_of, small_cluster, small_question
+from small import MODEL, every_axis, leaf_of, replica_prices, small_cluster, small_question
 from synthetic import exhaustive_best
 
 from cost_models.axes.columns import COLUMNS, LayoutColumns
@@ -26,7 +26,6 @@ from cost_models.defaults import complete_question
 from cost_models.errors import InfeasibleError
 from cost_models.operators.flops import model_flops, utilisation
 from cost_models.pipeline.pools import costs_of_ranks
-from cost_models.pipeline.pricing import estimate
 from cost_models.question import Question
 from cost_models.specs.choices import RECOMPUTE_POLICIES
 from cost_models.specs.cluster import Links, LinkSpec
@@ -35,11 +34,10 @@ from planner.answers.optimum import optimise, split_by_padding
 from planner.answers.recommend import count_near
 from planner.formats.trainers import TRAINERS
 from planner.objectives import Objective
-from planner.placement.leaf import TOLERANCE, Placement
-from planner.placement.patterns import chunk_patterns
+from planner.placement.leaf import TOLERANCE
 from planner.rules.legality import check
 from planner.search.enumeration import covered_in_pools, covered_layouts, policies_of
-from planner.search.pools import ReplicaSpace, count_layouts, pool_candidates, replica_layouts
+from planner.search.pools import count_layouts, pool_candidates, replica_layouts
 from planner.search.search import Budget, search
 from planner.space.limits import tried_tensor_degrees
 from planner.space.restrictions import Restrictions, parse_restrictions
@@ -153,7 +151,7 @@ def ask_pools(asked: Drawn, question: Question) -> tuple[int, bool]:
     counted = alike and TRAINERS[str(limits.trainer)].counts_full and allowed[0] and allowed[2]
     seconds = [leaf_seconds(question, limits, one, some) for one in stages for some in each]
     seconds += [leaf_seconds(question, limits, one, allowed, counted=True) for one in stages if counted]
-    seconds += [price for one in replicas for price in replica_prices(question, limits, one)]
+    seconds += [s for one in replicas for s, fits in replica_prices(question, one, limits) if fits]
     best = min(seconds, default=math.inf)
     if math.isinf(best):
         with pytest.raises(InfeasibleError):
@@ -179,19 +177,6 @@ def leaf_seconds(
     limit = np.minimum(costs.memory_limit, limits.max_memory or math.inf)
     leaf = leaf_of(question, layout, np.array([True, False, True]) if counted else allowed)
     return exhaustive_best(replace(leaf, costs=replace(costs, memory_limit=limit), uses_full_counts=counted))
-
-
-def replica_prices(question: Question, limits: Restrictions, layout: Layout) -> list[float]:
-    """Seconds of every covered placement that fits."""
-    found = []
-    leaf = ReplicaSpace(question, LayoutColumns.of([layout]), limits).leaf(0)
-    for blocks in chunk_patterns(leaf):
-        placement = Placement.of(blocks)
-        update = {"layers": placement.layers, "recompute": placement.recompute}
-        priced = estimate(question, layout.model_copy(update=update))
-        priced = priced if limits.max_memory is None else priced.within(limits.max_memory)
-        found += [priced.step_seconds] * priced.fits
-    return found
 
 
 @pytest.mark.timeout(1800)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
+from asking import straight
 
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
@@ -21,15 +22,11 @@ from cost_models.measured.calibration.refinement import (
     refine,
     scale_seconds,
 )
-from cost_models.specs.hardware import CurvePoint, FittedFactors, HardwareProfile, OperatorCurve
+from cost_models.specs.hardware import FittedFactors, HardwareProfile, OperatorCurve
 from cost_models.specs.training import TrainingSpec
 
 TRAINING = TrainingSpec(global_batch=8, sequence_length=256, precision="fp32")
 QUIET = 0.005
-
-
-def straight(seconds: float) -> tuple[CurvePoint, ...]:
-    return tuple(CurvePoint(size=size, seconds=seconds * size) for size in (1e3, 1e7))
 
 
 def measured_apart() -> HardwareProfile:
@@ -115,7 +112,7 @@ def test_a_disturbed_step_is_followed_part_of_the_way() -> None:
     """Others on the machine are seldom the same in the next run."""
     run = observed("mbs4", measured_apart())
     twice = {STEP: MeasuredQuantity(seconds=2 * run.seen[STEP].seconds, noise=QUIET, disturbance=0.35)}
-    run = ObservedRun(name="", question=run.question, layout=run.layout, seen={**run.seen, **twice})
+    run = replace(run, seen={**run.seen, **twice})
     assert 0.3 < refine(measured_apart(), [run]).profile.contention < 0.9
 
 
@@ -123,7 +120,7 @@ def test_time_that_others_took_is_contention_and_not_compute() -> None:
     """The thread's own time says that operators are as fast as they were."""
     run = observed("mbs4", measured_apart())
     crowded = {STEP: MeasuredQuantity(seconds=1.5 * run.seen[STEP].seconds, noise=QUIET)}
-    run = ObservedRun(name="", question=run.question, layout=run.layout, seen={**run.seen, **crowded})
+    run = replace(run, seen={**run.seen, **crowded})
     refinement = refine(measured_apart(), [run])
     assert refinement.profile.contention == pytest.approx(0.5, abs=0.05)
     assert refinement.factors["compute"].value == pytest.approx(1.0, abs=0.02)
@@ -167,15 +164,10 @@ def test_a_refined_profile_says_what_moved_it_and_claims_no_less_than_the_noise(
 
 def test_more_processes_than_cores_take_turns() -> None:
     """Rates are of a process's own time, which does not pass while it waits for a core."""
-    runs: Sequence[ObservedRun] = [observed("dp4 mbs2", measured_apart())]
-    (run,) = runs
+    run = observed("dp4 mbs2", measured_apart())
     crowded = run.question.cluster.model_copy(update={"host_cores": 2})
-    halved = ObservedRun(
-        name="",
-        question=complete_question(run.question.model, crowded, TRAINING, profile=measured_apart()),
-        layout=run.layout,
-        seen={},
-    )
+    asked = complete_question(run.question.model, crowded, TRAINING, profile=measured_apart())
+    halved = replace(run, question=asked, seen={})
     alone, shared = (quantities(priced(one, measured_apart())) for one in (run, halved))
     assert shared[STEP] == pytest.approx(2 * alone[STEP], rel=1e-6)
     assert shared["thread"] == pytest.approx(alone["thread"])

@@ -194,12 +194,6 @@ def test_a_fit_may_start_from_that_of_more_runs(cases, start, true_seconds, clea
     assert list(warm.residuals.values()) == pytest.approx(list(cold.residuals.values()), abs=1e-3)
 
 
-def test_fewer_rows_say_less(cases, start, true_seconds, clean: StepTimeFit) -> None:
-    few = fit_step_times(start, timed(cases, true_seconds)[10:13]).constants["gemm_efficiency"]
-    many = clean.constants["gemm_efficiency"]
-    assert 0 < few.determined < many.determined
-
-
 def test_a_constant_of_zero_stays_zero(cases, start, true_seconds) -> None:
     without = start.model_copy(update={"action_host_seconds": 0.0})
     fit = fit_step_times(without, timed(cases, true_seconds)[::6])
@@ -256,20 +250,17 @@ def test_rows_are_left_out_with_their_reason() -> None:
     assert not selection.forced
 
 
-@pytest.mark.parametrize(
-    ("stacks", "used", "forced"),
-    [
+def test_rows_of_the_stack_that_was_asked_for() -> None:
+    for stacks, used, forced in [
         (("nemo", "megatron-core"), 2, True),
         (("", "megatron-core"), 1, False),
         (("deepspeed", "megatron-core"), 1, False),
         (("deepspeed", ""), 2, False),
-    ],
-)
-def test_rows_of_the_stack_that_was_asked_for(stacks, used: int, forced: bool) -> None:
-    rows = [row(number, **GPT).model_copy(update={"stack": name}) for number, name in enumerate(stacks)]
-    selection = select_runs(rows, stack="deepspeed")
-    assert (len(selection.cases), selection.forced) == (used, forced)
-    assert list(selection.pairs()) == [("a100-sxm-80gb", "deepspeed")]
+    ]:
+        rows = [row(number, **GPT).model_copy(update={"stack": name}) for number, name in enumerate(stacks)]
+        selection = select_runs(rows, stack="deepspeed")
+        assert (len(selection.cases), selection.forced) == (used, forced)
+        assert list(selection.pairs()) == [("a100-sxm-80gb", "deepspeed")]
 
 
 def test_a_source_is_predicted_by_the_others(cases, start, true_seconds) -> None:
@@ -297,7 +288,7 @@ def few_start() -> HardwareProfile:
 def few_cases() -> tuple[Case, ...]:
     """Layouts of published runs, as if of a source that no profile has seen."""
     return tuple(
-        replace(case, row=case.row.model_copy(update={"source_id": "mine"}))
+        with_cells(case, source_id="mine")
         for case in timed_cases()
         if case.row.source_id == "megatron_sc21" and case.question.stack.name == "megatron-2021"
     )[:12]
@@ -305,11 +296,7 @@ def few_cases() -> tuple[Case, ...]:
 
 def as_timed(few_cases: Sequence[Case], profile: HardwareProfile, noise: Sequence[float]) -> list[Case]:
     """The cases as a cluster of such constants would have timed them."""
-    seconds = StepTimes(few_cases).seconds(profile) * np.exp(noise)
-    return [
-        replace(case, row=case.row.model_copy(update={"step_seconds": float(one)}))
-        for case, one in zip(few_cases, seconds, strict=True)
-    ]
+    return timed(few_cases, StepTimes(few_cases).seconds(profile) * np.exp(noise))
 
 
 def error_on(few_cases: Sequence[Case], profile: HardwareProfile) -> float:
@@ -322,9 +309,9 @@ def test_three_runs_that_agree_are_learned_from(
 ) -> None:
     """Of a cluster whose products are 15 % slower, what is said of its other layouts is less wrong by a third."""
     slow = few_start.model_copy(update={"gemm_efficiency": 0.85 * few_start.gemm_efficiency})
-    timed = as_timed(few_cases, slow, np.random.default_rng(0).normal(scale=0.01, size=len(few_cases)))
-    fit = fit_step_times(few_start, timed[:3], of_one_cluster=True)
-    assert error_on(timed[3:], fit.profile) < 0.67 * error_on(timed[3:], few_start)
+    seen = as_timed(few_cases, slow, np.random.default_rng(0).normal(scale=0.01, size=len(few_cases)))
+    fit = fit_step_times(few_start, seen[:3], of_one_cluster=True)
+    assert error_on(seen[3:], fit.profile) < 0.67 * error_on(seen[3:], few_start)
     gemm = fit.constants["gemm_efficiency"]
     assert gemm.low < gemm.value < gemm.high
     assert 0 < gemm.determined < 1
@@ -336,10 +323,8 @@ def test_three_runs_that_agree_are_learned_from(
 @pytest.mark.parametrize("given", [1, 3, 5])
 def test_an_odd_run_spoils_nothing(few_start: HardwareProfile, few_cases: Sequence[Case], given: int) -> None:
     """One run that took half as long again, first among runs that took what was predicted."""
-    timed = as_timed(few_cases, few_start, [0.4, *np.zeros(len(few_cases) - 1)])
-    assert (
-        error_on(timed[given:], fit_step_times(few_start, timed[:given], of_one_cluster=True).profile) < 0.02
-    )
+    seen = as_timed(few_cases, few_start, [0.4, *np.zeros(len(few_cases) - 1)])
+    assert error_on(seen[given:], fit_step_times(few_start, seen[:given], of_one_cluster=True).profile) < 0.02
 
 
 def test_calibrating_takes_the_careful_way_with_few_runs_of_one_source(few_cases: Sequence[Case]) -> None:

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from calling import refusal
 from gpu_traces import ADAM, GEMM, UNKNOWN, write_trace
 
 from cost_models.axes.layout import parse_layout
@@ -73,9 +74,7 @@ def test_a_trace_is_read_in_bounded_memory(tmp_path: Path) -> None:
 
 
 def _refused(path: Path, layout: str = "dp8") -> str:
-    with pytest.raises(InputError) as raised:
-        read_traces([path], parse_layout(layout))
-    return str(raised.value)
+    return refusal(read_traces, [path], parse_layout(layout))
 
 
 def test_what_is_no_trace_of_the_job_is_refused_in_words(tmp_path: Path) -> None:
