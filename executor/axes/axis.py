@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -119,27 +119,36 @@ class Rank:
         return next((one for one in self.axes if isinstance(one, kind)), None)
 
 
-class Updated(Protocol):
-    """Interface of a group of parameters that are updated together: flat buffers, or the shards of one block."""
+def moments_of(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
+    """Names of the states of an optimizer that are as large as the parameters: moments of AdamW and LAMB."""
+    return () if isinstance(optimizer, torch.optim.SGD) else ("exp_avg", "exp_avg_sq")
 
-    optimizer: torch.optim.Optimizer
+
+class Shards:
+    """Shards of parameters under ZeRO-2 and 3 that one optimizer updates on the device. An axis may have others, which
+    are updated elsewhere.
+    """
+
+    resident = True
+    """Whether the device updates these parameters and keeps their optimizer states in its memory."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], make: Make) -> None:
+        """`make` makes the torch optimizer."""
+        self.parameters = self.updated = list(parameters)
+        """Parameters of the model, and those that the optimizer updates: the same, or fp32 copies."""
+        self.optimizer = make(self.updated)
 
     def begin_update(self) -> None:
-        """Start the part of this group's update that runs concurrently with updates of other groups."""
+        """Start the part of the update that runs concurrently with updates of other parameters; here there is none."""
 
     def finish_update(self) -> None:
-        """Complete the update, copy the weights to all places where they are used, and clear the gradients."""
+        """Complete the update, copy the weights to all places where they are used, and drop the gradients."""
+        self.optimizer.step()
+        for parameter in self.parameters:
+            parameter.grad = None
 
     def spread(self) -> None:
-        """Copy these parameters, after an update or a load, to all places where they are used."""
-
-
-class Shards(Updated, Protocol):
-    """Interface of the shards of one block under ZeRO-2 and 3 that an axis, not the engine, updates."""
-
-    parameters: list[nn.Parameter]
-    updated: list[nn.Parameter]
-    """Parameters that the optimizer updates: those of the model, or fp32 copies of them."""
+        """Copy the updated parameters to all places where they are used, after an update or a load; here they are."""
 
 
 class Axis:
@@ -185,7 +194,7 @@ class Axis:
         """
 
     def shards(self, bucket: Bucket, parameters: Sequence[nn.Parameter], make: Make) -> Shards | None:
-        """Shards of a bucket under ZeRO-2 and 3 that this axis updates; None leaves them to the engine's optimizer."""
+        """Shards of a bucket under ZeRO-2 and 3 that this axis updates; None has the engine make the usual ones."""
 
     def connect(self) -> None:
         """Called when the optimizer exists, so that the axis can connect its buffers with the model."""

@@ -17,8 +17,10 @@ pp: `executor.axes.pipeline` posts sends and receives ahead.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,20 +48,16 @@ def posts_ahead(layout: Layout) -> bool:
 class BlockBehindCompute(FlatParameters):
     """Flat buffers of a block whose collectives start early and run behind the passes of other blocks."""
 
-    def __init__(self, *arguments: Any, microbatches: int, **options: Any) -> None:
-        self._microbatches = microbatches
-        self._missing: dict[int, int] = {}
-        """id of each parameter → number of microbatches whose gradients it still waits for."""
+    def __init__(
+        self, *arguments: Any, microbatches: int, on_complete: Callable[[], None], **options: Any
+    ) -> None:
+        """`on_complete` is called when every microbatch of a step has left its gradients in the buffer."""
+        self._microbatches, self._on_complete = microbatches, on_complete
         self._works: dict[str, dist.Work | None] = {}
         """Collectives in flight: `reduce`, `add` over groups of replicas, `gather`."""
-        self.in_order: OrderedReductions | None = None
         super().__init__(*arguments, **options)
-        self._expect()
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every microbatch of the step has left its gradients in the buffer."""
-        return not self._missing
+        self.missing = microbatches * len(self.parameters)
+        """Number of gradients of the step that the buffer still waits for, one for each parameter and microbatch."""
 
     @property
     def is_reduced(self) -> bool:
@@ -101,7 +99,7 @@ class BlockBehindCompute(FlatParameters):
     def finish_update(self) -> None:
         """Update this rank's share, begin to gather the shares of all ranks, and expect the next step's gradients."""
         super().finish_update()
-        self._expect()
+        self.missing = self._microbatches * len(self.parameters)
 
     def spread(self) -> None:
         """Write this rank's share into the weights and begin to gather the shares of all ranks."""
@@ -118,49 +116,13 @@ class BlockBehindCompute(FlatParameters):
         if (work := self._works.pop(name, None)) is not None:
             work.wait()
 
-    def _expect(self) -> None:
-        """Expect gradients of every parameter from every microbatch of the next step."""
-        self._missing = dict.fromkeys(map(id, self.parameters), self._microbatches)
-
     def _accumulate(self, parameter: nn.Parameter) -> None:
         """Add a gradient to the buffer, and start the reductions that are due once the buffer is complete."""
         assert "reduce" not in self._works, "a gradient came after all were there"
         super()._accumulate(parameter)
-        remaining = self._missing.pop(id(parameter)) - 1
-        if remaining:
-            self._missing[id(parameter)] = remaining
-        elif not self._missing and self.in_order is not None:
-            self.in_order.go_on()
-
-
-class OrderedReductions:
-    """Starts the buffers' reductions in one order on all ranks, the usual order in which backward passes end."""
-
-    def __init__(self, flats: Sequence[BlockBehindCompute]) -> None:
-        self.flats = list(flats)
-        self.started = 0
-        """Number of reductions started in this step."""
-        self.added = 0
-        """Number of reductions whose sum over groups of replicas has started in this step."""
-        for flat in self.flats:
-            flat.in_order = self
-
-    def go_on(self) -> None:
-        """Start every reduction whose buffer is complete and whose predecessors have started."""
-        while self.started < len(self.flats) and self.flats[self.started].is_complete:
-            self.flats[self.started].start_reduce()
-            self.started += 1
-        while self.added < self.started and self.flats[self.added].is_reduced:
-            self.flats[self.added].start_adding()
-            self.added += 1
-
-    def finish(self) -> None:
-        """Start the remaining reductions, also of buffers without all gradients, as of an expert that got no token."""
-        for flat in self.flats[self.started :]:
-            flat.start_reduce()
-        for flat in self.flats[self.added :]:
-            flat.start_adding()
-        self.started = self.added = 0
+        self.missing -= 1
+        if not self.missing:
+            self._on_complete()
 
 
 class OverlapAxis(Axis):
@@ -175,7 +137,11 @@ class OverlapAxis(Axis):
         super().__init__(rank)
         self._of_data = "dp" in (rank.layout.overlap or ())
         self._flats: list[BlockBehindCompute] = []
-        self._order = OrderedReductions(())
+        """Buffers in the order of their reductions on all ranks, the usual order in which backward passes end."""
+        self.started = 0
+        """Number of reductions started in this step."""
+        self._added = 0
+        """Number of reductions whose sum over groups of replicas has started in this step."""
 
     def compile_options(self) -> dict[str, Any]:
         """Options with which torch's compiler puts collectives of tensor ranks inside products, for `overlap=tp`."""
@@ -205,36 +171,35 @@ class OverlapAxis(Axis):
             return None
         group = self._of_experts if routed else self._group
         assert group is not None
-        copies, microbatches = replace(copies, shard=group), self.rank.share.microbatches
-        flat = BlockBehindCompute(parameters, copies, microbatches=microbatches, **how)
-        self._flats.append(flat)
+        how |= {"microbatches": self.rank.share.microbatches, "on_complete": self._start_due}
+        flat = BlockBehindCompute(parameters, replace(copies, shard=group), **how)
+        self._flats.insert(0, flat)
         return flat
 
     def connect(self) -> None:
-        """Fix the order of reductions, and have every part of the model wait for its weights."""
-        self._order = OrderedReductions(self._flats[::-1])
+        """Have every part of the model wait for its weights."""
         for part in self.rank.parts if self._of_data else ():
-            needed: dict[str, dict[int, BlockBehindCompute]] = {}
-            holders = {id(parameter): flat for flat in self._flats for parameter in flat.parameters}
+            needed: defaultdict[str, set[BlockBehindCompute]] = defaultdict(set)
             for bucket, parameter in _buckets(part):
-                if (flat := holders.get(id(parameter))) is not None:
-                    needed.setdefault(bucket, {})[id(flat)] = flat
+                needed[bucket] |= {flat for flat in self._flats if flat.contains(parameter)}
+            part.on_part = partial(_await_weights, needed)
 
-            def wait_for(bucket: str, needed: dict[str, dict[int, BlockBehindCompute]] = needed) -> None:
-                """Wait for the weights of a block, embedding or head."""
-                for flat in needed.get(bucket, {}).values():
-                    flat.arrive()
-
-            part.on_part = wait_for
-
-    @property
-    def reducing(self) -> int:
-        """Number of buffers whose reductions have been started in this step."""
-        return self._order.started
+    def _start_due(self) -> None:
+        """Start every reduction whose buffer is complete and whose predecessors have started."""
+        while self.started < len(self._flats) and not self._flats[self.started].missing:
+            self._flats[self.started].start_reduce()
+            self.started += 1
+        while self._added < self.started and self._flats[self._added].is_reduced:
+            self._flats[self._added].start_adding()
+            self._added += 1
 
     def before_reduce(self) -> None:
-        """Start every reduction that has not started; each buffer's `reduce` waits for its own."""
-        self._order.finish()
+        """Start the remaining reductions, also of buffers without all gradients, as of an expert that got no token."""
+        for flat in self._flats[self.started :]:
+            flat.start_reduce()
+        for flat in self._flats[self._added :]:
+            flat.start_adding()
+        self.started = self._added = 0
 
     def reduced(self) -> None:
         """Sum gradients of replicated parameters over tensor-parallel ranks, which each saw a part of the sequence.
@@ -247,6 +212,12 @@ class OverlapAxis(Axis):
         """Wait until all buffers' weights are gathered, before anything but the model reads them."""
         for flat in self._flats:
             flat.arrive()
+
+
+def _await_weights(flats: Mapping[str, Iterable[BlockBehindCompute]], bucket: str) -> None:
+    """Wait until the weights of a block, embedding or head are gathered in its flat buffers."""
+    for flat in flats[bucket]:
+        flat.arrive()
 
 
 def _buckets(part: Transformer) -> Iterator[tuple[str, nn.Parameter]]:

@@ -195,7 +195,7 @@ class Engine(Rank):
         values = values or InitialValues.of(self.plan, self.options, self.device)
         with torch.no_grad():
             for owner in owned(self.optimizer, self.names):
-                for box, piece in owner.pieces(local(owner.tensor.detach())):
+                for box, piece in owner.pieces(owner.slice.updated):
                     values.fill(owner.place.name, owner.place.shape, box, piece)
         self.spread()
 

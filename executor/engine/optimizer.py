@@ -48,26 +48,25 @@ class Optimizer:
         self.experts = None if rank.experts is None else ExpertParameters(rank.parts, rank.experts)
         self.flats: list[FlatParameters] = []
         self.sharded: list[Shards] = []
-        """Shards of blocks that an axis updates under ZeRO-2 and 3, as they are not wholly on the device."""
+        """Shards of parameters under ZeRO-2 and 3, of one fused update each."""
         self._order = {id(parameter): place for place, parameter in enumerate(self.parameters)}
         self._name = "sgd" if self.options.sgd else self.plan.training.optimizer
         buckets = {shard: bucket for axis in rank.axes for shard, bucket in axis.buckets().items()}
         groups: dict[Bucket, list[nn.Parameter]] = {None: []}
         for parameter in self.parameters:
             groups.setdefault(buckets.get(id(parameter)), []).append(parameter)
-        self._on_device: list[torch.optim.Optimizer] = []
-        if self.plan.layout.zero <= 1:
-            self.flats = [flat for bucket, group in groups.items() for flat in self._flat(group, bucket)]
-        else:
-            self._on_device = [self._make(kind) for kind in _by_kind(groups.pop(None))]
-            for bucket, group in groups.items():
-                for kind in _by_kind(group):
-                    shards = (axis.shards(bucket, kind, self._make) for axis in rank.axes)
-                    self.sharded.append(next(shard for shard in shards if shard is not None))
+        for bucket, group in groups.items():
+            if self.plan.layout.zero <= 1:
+                self.flats += self._flat(group, bucket)
+                continue
+            for kind in _by_kind(group):
+                shards = (axis.shards(bucket, kind, self._make) for axis in rank.axes)
+                found = next((one for one in shards if one is not None), None)
+                self.sharded.append(found or Shards(kind, self._make))
         for axis in rank.axes:
             axis.connect()
         self._updating: list[FlatParameters | Shards] = [*self.flats, *self.sharded]
-        self.optimizers = [*self._on_device, *(shard.optimizer for shard in self._updating)]
+        self.optimizers = [one.optimizer for one in self._updating]
         self._over_tp = {id(one): _split_over(one, "tp") for one in self.parameters}
         self._over_replicas = {id(one): _split_over(one, "shard") for one in self.parameters}
         stages_by_name = held_by_several(self.plan.model, rank.layout.layers)
@@ -125,33 +124,29 @@ class Optimizer:
         for updating in self._updating:
             updating.begin_update()
         if self._whole_norms is not None:  # blocks that are not on the device find theirs when they are
-            resident = [*self._on_device, *(flat.optimizer for flat in self.flats if flat.resident)]
+            resident = [one.optimizer for one in self._updating if one.resident]
             self._whole_norms.find([lamb for lamb in resident if isinstance(lamb, Lamb)], tied=True)
-        for optimizer in self._on_device:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
         for updating in self._updating:
             updating.finish_update()
         return norm
-
-    def same_shard(self, parameter: Tensor) -> dist.ProcessGroup | None:
-        """Ranks with the same shard of a parameter outside flat buffers; None if only this rank has it."""
-        experts = self.experts
-        return (experts.copies if experts and experts.contains(parameter) else self._replicas).groups
 
     def spread(self) -> None:
         """Copy loaded weights to all places where they are used."""
         for updating in self._updating:
             updating.spread()
 
-    def updated(self) -> Iterator[tuple[nn.Parameter, nn.Parameter, torch.optim.Optimizer]]:
-        """Yield (parameter, tensor that is updated, optimizer) for each parameter that is in no flat buffer."""
-        for optimizer in self._on_device:
-            for group in optimizer.param_groups:
-                yield from ((parameter, parameter, optimizer) for parameter in group["params"])
-        for block in self.sharded:
-            for parameter, updated in zip(block.parameters, block.updated, strict=True):
-                yield parameter, updated, block.optimizer
+    def slices(self) -> Iterator[Slice]:
+        """Yield the elements of each parameter that this rank updates."""
+        for flat in self.flats:
+            for parameter, begin, end, start in flat.owned():
+                run = start, start + end - begin
+                yield Slice(parameter, begin, flat.shard, *run, flat.optimizer, flat.share_holders)
+        experts = self.experts
+        for shards in self.sharded:
+            for parameter, updated in zip(shards.parameters, shards.updated, strict=True):
+                copies = experts.copies if experts and experts.contains(parameter) else self._replicas
+                run = 0, local(updated.detach()).numel()
+                yield Slice(parameter, 0, updated, *run, shards.optimizer, copies.groups)
 
     def _flat(self, parameters: Sequence[nn.Parameter], bucket: Bucket) -> list[FlatParameters]:
         """Flat buffers of a bucket: one for routed experts, one for other parameters, as these have other replicas."""
@@ -176,21 +171,11 @@ class Optimizer:
         tensor_group = self.mesh["tp"].get_group() if axes == ("tp",) and layout.tp > 1 else None
         group = tensor_group or make_group_over(layout, axes)
         norms = WholeNorms(self.parameters, group, self._join, self.mesh.device_type)
-        for optimizer, slices in zip(self.optimizers, self._slices(), strict=True):
+        slices = list(self.slices())
+        for optimizer in self.optimizers:
             assert isinstance(optimizer, Lamb)
-            optimizer.connect(norms, slices)
+            optimizer.connect(norms, [one for one in slices if one.optimizer is optimizer])
         return norms
-
-    def _slices(self) -> list[list[Slice]]:
-        """Slices of parameters that each torch optimizer updates."""
-        slices: dict[int, list[Slice]] = {id(one): [] for one in self.optimizers}
-        for flat in self.flats:
-            for parameter, begin, end, start in flat.owned():
-                slices[id(flat.optimizer)].append(Slice(parameter, flat.shard, start, start + end - begin))
-        for parameter, updated, optimizer in self.updated():
-            elements = local(updated.detach()).numel()
-            slices[id(optimizer)].append(Slice(parameter, updated, 0, elements))
-        return list(slices.values())
 
     def decay_gains_to_one(self) -> None:
         """Have AdamW's weight decay pull gains of norms towards 1, not 0, as where gains are stored less one.
@@ -199,8 +184,9 @@ class Optimizer:
         """
         entries = (entry for part in self.rank.parts for entry in part.named_parameters())
         gains = {id(parameter) for name, parameter in entries if is_gain(name)}
-        for optimizer, slices in zip(self.optimizers, self._slices(), strict=True):
-            gain_slices = [part for part in slices if id(part.parameter) in gains]
+        slices = [piece for piece in self.slices() if id(piece.parameter) in gains]
+        for optimizer in self.optimizers:
+            gain_slices = [piece for piece in slices if piece.optimizer is optimizer]
             if gain_slices and isinstance(optimizer, torch.optim.AdamW):
                 optimizer.register_step_pre_hook(partial(_raise_gains, gain_slices))
 
@@ -302,15 +288,20 @@ _CHUNK = 2**22
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Elements `begin` to `end` − 1 of an updated tensor, which belong to one parameter."""
+    """Elements of one parameter that this rank updates: `begin` to `end` − 1 of an updated tensor."""
 
     parameter: nn.Parameter
+    first: int
+    """Index of the first of these elements in this rank's part of the parameter."""
     updated: nn.Parameter
     begin: int
     end: int
+    optimizer: torch.optim.Optimizer
+    holders: dist.ProcessGroup | None
+    """Ranks that update the same elements as this one; None if no other does."""
 
     def of(self, tensor: Tensor) -> Tensor:
-        """Elements of this slice, flat, in the updated tensor itself or in its gradient."""
+        """Elements of this slice, flat, in the updated tensor, its gradient or one of its states."""
         return local(tensor.detach()).view(-1)[self.begin : self.end]
 
 

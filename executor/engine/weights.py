@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from executor.boxes import Box, boxes_of_range
-from executor.engine.optimizer import Optimizer
+from executor.engine.optimizer import Optimizer, Slice
 from executor.mesh import as_part, held, local
 from executor.models.experts import RoutedExperts
 from executor.models.initial import Values, has_values
@@ -100,36 +100,24 @@ def parameter_names(parts: Sequence[nn.Module]) -> dict[int, ParameterPlace]:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """Elements of one parameter that this rank updates. They lie in the flattened `tensor` from index `start` on."""
+    """Elements of one parameter that this rank updates, and where they are in the full model."""
 
     place: ParameterPlace
     boxes: list[Box]
-    """Boxes of the full parameter that these elements make up, in their order in the tensor."""
-    tensor: nn.Parameter
-    start: int
-    optimizer: torch.optim.Optimizer
-    holders: dist.ProcessGroup | None
-    """Ranks that update the same elements as this one; None if no other does."""
+    """Boxes of the full parameter that these elements make up, in their order in the updated tensor."""
+    slice: Slice
 
     def pieces(self, like_it: Tensor) -> Iterator[tuple[Box, Tensor]]:
-        """Yield each box with its elements of `like_it`, a tensor laid out like `tensor`: the weights or a state."""
-        flat, first = like_it.view(-1), self.start
-        for box in self.boxes:
-            yield box, flat[first : first + box.elements].view(box.sizes)
-            first += box.elements
+        """Yield each box with its elements of `like_it`, the updated tensor or one of its states."""
+        values = torch.split(self.slice.of(like_it), [box.elements for box in self.boxes])
+        yield from ((box, piece.view(box.sizes)) for box, piece in zip(self.boxes, values, strict=True))
 
 
 def owned(optimizer: Optimizer, names: dict[int, ParameterPlace]) -> Iterator[Owned]:
     """Yield the elements of each parameter that this rank updates."""
-    for flat in optimizer.flats:
-        for parameter, begin, end, start in flat.owned():
-            place = names[id(parameter)]
-            boxes = _boxes(parameter, place, begin, end)
-            yield Owned(place, boxes, flat.shard, start, flat.optimizer, flat.share_holders)
-    for parameter, updated, of in [] if optimizer.flats else optimizer.updated():
-        place = names[id(parameter)]
-        boxes = _boxes(parameter, place, 0, local(updated.detach()).numel())
-        yield Owned(place, boxes, updated, 0, of, optimizer.same_shard(parameter))
+    for piece in optimizer.slices():
+        place, last = names[id(piece.parameter)], piece.first + piece.end - piece.begin
+        yield Owned(place, _boxes(piece.parameter, place, piece.first, last), piece)
 
 
 def frozen(

@@ -32,7 +32,6 @@ from executor.engine.engine import Engine
 from executor.engine.weights import frozen, owned
 from executor.hugging_face.names import Names, Part, Source, family_of, has_names, parts_of
 from executor.hugging_face.reading import ADAPTER_CONFIG, CONFIG, INDEX, ONE_FILE, TYPES, Folder, FromTensors
-from executor.mesh import local
 from executor.messages import gather_json
 from executor.models.adapters import ENDING, MATRICES
 from executor.models.ends import original
@@ -247,9 +246,9 @@ class _Writing:
         tied = engine.plan.model.tied_embeddings
         for owner in owned(engine.optimizer, engine.names):
             copied = original(owner.place.name, tied=tied) != owner.place.name
-            if copied or (owner.holders is not None and dist.get_rank(owner.holders) > 0):
+            if copied or (owner.slice.holders is not None and dist.get_rank(owner.slice.holders) > 0):
                 continue
-            for box, piece in owner.pieces(local(owner.tensor.detach())):
+            for box, piece in owner.pieces(owner.slice.updated):
                 self._write_box(owner.place.name, box, piece)
         if isinstance(self.names, Names):  # of those that hold the same, each writes the same
             for place, box, values in frozen(engine.parts, engine.names):

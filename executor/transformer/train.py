@@ -24,11 +24,11 @@ from torch import Tensor, nn
 
 from cost_models.defaults import OWN_COMPILED, OWN_STACK
 from cost_models.reliability import checkpoint_bytes, resume_of
+from executor.axes.axis import moments_of
 from executor.checkpoints.contents import Contents, Piece, RankTensor, unsplit
 from executor.checkpoints.manifest import Progress, progress_fields
 from executor.data.batches import Batches, SharedBatches
 from executor.engine.engine import Engine, mean_over_data
-from executor.engine.optimizer import Lamb
 from executor.engine.weights import frozen, owned
 from executor.faults.failures import Heartbeat
 from executor.hugging_face.reading import Folder, FromTensors
@@ -57,12 +57,6 @@ from executor.timing import Lap
 from executor.transformer.diagnosis import LEFT_OUT, Diagnosis, run_diagnostic_steps
 from planner.plan import Plan
 
-_MOMENTS: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {
-    torch.optim.AdamW: ("exp_avg", "exp_avg_sq"),
-    Lamb: ("exp_avg", "exp_avg_sq"),
-    torch.optim.SGD: (),
-}
-
 
 class TransformerState:
     """Training state of a transformer on this rank, for checkpoints: weights and optimizer states."""
@@ -79,13 +73,14 @@ class TransformerState:
         """Views of all tensors that this rank updates or keeps frozen; states that no step has made are made here."""
         contents: Contents = {}
         for owner in owned(self.engine.optimizer, self.engine.names):
-            states = {"weights": local(owner.tensor.detach())} | _states(owner.optimizer, owner.tensor)
+            piece = owner.slice
+            states = {"weights": local(piece.updated.detach())} | _states(piece.optimizer, piece.updated)
             for kind, tensor in states.items():
                 key = f"{kind}.{owner.place.name}"
                 if tensor.dim() == 0:
-                    contents[key] = unsplit(tensor, owner.holders)
+                    contents[key] = unsplit(tensor, piece.holders)
                     continue
-                contents.setdefault(key, RankTensor(owner.place.shape, tensor.dtype, holders=owner.holders))
+                contents.setdefault(key, RankTensor(owner.place.shape, tensor.dtype, holders=piece.holders))
                 contents[key].pieces += [Piece(box, values) for box, values in owner.pieces(tensor)]
         if self.engine.plan.training.tuning is None:  # beside adapters they come from where they came from
             for place, box, values in frozen(self.engine.parts, self.engine.names):
@@ -127,7 +122,7 @@ class TransformerState:
 
 def _states(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Tensor]:
     """Optimizer states of one parameter as plain tensors. If it has none, make them as its first step would."""
-    moments = _MOMENTS[type(optimizer)]
+    moments = moments_of(optimizer)
     state = optimizer.state[parameter]
     if moments and not state:
         state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)

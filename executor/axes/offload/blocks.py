@@ -29,7 +29,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, pairwise
 from typing import Any
@@ -37,6 +36,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd import Variable
 from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.optim import Optimizer
@@ -52,7 +52,7 @@ from cost_models.axes.offload.residency import (
     residency_of_blocks,
     turns_of_rank,
 )
-from executor.axes.axis import Axis, Bucket, Make, Rank
+from executor.axes.axis import Axis, Bucket, Make, Rank, Shards
 from executor.axes.data import Copies, FlatParameters, part_of
 from executor.axes.offload.link import (
     ARRIVED,
@@ -60,8 +60,6 @@ from executor.axes.offload.link import (
     Drive,
     HostLink,
     HostOptimizer,
-    Slot,
-    Staging,
     Traffic,
     threads_for_updates,
 )
@@ -72,39 +70,18 @@ from executor.run_config import MOST_STEPS
 from executor.timing import Carried, Mark, Passes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostPart:
-    """Link, buffers and drive that all offloaded blocks of a rank share."""
-
-    link: HostLink
-    at_once: bool
-    """Whether a block is updated as soon as its gradients are complete; if not, once the global norm is known."""
-    incoming: Staging
-    """Staging buffers for gradients that are copied to host memory."""
-    outgoing: Staging
-    """Staging buffers for updated weights that are copied to the device."""
-    drive: Drive | None
-    """Drive for optimizer states; None keeps them in host memory."""
-
-
 class StatesOnHost(FlatParameters):
     """Flat buffers of a block whose fp32 weights and moments are in host memory, where the CPU updates them."""
 
     resident = False
 
-    def __init__(self, parameters: Sequence[nn.Parameter], *args: Any, host: HostPart, **kwargs: Any) -> None:
-        self.host = host
-        self._seen: set[int] = set()
-        self.passes_done = 0
-        """Backward passes through this block that are over in this step."""
+    def __init__(self, parameters: Sequence[nn.Parameter], *args: Any, link: HostLink, **kwargs: Any) -> None:
+        self.link = link
         self._reduced = False
         self._update: Future[None] | None = None
-        self.when_passed: Callable[[], None] = lambda: None
-        """Called when all gradients of one backward pass through the block have been accumulated."""
         super().__init__(parameters, *args, **kwargs)
-        self._updater = HostOptimizer(
-            self.optimizer, [self.shard], kwargs["make"], host.drive, weights=self._masters_apart
-        )
+        weights, make = self._masters_apart, kwargs["make"]
+        self._updater = HostOptimizer(self.optimizer, [self.shard], make, link.drive, weights=weights)
 
     @property
     def _masters_apart(self) -> bool:
@@ -113,27 +90,15 @@ class StatesOnHost(FlatParameters):
 
     def _share(self) -> tuple[nn.Parameter, Tensor]:
         """The parameter that the CPU updates, this rank's share in fp32 in host memory, and its averaged gradient."""
-        weights = fp32_weights(self.host.link, self.host.drive, len(self.share_gradient), pinned=True)
-        return nn.Parameter(weights), self.share_gradient
+        return nn.Parameter(
+            self.link.fp32_weights(len(self.share_gradient), pinned=True)
+        ), self.share_gradient
 
     def reduce(self) -> None:
         """Average the gradients over the replicas, once a step."""
         if not self._reduced:
-            self.end_pass()
             super().reduce()
             self._reduced = True
-
-    def load(self) -> None:
-        """Do nothing: the weights of this block are always on the device (streamed blocks override this)."""
-
-    def await_weights(self) -> None:
-        """Do nothing: the weights of this block are always on the device (streamed blocks override this)."""
-
-    def drop(self) -> None:
-        """Do nothing: the weights of this block stay on the device (streamed blocks override this)."""
-
-    def down(self) -> None:
-        """Do nothing: gradients stay on the device until the update (streamed blocks override this)."""
 
     def update(self) -> None:
         """Reduce the gradients and begin the update, when all gradients of the step are complete."""
@@ -144,9 +109,11 @@ class StatesOnHost(FlatParameters):
     def begin_update(self) -> None:
         """Copy the gradient to host memory and have the CPU update this rank's share, unless that has begun."""
         if self._update is None:
-            slot = self.host.incoming.take(self.shard.numel())
-            slot.arrival = self.host.link.down(slot.buffer, self.share_gradient)
-            slot.reader = self._update = self.host.link.on_host(partial(self._on_host, slot))
+            slot = self.link.incoming.take(self.shard.numel(), torch.float32)
+            self.shard.grad = slot.buffer
+            arrival = self.link.down(slot.buffer, self.share_gradient)
+            self._update = self.link.on_host(partial(self._updater.step, arrival))
+            slot.wait = self._update.result
 
     def finish_update(self) -> None:
         """Wait for the CPU's update, copy the weights to the device, and clear the gradients."""
@@ -155,20 +122,19 @@ class StatesOnHost(FlatParameters):
         self.spread()
         self._clear_gradients()
         self._reduced, self._update = False, None
-        self.passes_done = 0
-        self._seen.clear()
 
     def spread(self) -> None:
         """Copy this rank's updated share to the device, and gather the shares of all ranks."""
         own_weights = self.weights[self._own_range]
         source = self._updated_weights()
-        if source.dtype != own_weights.dtype:
-            slot = self.host.outgoing.take(own_weights.numel())
-            self.host.link.on_host(partial(slot.buffer.copy_, source)).result()  # it has more threads
-            slot.arrival = self.host.link.up(own_weights, slot.buffer)
-            slot.arrival.before_computing()
+        if source.dtype == own_weights.dtype:
+            arrival = self.link.up(own_weights, source)
         else:
-            self.host.link.up(own_weights, source).before_computing()
+            slot = self.link.outgoing.take(own_weights.numel(), own_weights.dtype)
+            self.link.on_host(partial(slot.buffer.copy_, source)).result()  # it has more threads
+            arrival = self.link.up(own_weights, slot.buffer)
+            slot.wait = arrival.on_host
+        arrival.before_computing()
         self.gather_group()
 
     def _updated_weights(self) -> Tensor:
@@ -181,42 +147,9 @@ class StatesOnHost(FlatParameters):
         return self._updater.host_tensors()
 
     def _clear_gradients(self) -> None:
-        """Zero the gradients on the device."""
+        """Zero the gradients on the device, and give back the buffer of the CPU's update."""
         self.gradients.zero_()
-
-    def _on_host(self, slot: Slot) -> None:
-        """Update this rank's share with the gradient in `slot`; runs in the host's thread."""
-        slot.arrival.on_host()
-        self.shard.grad = slot.buffer
-        self._updater.step()
         self.shard.grad = None
-
-    def end_pass(self) -> None:
-        """End a backward pass in which some parameters of the block got no gradient."""
-        if self._seen:
-            self._pass_done()
-
-    def _accumulate(self, parameter: nn.Parameter) -> None:
-        """Add a gradient to the buffer, and note when a backward pass through the block is complete."""
-        if id(parameter) in self._seen:
-            self.end_pass()
-        super()._accumulate(parameter)
-        self._seen.add(id(parameter))
-        if len(self._seen) == len(self.parameters):
-            self._pass_done()
-
-    def _pass_done(self) -> None:
-        """Count a finished backward pass through the block and call `when_passed`."""
-        self._seen.clear()
-        self.passes_done += 1
-        self.when_passed()
-
-
-def fp32_weights(link: HostLink, drive: Drive | None, elements: int, *, pinned: bool) -> Tensor:
-    """Allocate fp32 weights in host memory; if the drive will hold them, the memory is never touched."""
-    if drive is not None:
-        return torch.empty(elements, dtype=torch.float32, device=link.memory)
-    return link.buffer(elements, torch.float32, pinned=pinned)
 
 
 class Parking:
@@ -300,76 +233,58 @@ class ParkedStates(FlatParameters):
         self.parking.park()
 
 
-class ShardedBlock:
+class ShardedBlock(Shards):
     """Update under ZeRO-2 and 3 of one offloaded block's shards, all plain tensors or all DTensors of one mesh."""
 
+    resident = False
+
     def __init__(
-        self,
-        parameters: Sequence[nn.Parameter],
-        lives: Residency,
-        make: Make,
-        link: HostLink,
-        drive: Drive | None,
+        self, parameters: Sequence[nn.Parameter], lives: Residency, make: Make, link: HostLink
     ) -> None:
         """`lives` says which parts of the block are in host memory between passes; `make` makes its torch optimizer."""
-        self.parameters, self.lives, self.link, self._drive = list(parameters), lives, link, drive
-        self.updated = self.parameters
-        """Parameters that the optimizer updates: the shards, or fp32 copies of them in host memory."""
-        if lives == "states":
-            self.updated = [self._host_copy(parameter) for parameter in self.parameters]
-        self.optimizer = make(self.updated)
-        self.parking: Parking | None = None
-        if lives == "parked":
-            self.parking = Parking(self.optimizer, self.updated, link, masters=False)
-        else:
-            weights = lives == "states"
-            self._updater = HostOptimizer(self.optimizer, self.updated, make, drive, weights=weights)
+        self.lives, self.link = lives, link
+        copied, parked = lives == "states", lives == "parked"
+        super().__init__([self._host_copy(one) for one in parameters] if copied else parameters, make)
+        self.parameters = list(parameters)
+        self._copies = list(zip(self.parameters, self.updated, strict=True)) if copied else []
+        self.parking = Parking(self.optimizer, self.updated, link, masters=False) if parked else None
+        drive = None if parked else link.drive
+        self._updater = HostOptimizer(self.optimizer, self.updated, make, drive, weights=copied)
         self._update: Future[None] | None = None
 
     def begin_update(self) -> None:
         """Start the CPU's update of this block, concurrent with updates of other blocks; none if states are parked."""
-        if self.lives == "parked":
-            return
-        arrivals = []
-        if self.lives == "states":
-            for parameter, host in zip(self.parameters, self.updated, strict=True):
-                if parameter.grad is not None:
-                    assert host.grad is not None
-                    arrivals.append(self.link.down(host.grad, local(parameter.grad)))
-
-        def update() -> None:
-            """Wait for the gradients on the host, and update the shards there."""
-            for arrival in arrivals:
-                arrival.on_host()
-            self._updater.step()
-
-        self._update = self.link.on_host(update)
+        if self.parking is None:
+            arrivals = [
+                self.link.down(host.grad, local(parameter.grad))
+                for parameter, host in self._copies
+                if parameter.grad is not None and host.grad is not None
+            ]
+            self._update = self.link.on_host(partial(self._updater.step, *arrivals))
 
     def finish_update(self) -> None:
         """Complete this block's update, bring the updated shards to the device, and drop the gradients."""
         if self.parking is not None:
             self.parking.bring()
-            self.optimizer.step()
+            super().finish_update()
             self.parking.park()
-        else:
-            assert self._update is not None
-            self._update.result()
-            self._update = None
-            self.spread()
+            return
+        assert self._update is not None
+        self._update.result()
+        self.spread()
         for parameter in self.parameters:
             parameter.grad = None
 
     def spread(self) -> None:
         """Copy updated shards from host memory to the device, where the device has copies."""
-        if self.lives == "states":
-            self._updater.read_weights_again()
-            for parameter, host in zip(self.parameters, self.updated, strict=True):
-                self.link.up(local(parameter.detach()), host.detach()).before_computing()
+        self._updater.read_weights_again()
+        for parameter, host in self._copies:
+            self.link.up(local(parameter.detach()), host.detach()).before_computing()
 
     def _host_copy(self, parameter: nn.Parameter) -> nn.Parameter:
         """fp32 copy of a shard in host memory, with a gradient there; its values are set later."""
         values = local(parameter.detach())
-        host = nn.Parameter(fp32_weights(self.link, self._drive, values.numel(), pinned=True).view_as(values))
+        host = nn.Parameter(self.link.fp32_weights(values.numel(), pinned=True).view_as(values))
         host.grad = self.link.buffer(values.numel(), torch.float32).view_as(values)
         return host
 
@@ -385,24 +300,25 @@ class ShardedBlock:
 class StreamedBlock(StatesOnHost):
     """Flat buffers (ZeRO-0 and 1) of a block whose weights and gradients are on the device during its passes only."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], *args: Any, host: HostPart, **kwargs: Any) -> None:
-        super().__init__(parameters, *args, host=host, **kwargs)
+    def __init__(self, parameters: Sequence[nn.Parameter], *args: Any, **kwargs: Any) -> None:
+        super().__init__(parameters, *args, **kwargs)
         self._coming: Arrival | None = None
         self._gradients_down = self._down = ARRIVED
         self._norms: list[Tensor] = []
         self._adding: Future[None] | None = None
+        self._has_sums = False
+        """Whether gradients of this step are on the host, or on their way."""
         self._is_single = dist.get_world_size(self.group) == 1 and self.copies is None
         for buffer in (self.weights, self.gradients):
             _free(buffer)
 
     def _share(self) -> tuple[nn.Parameter, Tensor]:
         """The parameter that the CPU updates, this rank's fp32 share in host memory, and its gradient there."""
-        link = self.host.link
-        self.host_weights = link.buffer(self.weights.numel(), self.weights.dtype)
-        self.host_gradients = link.buffer(self.weights.numel(), torch.float32)
+        self.host_weights = self.link.buffer(self.weights.numel(), self.weights.dtype)
+        self.host_gradients = self.link.buffer(self.weights.numel(), torch.float32)
         weights = self.host_weights[self._own_range]
         if self._masters_apart:
-            weights = fp32_weights(link, self.host.drive, len(weights), pinned=False)
+            weights = self.link.fp32_weights(len(weights), pinned=False)
         shard = nn.Parameter(weights)
         shard.grad = self.host_gradients[self._own_range]
         return shard, shard.grad
@@ -416,7 +332,7 @@ class StreamedBlock(StatesOnHost):
         """Begin to copy the weights to the device, unless that has begun."""
         if self._coming is None:
             _allocate(self.weights)
-            self._coming = self.host.link.up(self.weights, self.host_weights)
+            self._coming = self.link.up(self.weights, self.host_weights)
 
     def await_weights(self) -> None:
         """Have all computations that follow wait for the weights."""
@@ -435,7 +351,6 @@ class StreamedBlock(StatesOnHost):
 
     def settle(self) -> None:
         """Sum gradients of replicated parameters over tensor-parallel ranks, on the device."""
-        self.end_pass()
         if self._pending:
             self._await_sums()
             super().settle()
@@ -444,9 +359,8 @@ class StreamedBlock(StatesOnHost):
         """Average the gradients over the replicas, once a step: on the device, for one replica on the host."""
         if self._reduced:
             return
-        self.end_pass()
         self._reduced = True
-        if self.passes_done == 0:  # what lies there is of the step before
+        if not self._has_sums:  # what lies there is of the step before
             self.host_gradients.zero_()
         assert self.shard.grad is not None
         if self._is_single:
@@ -455,9 +369,9 @@ class StreamedBlock(StatesOnHost):
             return
         self._await_sums()
         _allocate(self.gradients)
-        self.host.link.up(self.gradients, self.host_gradients).before_computing()
+        self.link.up(self.gradients, self.host_gradients).before_computing()
         FlatParameters.reduce(self)
-        self._down = self.host.link.down(self.shard.grad, self.share_gradient)
+        self._down = self.link.down(self.shard.grad, self.share_gradient)
         _free(self.gradients)
 
     def norms(self) -> list[Tensor]:
@@ -481,7 +395,7 @@ class StreamedBlock(StatesOnHost):
     def begin_update(self) -> None:
         """Have the CPU update this rank's share, unless that has begun."""
         if self._update is None:
-            self._update = self.host.link.on_host(self._updated)
+            self._update = self.link.on_host(self._updated)
 
     def spread(self) -> None:
         """Write this rank's share into the weights on the host, unless an update did, and gather all shares there."""
@@ -492,19 +406,19 @@ class StreamedBlock(StatesOnHost):
         own_weights = self.host_weights[self._own_range]
         _allocate(self.weights)
         share = self.weights[self._own_range]
-        self.host.link.up(share, own_weights).before_computing()
+        self.link.up(share, own_weights).before_computing()
         self.gather_group()
-        self.host.link.down(self.host_weights, self.weights).on_host()
+        self.link.down(self.host_weights, self.weights).on_host()
         _free(self.weights)
 
     def _compute_on_host(self, compute: Callable[[], object]) -> None:
         """Run `compute` in the host's thread, whose operators use all of the rank's threads, and wait for it."""
-        self.host.link.on_host(compute).result()
+        self.link.on_host(compute).result()
 
     def _updated(self) -> None:
-        """Update this rank's share, in the host's thread; norms are computed before if nothing waits for them."""
+        """Update this rank's share, in the host's thread; norms are computed before, unless they were."""
         self._await_gradients()
-        if self.host.at_once:
+        if not self._norms:
             self._norms = super().norms()
         self._updater.step()
         self._write_weights()
@@ -533,9 +447,8 @@ class StreamedBlock(StatesOnHost):
             self._adding.result()
 
     def _accumulate(self, parameter: nn.Parameter) -> None:
-        """Add a gradient to the buffer, which is allocated when a backward pass begins."""
-        if not self._seen or id(parameter) in self._seen:
-            self.end_pass()
+        """Add a gradient to the buffer, which is allocated for the first gradient of a backward pass."""
+        if not self.gradients.untyped_storage().nbytes():
             _allocate(self.gradients)
             self.gradients.zero_()
         super()._accumulate(parameter)
@@ -544,24 +457,24 @@ class StreamedBlock(StatesOnHost):
         """Add the gradients of a pass to those on the host, which the first pass of a step overwrites."""
         if not self.gradients.untyped_storage().nbytes():
             return
-        link = self.host.link
-        if self.passes_done == 1:
-            self._gradients_down = link.down(self.host_gradients, self.gradients)
+        if not self._has_sums:
+            self._gradients_down, self._has_sums = self.link.down(self.host_gradients, self.gradients), True
         else:
-            slot = self.host.incoming.take(self.gradients.numel())
-            slot.arrival = link.down(slot.buffer, self.gradients)
-            slot.reader = self._adding = link.on_host(partial(self._add, slot))
+            slot = self.link.incoming.take(self.gradients.numel(), torch.float32)
+            arrival = self.link.down(slot.buffer, self.gradients)
+            self._adding = self.link.on_host(partial(self._add, slot.buffer, arrival))
+            slot.wait = self._adding.result
         _free(self.gradients)
 
-    def _add(self, slot: Slot) -> None:
-        """Add the gradients in `slot` to those on the host; runs in the host's thread."""
+    def _add(self, gradients: Tensor, arrival: Arrival) -> None:
+        """Add gradients that arrive in host memory to the sums there; runs in the host's thread."""
         self._gradients_down.on_host()
-        slot.arrival.on_host()
-        self.host_gradients.add_(slot.buffer)
+        arrival.on_host()
+        self.host_gradients.add_(gradients)
 
     def _clear_gradients(self) -> None:
         """Leave the gradients: the first pass of the next step overwrites them."""
-        self._adding = None
+        self._adding, self._has_sums, self._norms = None, False, []
 
 
 def _allocate(buffer: Tensor) -> None:
@@ -587,24 +500,20 @@ class Window:
         """`turns`: a step's passes with their moves; `modules`, `flats`: blocks and their buffers, by number."""
         self._turns, self._flats, self._passes = turns, flats, passes
         self._at = 0
-        self._aside: int | None = None
-        """Block whose weights were loaded for a pass outside any step."""
+        self._open: Turn | None = None
+        """Turn whose pass is under way."""
+        self._aside = -1
+        """Block whose weights were loaded for a pass outside any step; -1: none."""
         for block, module in modules.items():
             module.register_forward_pre_hook(partial(self._begin_pass, "F", block))
             module.register_forward_hook(partial(self._after_forward, block))
-        for block, block_flats in flats.items():
-            for flat in block_flats:
-                flat.when_passed = partial(self._after_backward, block)
 
     def begin(self) -> None:
         """Begin a step: start again at the first move."""
         self._at = 0
-        self._backward = dict.fromkeys(self._flats, 0)
-        self._open: Turn | None = None
 
     def end(self) -> None:
-        """End a step: make the last moves, when all passes are over."""
-        self._close()
+        """End a step, when all moves are made."""
         assert self._at == len(self._turns)
 
     def _after_forward(self, block: int, module: nn.Module, inputs: Any, output: Tensor) -> None:
@@ -613,38 +522,32 @@ class Window:
             output.register_hook(partial(self._begin_pass, "B", block))  # type: ignore[no-untyped-call]
         self._close()
 
-    def _after_backward(self, block: int) -> None:
-        """Make the moves after a block's backward pass once all its buffers have their gradients."""
-        runs = self._open is not None and self._open.use[:2] == ("B", block)
-        if runs and all(flat.passes_done == self._backward[block] for flat in self._flats[block]):
-            self._close()
-
     def _begin_pass(self, kind: str, block: int, *_: Any) -> None:
-        """Make the moves before a pass of a block (`kind` F or B), and wait for the block's weights."""
+        """Make the moves before a pass of a block (`kind` F or B), and wait for the block's weights. A backward pass is
+        over when that of another block begins, or autograd has come to its end.
+        """
         self._close()
-        if self._aside is not None:
-            for flat in self._flats.get(self._aside, ()):
-                flat.drop()
-        self._aside = None if self._passes.running else block
+        for flat in self._streamed(self._aside):
+            flat.drop()
+        self._aside = -1 if self._passes.running else block
         if self._passes.running:
-            turn = self._turns[self._at]
-            assert turn.use[:2] == (kind, block), f"{kind}{block} runs, and {turn.use} was to"
+            self._open = self._turns[self._at]
+            assert self._open.use[:2] == (kind, block), f"{kind}{block} runs, and {self._open.use} was to"
             self._at += 1
-            self._open = turn
-            if kind == "B" and block in self._backward:
-                self._backward[block] += 1
-            self._move(turn.before)
-        for flat in self._flats.get(block, ()):
+            self._move(self._open.before)
+            if kind == "B":
+                Variable._execution_engine.queue_callback(self._close)
+        for flat in self._streamed(block):
             flat.await_weights()
 
+    def _streamed(self, block: int) -> list[StreamedBlock]:
+        """Buffers of a block if its weights are streamed."""
+        return [flat for flat in self._flats.get(block, ()) if isinstance(flat, StreamedBlock)]
+
     def _close(self) -> None:
-        """Make the moves after the current turn; a backward pass ends at the latest when another turn begins."""
+        """Make the moves after the pass that is under way, if there is one."""
         turn, self._open = self._open, None
-        if turn is None:
-            return
-        for flat in self._flats.get(turn.use.block, ()):
-            flat.end_pass()
-        self._move(turn.after)
+        self._move(() if turn is None else turn.after)
 
     def _move(self, moves: Sequence[Move]) -> None:
         """Carry out moves: call the method that each names on the buffers of its block."""
@@ -702,8 +605,8 @@ class _SavedTensors:
 
     def __init__(self, pool: ActivationPool, block: nn.Module, earlier_block: _SavedTensors | None) -> None:
         self._pool, self._block, self._earlier_block = pool, block, earlier_block
-        self._stored: dict[tuple[int, int], tuple[weakref.ref[Any], weakref.ref[_Stored]]] = {}
-        """Address and version of a storage → the storage, while it lives (another may then have its address)."""
+        self._stored: weakref.WeakValueDictionary[tuple[int, int], _Stored] = weakref.WeakValueDictionary()
+        """Address and version of a storage → its copy, while autograd needs it."""
         self._all: list[weakref.ref[_Stored]] = []
 
     def pack(self, tensor: Tensor) -> Callable[[], Tensor]:
@@ -747,24 +650,22 @@ class _SavedTensors:
     def _stored_once(self, tensor: Tensor, storage: torch.UntypedStorage) -> _Stored:
         """Host copy of a tensor's storage, made once for all views of the storage."""
         key = (storage._cdata, tensor._version)
-        if key in self._stored:
-            alive, reference = self._stored[key]
-            stored = reference()
-            if alive() is storage and stored is not None:
-                return stored
-        stored = _Stored(self._pool, tensor.detach())
-        self._stored[key] = (weakref.ref(storage), weakref.ref(stored))
-        self._all.append(weakref.ref(stored))
+        stored = self._stored.get(key)
+        if (
+            stored is None or stored.source() is not storage
+        ):  # another may have the address of one that is gone
+            self._stored[key] = stored = _Stored(self._pool, tensor.detach(), storage)
+            self._all.append(weakref.ref(stored))
         return stored
 
 
 class _Stored:
     """Copy of one storage in host memory, whose buffer is freed when autograd drops its last view."""
 
-    def __init__(self, pool: ActivationPool, tensor: Tensor) -> None:
-        self._pool, self._device = pool, tensor.device
+    def __init__(self, pool: ActivationPool, tensor: Tensor, source: torch.UntypedStorage) -> None:
+        self._pool, self._device, self.source = pool, tensor.device, weakref.ref(source)
         # by views alone: fake tensors never let go of a storage that was an argument of an operator
-        elements = tensor.untyped_storage().nbytes() // tensor.itemsize
+        elements = source.nbytes() // tensor.itemsize
         storage = tensor.as_strided((elements,), (1,), 0).view(torch.uint8)
         self._buffer = pool.take(storage.numel())
         self._down = pool.link.down(self._buffer, storage)
@@ -804,14 +705,8 @@ class OffloadAxis(Axis):
         self._ranks_here = min(layout.num_gpus, rank.plan.question.cluster.gpus_per_node)
         started = int(os.environ.get("LOCAL_WORLD_SIZE", self._ranks_here))
         self.link = HostLink(rank.device, threads_for_updates(rank.device, started))
-        self.drive = Drive(rank.options.drive, self.link) if layout.offload.drive else None
-        self._host = HostPart(
-            link=self.link,
-            at_once=rank.options.clip is None,
-            incoming=Staging(self.link, torch.float32),
-            outgoing=Staging(self.link, rank.dtype),
-            drive=self.drive,
-        )
+        if layout.offload.drive:
+            self.link.drive = Drive(rank.options.drive, self.link)
         self._pool = ActivationPool(self.link)
         self._on_host: dict[int, list[StatesOnHost]] = {}
         """Buffers of each block that the CPU updates, by number of the block."""
@@ -851,14 +746,14 @@ class OffloadAxis(Axis):
             self._parkings.append(parked.parking)
             return parked
         kind = StreamedBlock if lives == "streamed" else StatesOnHost
-        buffer = kind(parameters, copies, host=replace(self._host, link=link), **how)
+        buffer = kind(parameters, copies, link=link, **how)
         self._on_host.setdefault(bucket, []).append(buffer)
         return buffer
 
     def shards(self, bucket: Bucket, parameters: Sequence[nn.Parameter], make: Make) -> ShardedBlock:
         """Shards of an offloaded block under ZeRO-2 and 3."""
         assert isinstance(bucket, int)
-        sharded = ShardedBlock(parameters, self.lives[bucket], make, self.link.of(bucket), self.drive)
+        sharded = ShardedBlock(parameters, self.lives[bucket], make, self.link.of(bucket))
         if sharded.parking is not None:
             self._parkings.append(sharded.parking)
         self.sharded.append(sharded)
@@ -870,7 +765,7 @@ class OffloadAxis(Axis):
             parking.following = following
         if self._on_host:
             modules = {int(name): block for part in self.rank.parts for name, block in part.blocks.items()}
-            microbatches, at_once = self.rank.share.microbatches, self._host.at_once
+            microbatches, at_once = self.rank.share.microbatches, self.rank.options.clip is None
             turns = turns_of_rank(self.layout, self.rank.stages, microbatches, at_once=at_once)
             self._window = Window(turns, modules, self._on_host, self.rank.passes)
 
@@ -893,7 +788,7 @@ class OffloadAxis(Axis):
 
     def drive_tensors(self) -> list[Tensor]:
         """Tensors of optimizer states on the host's drive."""
-        return [] if self.drive is None else self.drive.tensors
+        return [] if self.link.drive is None else self.link.drive.tensors
 
     def host_parameters(self) -> set[int]:
         """ids of the sharded parameters that, like their gradients, are kept in host memory."""
@@ -929,11 +824,11 @@ class OffloadAxis(Axis):
             predicted_update_seconds=float(channels.update[0]),
             **steps("down_bytes", "up_bytes", "copy_seconds", "update_seconds"),
         )
-        if self.drive is None:
+        if self.link.drive is None:
             return {"host": host}
         read, written = drive_step_bytes(plan.question, columns)
         drive = DriveReport(
-            held_bytes=self.drive.stored_bytes,
+            held_bytes=self.link.drive.stored_bytes,
             predicted_bytes=(plan.prediction.drive_bytes or 0.0) / ranks,
             predicted_read_bytes=float(read[0]),
             predicted_written_bytes=float(written[0]),

@@ -40,7 +40,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from cost_models.axes.offload.moves import Lane
 from cost_models.errors import HostError, Problem
 from cost_models.units import format_bytes
-from executor.axes.axis import Make
+from executor.axes.axis import Make, moments_of
 from executor.mesh import local
 from executor.pinned import pinned_zeros
 from executor.timing import Carried, CopiedEvent, Mark, mark_on
@@ -114,6 +114,10 @@ class HostLink:
         # operators use several threads each, so that the last block's update is not left to one
         initializer = (partial(torch.set_num_threads, threads),) if threads > 1 else ()
         self._worker = ThreadPoolExecutor(1, "host-update", *initializer)
+        self.incoming, self.outgoing = Staging(self), Staging(self)
+        """Staging buffers for gradients that go to the host, and for updated weights that go to the device."""
+        self.drive: Drive | None = None
+        """Drive for optimizer states; None keeps them in host memory."""
 
     def of(self, block: int) -> HostLink:
         """View of the link whose copies and updates are recorded as those of one block."""
@@ -142,6 +146,12 @@ class HostLink:
             raise self._no_room(elements * dtype.itemsize, error, pinned=pinned) from error
         self.buffers.append(buffer)
         return buffer
+
+    def fp32_weights(self, elements: int, *, pinned: bool) -> Tensor:
+        """Allocate fp32 weights in host memory; if the drive will hold them, the memory is never touched."""
+        if self.drive is not None:
+            return torch.empty(elements, dtype=torch.float32, device=self.memory)
+        return self.buffer(elements, torch.float32, pinned=pinned)
 
     def give_back(self, buffer: Tensor) -> None:
         """Stop counting a buffer as one of this link's buffers."""
@@ -241,34 +251,32 @@ def threads_for_updates(device: torch.device, ranks: int) -> int:
 
 @dataclass(slots=True)
 class Slot:
-    """A staging buffer, with the copy and the reader that must end before its next use."""
+    """A staging buffer."""
 
     storage: Tensor
     buffer: Tensor
     """The part of the storage that is in use."""
-    arrival: Arrival = ARRIVED
-    reader: Future[None] | None = None
+    wait: Callable[[], object]
+    """Function that waits until the buffer is free again."""
 
 
 class Staging:
-    """Two staging buffers of one dtype, used in turn and allocated when first needed."""
+    """Two staging buffers, used in turn and allocated when first needed."""
 
-    def __init__(self, link: HostLink, dtype: torch.dtype) -> None:
-        self._link, self._dtype = link, dtype
-        nothing = torch.empty(0, dtype=dtype)
-        self._slots = deque(Slot(nothing, nothing) for _ in range(2))
+    def __init__(self, link: HostLink) -> None:
+        self._link = link
+        nothing = torch.empty(0)
+        self._slots = deque(Slot(nothing, nothing, ARRIVED.on_host) for _ in range(2))
 
-    def take(self, elements: int) -> Slot:
+    def take(self, elements: int, dtype: torch.dtype) -> Slot:
         """The next slot in turn, with a free buffer of `elements`; its user sets what must end before the next use."""
         self._slots.rotate()
         slot = self._slots[0]
-        slot.arrival.on_host()
-        if slot.reader is not None:
-            slot.reader.result()
+        slot.wait()
         if slot.storage.numel() < elements:
             self._link.give_back(slot.storage)
-            slot.storage = self._link.buffer(elements, self._dtype)
-        slot.buffer, slot.arrival, slot.reader = slot.storage[:elements], ARRIVED, None
+            slot.storage = self._link.buffer(elements, dtype)
+        slot.buffer, slot.wait = slot.storage[:elements], ARRIVED.on_host
         return slot
 
 
@@ -404,10 +412,6 @@ class Drive:
 
 
 _WEIGHTS = "weights"
-_MOMENTS: dict[type[Optimizer], tuple[str, ...]] = {
-    torch.optim.AdamW: ("exp_avg", "exp_avg_sq"),
-    torch.optim.SGD: (),
-}
 
 
 class HostOptimizer:
@@ -433,8 +437,10 @@ class HostOptimizer:
             self._updates = make([self._at_work])
             self._places = [_place_states(drive, optimizer, one, weights=weights) for one in self._parameters]
 
-    def step(self) -> None:
-        """Update all parameters that have gradients; raises DriveError where the drive fails."""
+    def step(self, *arrivals: Arrival) -> None:
+        """Update all parameters that have gradients, once these arrive; raises DriveError where the drive fails."""
+        for arrival in arrivals:
+            arrival.on_host()
         if self._drive is None or self._drive.pretends:
             self._optimizer.step()
             return
@@ -509,7 +515,7 @@ def _place_states(
 ) -> dict[str, FileRange]:
     """Allocate a parameter's states on the drive; returns kind of state → its range in the file."""
     values, state = local(parameter.detach()), optimizer.state[parameter]
-    moments = _MOMENTS[type(optimizer)]
+    moments = moments_of(optimizer)
     places = {kind: drive.place(values.numel()) for kind in (*[_WEIGHTS] * weights, *moments)}
     if weights:
         parameter.data = places[_WEIGHTS].tensor.view_as(values)

@@ -107,7 +107,7 @@ def begun_before_the_backward_pass_ends(plan: Any) -> tuple[int, int]:
     engine.forward_backward(*batch(0))
     overlap = engine.axis(OverlapAxis)
     assert overlap is not None
-    begun = overlap.reducing
+    begun = overlap.started
     engine.update()
     return begun, len(engine.optimizer.flats)
 

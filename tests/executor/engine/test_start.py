@@ -69,7 +69,7 @@ def whole_weights(plan: Plan) -> dict[str, Tensor]:
         with built(plan, rank) as engine:
             for one in owned(engine.optimizer, engine.names):
                 whole = found.setdefault(one.place.name, torch.full(one.place.shape, torch.nan))
-                for box, piece in one.pieces(local(one.tensor.detach())):
+                for box, piece in one.pieces(one.slice.updated):
                     whole[slices(box)] = piece
     return found
 
