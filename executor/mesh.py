@@ -65,11 +65,9 @@ def parameter_places(layout: Layout) -> Tensor:
     return torch.unflatten(replicas, 1, (-1, layout.shard_group)).contiguous()
 
 
-@with_values
 def place_of(layout: Layout, rank: int) -> Place:
     """Coordinates of a global rank along the axes of the layout."""
-    coordinates = (rank_places(layout) == rank).nonzero()[0].tolist()
-    return Place(**dict(zip(AXES, coordinates, strict=True)))
+    return Place(**{axis: layout.place_along(axis, rank) for axis in AXES})
 
 
 def pipeline_rank(layout: Layout, rank: int) -> int:

@@ -239,17 +239,9 @@ def options_inside_products(group: dist.ProcessGroup, device: torch.device) -> d
             "`overlap=tp` sends through the symmetric memory of GPUs, which this device has not",
             hint="leave `tp` out of `overlap`",
         )
-    share_memory(group)
-    return {"_micro_pipeline_tp": True}
-
-
-def share_memory(group: dist.ProcessGroup) -> None:
-    """Let torch's compiler use symmetric memory among the ranks of `group`.
-
-    It checks the permission of every group, though torch 2.13 calls that deprecated.
-    """
     from torch.distributed._symmetric_memory import enable_symm_mem_for_group
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings():  # the compiler asks for it, though torch 2.13 calls it deprecated
         warnings.simplefilter("ignore", FutureWarning)
         enable_symm_mem_for_group(group.group_name)
+    return {"_micro_pipeline_tp": True}

@@ -36,10 +36,11 @@ from cost_models.recommender.accesses import POLICIES
 from cost_models.specs.cluster import AttentionKernel
 from cost_models.specs.hardware import ElementwiseOperator
 from cost_models.specs.recommender.training import TableOptimizer
+from cost_models.specs.transformer import Rotary
 from executor.embeddings.bags import Bags, CachedSets, HottestRows, pooled, row_gradients
 from executor.embeddings.holding import RowOptimizer
 from executor.microbenchmarks.stopwatch import Scale, Stopwatch, Timing, copies, in_turn
-from executor.models.positions import Turning, Turns
+from executor.models.positions import Turns
 from executor.transformer.diagnosis import AttentionKernels
 
 Tensors = tuple[Tensor, ...]
@@ -195,7 +196,7 @@ def _operators(
         "add": (torch.add, (plain, plain.clone())),
         "dropout": (lambda x: F.dropout(x, _DROPOUT, training=True), (x,)),
         # in the training precision, of heads in views of their projection
-        "rotary": (lambda x: turns(x.transpose(1, 2), (range(x.shape[1]),), Turning()), (heads,)),
+        "rotary": (lambda x: turns(x.transpose(1, 2), (range(x.shape[1]),), Rotary()), (heads,)),
         "copy": (lambda x: x.transpose(1, 2).contiguous(), (heads.detach(),)),
         "bias-gradient": (lambda x: x.sum(0), (plain,)),
         "embedding": (partial(F.embedding, token_ids), (table,)),

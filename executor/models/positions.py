@@ -116,33 +116,23 @@ class Visibility:
         return not self.slopes and self.first_seen(queries[-1].stop - 1) <= keys[0].start
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turning:
-    """Rotation of the heads of a block by the positions of their tokens."""
-
-    base: float = Rotary().base
-    dim: int | None = None
-    """Number of a head's first dimensions that are rotated; None rotates all."""
-    scaling: RotaryScaling | None = None
-
-
-def turning_of(spec: TransformerSpec, layer: int) -> Turning | None:
-    """Rotation of the block `layer`, counted from 0; None if its heads are not rotated."""
+def turning_of(spec: TransformerSpec, layer: int) -> Rotary | None:
+    """Rotation of the heads of block `layer`, counted from 0, by the positions of their tokens; None: there is none."""
     rotary = spec.rotary or Rotary()
     if spec.positions != "rotary" or (rotary.pattern and not rotary.pattern[layer % len(rotary.pattern)]):
         return None
     if rotary.windowed_base is not None and spec.window_of(layer) is not None:
-        return Turning(base=rotary.windowed_base, dim=rotary.dim)
-    return Turning(base=rotary.base, dim=rotary.dim, scaling=rotary.scaling)
+        return Rotary(base=rotary.windowed_base, dim=rotary.dim)
+    return rotary
 
 
 class Turns:
     """Rotates heads by the positions of their tokens; blocks that share a `Turns` share its cosines and sines."""
 
     def __init__(self) -> None:
-        self._last: dict[Turning, tuple[object, tuple[Tensor, Tensor]]] = {}
+        self._last: dict[Rotary, tuple[object, tuple[Tensor, Tensor]]] = {}
 
-    def __call__(self, x_BHSK: Tensor, places: Places, turning: Turning) -> Tensor:
+    def __call__(self, x_BHSK: Tensor, places: Places, turning: Rotary) -> Tensor:
         """Queries or keys, (B, H, S, K), rotated by the positions of their tokens."""
         turned, unturned = x_BHSK, None
         if turning.dim is not None and turning.dim < x_BHSK.shape[-1]:
@@ -152,7 +142,7 @@ class Turns:
         halves = [left * cos_SK - right * sin_SK, right * cos_SK + left * sin_SK]
         return torch.cat(halves if unturned is None else [*halves, unturned], dim=-1)
 
-    def _tables(self, like: Tensor, places: Places, turning: Turning) -> tuple[Tensor, Tensor]:
+    def _tables(self, like: Tensor, places: Places, turning: Rotary) -> tuple[Tensor, Tensor]:
         """Cosines and sines of the rotation, (S, K/2) each, cached while positions and type stay the same. A compiled
         block computes them anew, fused with their use.
         """
@@ -165,7 +155,7 @@ class Turns:
         return last[1]
 
 
-def _tables(like: Tensor, places: Places, turning: Turning) -> tuple[Tensor, Tensor]:
+def _tables(like: Tensor, places: Places, turning: Rotary) -> tuple[Tensor, Tensor]:
     """Cosines and sines of the rotation angles at each position, (S, K/2) each."""
     width = like.shape[-1]
     steps = torch.arange(0, width, 2, device=like.device, dtype=torch.float32)

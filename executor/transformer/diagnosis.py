@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,9 +50,9 @@ MEMORY_LEFT_OUT = "the step that tells memory did not come to its end: memory is
 _Result = TypeVar("_Result")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Diagnosis:
-    """Results of the diagnostic steps; empty where these were not requested, or failed."""
+    """Results of the diagnostic steps so far; empty where these were not requested, or failed."""
 
     steps: Sequence[StepSpans] = ()
     parts: Mapping[str, float] = field(default_factory=dict)
@@ -60,7 +61,7 @@ class Diagnosis:
     memory: Mapping[str, int] = field(default_factory=dict)
     host_bytes: int = 0
     """Peak bytes in host memory that the layout keeps there."""
-    notes: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
 
 
 def run_diagnostic_steps(
@@ -78,30 +79,24 @@ def run_diagnostic_steps(
     Raises:
         RunError: one of them failed on this rank, which is not the only one.
     """
-    notes: list[str] = []
-    steps: list[StepSpans] = []
-    parts: dict[str, float] = {}
-    passes: Sequence[Pass[float]] = ()
-    memory: tuple[dict[str, int], int] = ({}, 0)
+    found = Diagnosis()
     with torch.compiler.set_stance("force_eager"):
-        if config.waiting_steps and not _stop_requested("parts", notes, engine, stop):
-            measured_parts = _unless_it_fails("parts", notes, lambda: _parts(engine, batches, config, notes))
-            steps, parts, passes = measured_parts or (steps, parts, passes)
-        if config.measure_memory and not _stop_requested("memory", notes, engine, stop):
+        if config.waiting_steps and not _stop_requested("parts", found.notes, engine, stop):
+            measured = _unless_it_fails(
+                "parts", found.notes, lambda: _parts(engine, batches, config, found.notes)
+            )
+            found.steps, found.parts, found.passes = measured or ((), {}, ())
+        if config.measure_memory and not _stop_requested("memory", found.notes, engine, stop):
             if config.waiting_steps:
-                keep(Diagnosis(steps=steps, parts=parts, passes=passes, notes=(*notes, MEMORY_LEFT_OUT)))
-            last = config.waiting_steps + 1
+                keep(replace(found, notes=[*found.notes, MEMORY_LEFT_OUT]))
+            last = partial(_batch, engine, batches, config, config.waiting_steps + 1)
             with AttentionKernels() as kernels:
-                measured_memory = _unless_it_fails(
-                    "memory", notes, lambda: measure_tiers(engine, *_batch(engine, batches, config, last))
-                )
-            memory = measured_memory or memory
-            if measured_memory and engine.device.type == "cuda":
+                tiers = _unless_it_fails("memory", found.notes, lambda: measure_tiers(engine, *last()))
+            found.memory, found.host_bytes = tiers or ({}, 0)
+            if tiers and engine.device.type == "cuda":
                 seen = set().union(*gather_json(sorted(kernels.seen)))
-                notes.append(in_words(seen, flexible=takes_flexible(engine)))
-    return Diagnosis(
-        steps=steps, parts=parts, passes=passes, memory=memory[0], host_bytes=memory[1], notes=tuple(notes)
-    )
+                found.notes.append(in_words(seen, flexible=takes_flexible(engine)))
+    return found
 
 
 def _stop_requested(measurement: str, notes: list[str], engine: Engine, stop: Callable[[], bool]) -> bool:

@@ -257,12 +257,12 @@ def train(
             if dist.get_rank() == 0:
                 watcher.keep(partial_report)
 
-        keep(Diagnosis(notes=(LEFT_OUT,)))
+        keep(Diagnosis(notes=[LEFT_OUT]))
         diagnosis = run_diagnostic_steps(engine, batches, config, keep, stop)
         if dist.get_rank() == 0:
             for note in diagnosis.notes:
                 watcher.note(note)
-        return report(replace(diagnosis, notes=()), watcher.notes)
+        return report(replace(diagnosis, notes=[]), watcher.notes)
 
 
 def _report(

@@ -26,9 +26,10 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import chain, pairwise
 from typing import Any
@@ -109,11 +110,10 @@ class StatesOnHost(FlatParameters):
     def begin_update(self) -> None:
         """Copy the gradient to host memory and have the CPU update this rank's share, unless that has begun."""
         if self._update is None:
-            slot = self.link.incoming.take(self.shard.numel(), torch.float32)
-            self.shard.grad = slot.buffer
-            arrival = self.link.down(slot.buffer, self.share_gradient)
+            self.shard.grad = self.link.incoming.take(self.shard.numel(), torch.float32)
+            arrival = self.link.down(self.shard.grad, self.share_gradient)
             self._update = self.link.on_host(partial(self._updater.step, arrival))
-            slot.wait = self._update.result
+            self.link.incoming.give_back(self._update.result)
 
     def finish_update(self) -> None:
         """Wait for the CPU's update, copy the weights to the device, and clear the gradients."""
@@ -130,10 +130,10 @@ class StatesOnHost(FlatParameters):
         if source.dtype == own_weights.dtype:
             arrival = self.link.up(own_weights, source)
         else:
-            slot = self.link.outgoing.take(own_weights.numel(), own_weights.dtype)
-            self.link.on_host(partial(slot.buffer.copy_, source)).result()  # it has more threads
-            arrival = self.link.up(own_weights, slot.buffer)
-            slot.wait = arrival.on_host
+            buffer = self.link.outgoing.take(own_weights.numel(), own_weights.dtype)
+            self.link.on_host(partial(buffer.copy_, source)).result()  # it has more threads
+            arrival = self.link.up(own_weights, buffer)
+            self.link.outgoing.give_back(arrival.on_host)
         arrival.before_computing()
         self.gather_group()
 
@@ -303,7 +303,8 @@ class StreamedBlock(StatesOnHost):
     def __init__(self, parameters: Sequence[nn.Parameter], *args: Any, **kwargs: Any) -> None:
         super().__init__(parameters, *args, **kwargs)
         self._coming: Arrival | None = None
-        self._gradients_down = self._down = ARRIVED
+        self._sums_down = ARRIVED
+        """Last copy into the gradients on the host."""
         self._norms: list[Tensor] = []
         self._adding: Future[None] | None = None
         self._has_sums = False
@@ -371,7 +372,7 @@ class StreamedBlock(StatesOnHost):
         _allocate(self.gradients)
         self.link.up(self.gradients, self.host_gradients).before_computing()
         FlatParameters.reduce(self)
-        self._down = self.link.down(self.shard.grad, self.share_gradient)
+        self._sums_down = self.link.down(self.shard.grad, self.share_gradient)
         _free(self.gradients)
 
     def norms(self) -> list[Tensor]:
@@ -384,7 +385,7 @@ class StreamedBlock(StatesOnHost):
 
     def _take_norms(self) -> None:
         """Compute the norms of the averaged gradients, on the host."""
-        self._await_gradients()
+        self._await_sums()
         self._norms = super().norms()
 
     def scale(self, factor: float) -> None:
@@ -417,7 +418,7 @@ class StreamedBlock(StatesOnHost):
 
     def _updated(self) -> None:
         """Update this rank's share, in the host's thread; norms are computed before, unless they were."""
-        self._await_gradients()
+        self._await_sums()
         if not self._norms:
             self._norms = super().norms()
         self._updater.step()
@@ -435,14 +436,9 @@ class StreamedBlock(StatesOnHost):
         if self.shard.dtype != own_weights.dtype:
             own_weights.copy_(self._updated_weights())
 
-    def _await_gradients(self) -> None:
-        """Wait until the averaged gradient of this rank's share is on the host."""
-        self._await_sums()
-        self._down.on_host()
-
     def _await_sums(self) -> None:
-        """Wait until the gradients of all passes so far are added up on the host."""
-        self._gradients_down.on_host()
+        """Wait until the gradients of all passes so far are added up, and averaged if they are, on the host."""
+        self._sums_down.on_host()
         if self._adding is not None:
             self._adding.result()
 
@@ -458,17 +454,17 @@ class StreamedBlock(StatesOnHost):
         if not self.gradients.untyped_storage().nbytes():
             return
         if not self._has_sums:
-            self._gradients_down, self._has_sums = self.link.down(self.host_gradients, self.gradients), True
+            self._sums_down, self._has_sums = self.link.down(self.host_gradients, self.gradients), True
         else:
-            slot = self.link.incoming.take(self.gradients.numel(), torch.float32)
-            arrival = self.link.down(slot.buffer, self.gradients)
-            self._adding = self.link.on_host(partial(self._add, slot.buffer, arrival))
-            slot.wait = self._adding.result
+            buffer = self.link.incoming.take(self.gradients.numel(), torch.float32)
+            arrival = self.link.down(buffer, self.gradients)
+            self._adding = self.link.on_host(partial(self._add, buffer, arrival))
+            self.link.incoming.give_back(self._adding.result)
         _free(self.gradients)
 
     def _add(self, gradients: Tensor, arrival: Arrival) -> None:
         """Add gradients that arrive in host memory to the sums there; runs in the host's thread."""
-        self._gradients_down.on_host()
+        self._sums_down.on_host()
         arrival.on_host()
         self.host_gradients.add_(gradients)
 
@@ -508,12 +504,11 @@ class Window:
             module.register_forward_pre_hook(partial(self._begin_pass, "F", block))
             module.register_forward_hook(partial(self._after_forward, block))
 
-    def begin(self) -> None:
-        """Begin a step: start again at the first move."""
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Context manager around the passes of a step, in which all moves are made from the first on."""
         self._at = 0
-
-    def end(self) -> None:
-        """End a step, when all moves are made."""
+        yield
         assert self._at == len(self._turns)
 
     def _after_forward(self, block: int, module: nn.Module, inputs: Any, output: Tensor) -> None:
@@ -565,7 +560,8 @@ class ActivationPool:
 
     def __init__(self, link: HostLink) -> None:
         self.link = link
-        self._free: dict[int, list[tuple[Tensor, Arrival]]] = {}
+        self._free: defaultdict[int, list[tuple[Tensor, Arrival]]] = defaultdict(list)
+        """Size → free buffers of that size, each with the last copy that still reads it."""
         self._earlier_block: weakref.ref[_SavedTensors] | None = None
 
     def offload(self, blocks: Iterable[nn.Module]) -> None:
@@ -575,16 +571,15 @@ class ActivationPool:
 
     def take(self, size: int) -> Tensor:
         """A free host buffer of `size` bytes, allocated if the pool has none."""
-        free = self._free.get(size)
-        if not free:
+        if not self._free[size]:
             return self.link.buffer(size, torch.uint8)
-        buffer, arrival = free.pop()
+        buffer, arrival = self._free[size].pop()
         arrival.on_host()
         return buffer
 
     def give_back(self, buffer: Tensor, arrival: Arrival) -> None:
         """Return a buffer to the pool, with the last copy that still reads it."""
-        self._free.setdefault(buffer.numel(), []).append((buffer, arrival))
+        self._free[buffer.numel()].append((buffer, arrival))
 
     def _run(
         self, block: nn.Module, forward: Callable[..., Tensor], *arguments: Any, first: bool, **options: Any
@@ -750,9 +745,10 @@ class OffloadAxis(Axis):
         self._on_host.setdefault(bucket, []).append(buffer)
         return buffer
 
-    def shards(self, bucket: Bucket, parameters: Sequence[nn.Parameter], make: Make) -> ShardedBlock:
-        """Shards of an offloaded block under ZeRO-2 and 3."""
-        assert isinstance(bucket, int)
+    def shards(self, bucket: Bucket, parameters: Sequence[nn.Parameter], make: Make) -> ShardedBlock | None:
+        """Shards of an offloaded block under ZeRO-2 and 3; None for other buckets."""
+        if not isinstance(bucket, int):
+            return None
         sharded = ShardedBlock(parameters, self.lives[bucket], make, self.link.of(bucket))
         if sharded.parking is not None:
             self._parkings.append(sharded.parking)
@@ -769,14 +765,9 @@ class OffloadAxis(Axis):
             turns = turns_of_rank(self.layout, self.rank.stages, microbatches, at_once=at_once)
             self._window = Window(turns, modules, self._on_host, self.rank.passes)
 
-    @contextmanager
-    def step(self) -> Iterator[None]:
+    def step(self) -> AbstractContextManager[None]:
         """Context manager in which the window of streamed blocks carries out the moves of a step."""
-        if self._window is not None:
-            self._window.begin()
-        yield
-        if self._window is not None:
-            self._window.end()
+        return super().step() if self._window is None else self._window.step()
 
     def host_tensors(self) -> Iterator[Tensor]:
         """Buffers of the link, and states and weights of offloaded blocks in host memory."""

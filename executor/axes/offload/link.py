@@ -249,35 +249,30 @@ def threads_for_updates(device: torch.device, ranks: int) -> int:
     return max(1, len(os.sched_getaffinity(0)) // min(ranks, torch.cuda.device_count()) - 1)
 
 
-@dataclass(slots=True)
-class Slot:
-    """A staging buffer."""
-
-    storage: Tensor
-    buffer: Tensor
-    """The part of the storage that is in use."""
-    wait: Callable[[], object]
-    """Function that waits until the buffer is free again."""
-
-
 class Staging:
     """Two staging buffers, used in turn and allocated when first needed."""
 
     def __init__(self, link: HostLink) -> None:
         self._link = link
-        nothing = torch.empty(0)
-        self._slots = deque(Slot(nothing, nothing, ARRIVED.on_host) for _ in range(2))
+        self._buffers: deque[tuple[Tensor, Callable[[], object]]] = deque(
+            [(torch.empty(0), ARRIVED.on_host)] * 2
+        )
+        """Each buffer, with the function that waits until nothing uses it any more."""
 
-    def take(self, elements: int, dtype: torch.dtype) -> Slot:
-        """The next slot in turn, with a free buffer of `elements`; its user sets what must end before the next use."""
-        self._slots.rotate()
-        slot = self._slots[0]
-        slot.wait()
-        if slot.storage.numel() < elements:
-            self._link.give_back(slot.storage)
-            slot.storage = self._link.buffer(elements, dtype)
-        slot.buffer, slot.wait = slot.storage[:elements], ARRIVED.on_host
-        return slot
+    def take(self, elements: int, dtype: torch.dtype) -> Tensor:
+        """A free buffer of `elements`, from the one that was taken before the last; its user calls `give_back`."""
+        buffer, wait = self._buffers.popleft()
+        wait()
+        if buffer.numel() < elements:
+            self._link.give_back(buffer)
+            buffer = self._link.buffer(elements, dtype)
+        self._buffers.append((buffer, ARRIVED.on_host))
+        return buffer[:elements]
+
+    def give_back(self, wait: Callable[[], object]) -> None:
+        """Give back the buffer that was taken last, which is free when `wait` returns."""
+        buffer, _ = self._buffers.pop()
+        self._buffers.append((buffer, wait))
 
 
 CHUNK = 4 * 2**20

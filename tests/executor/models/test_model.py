@@ -18,7 +18,7 @@ from training import GPT, LATENT, LLAMA, MOE, SHARED, T5
 from cost_models.operators.flops import forward_flops, model_flops
 from cost_models.operators.parameters import padded_vocabulary, total_parameters
 from cost_models.specs.training import TrainingSpec
-from cost_models.specs.transformer import RotaryScaling, TransformerSpec
+from cost_models.specs.transformer import Rotary, RotaryScaling, TransformerSpec
 from executor.engine.engine import loss
 from executor.models import attention
 from executor.models.attention import WrittenOut
@@ -168,13 +168,13 @@ def test_a_slice_has_the_weights_of_the_whole() -> None:
 
 def test_rotary_scores_depend_on_distance_only() -> None:
     """Shifting queries and keys together leaves their products unchanged."""
-    from executor.models.positions import Turning, Turns
+    from executor.models.positions import Turns
 
     generator = torch.Generator().manual_seed(0)
     query, key = torch.randn(2, 1, 1, 1, 16, generator=generator).expand(2, 1, 1, 8, 16)
     places = (range(2), range(2, 8))
     turns = Turns()
-    rotated_query, rotated_key = (turns(one, places, Turning()) for one in (query, key))
+    rotated_query, rotated_key = (turns(one, places, Rotary()) for one in (query, key))
     scores = (rotated_query @ rotated_key.transpose(-1, -2))[0, 0]
     for distance in range(8):
         diagonal = scores.diagonal(-distance)
