@@ -11,8 +11,6 @@ Importing this file imports torchao.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 from torch import Tensor
@@ -21,24 +19,14 @@ from torch.distributed.tensor import DTensor
 from executor.mesh import Ways, product_of_shards
 from executor.models.transformer import Transformer
 
-
-@contextmanager
-def _without_remarks() -> Iterator[None]:
-    """Silence torchao's warnings about kernels that it cannot load here and training does not use."""
-    loggers = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
-with _without_remarks():
+logging.disable(
+    logging.WARNING
+)  # torchao's, about kernels that it cannot load here and training does not use
+try:
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
     from torchao.float8.float8_linear import Float8Linear, matmul_with_hp_or_float8_args
+finally:
+    logging.disable(logging.NOTSET)
 
 RECIPE = "rowwise"
 

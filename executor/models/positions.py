@@ -206,8 +206,8 @@ class WholeSequence:
     rank, ranks = 0, 1
 
     def __init__(self) -> None:
-        self._mask: tuple[object, Tensor] | None = None
-        self._flexible = FlexAttention()
+        self._last: tuple[object, Any] = None, None
+        """What a mask depends on, and the mask that was last made."""
 
     def places(self, count: int) -> Places:
         """Positions of all `count` tokens, from 0 on."""
@@ -222,27 +222,40 @@ class WholeSequence:
         return mixed_BSHP
 
     def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visible: Visibility) -> Tensor:
-        """Attention output by torch's own kernel, or on a GPU by FlexAttention for windows and ALiBi."""
-        places = self.places(query_BHSK.shape[2])
+        """Attention output by torch's own kernel, or on a GPU by FlexAttention for windows and ALiBi. A compiled block
+        makes FlexAttention's mask anew, as a kept one would have each block compiled for itself.
+        """
+        places, grouped = self.places(query_BHSK.shape[2]), query_BHSK.shape[1] != key_BGSK.shape[1]
+        heads = query_BHSK, key_BGSK, value_BGSK
         causal, all_seen = visible.is_causal(places, places), visible.sees_all(places, places)
-        if not (causal or all_seen) and suits_flex(query_BHSK):
-            return self._flexible.attend(query_BHSK, key_BGSK, value_BGSK, visible)
-        mask = None if causal or all_seen else self._mask_of(query_BHSK, visible)
-        how: dict[str, Any] = {"attn_mask": mask, "is_causal": causal and not all_seen}
-        grouped = query_BHSK.shape[1] != key_BGSK.shape[1]
-        return F.scaled_dot_product_attention(query_BHSK, key_BGSK, value_BGSK, **how, enable_gqa=grouped)
+        if causal or all_seen or not suits_flex(query_BHSK):
+            mask = None if causal or all_seen else self._mask(_bias, visible, query_BHSK)
+            how: dict[str, Any] = {"attn_mask": mask, "is_causal": causal and not all_seen}
+            return F.scaled_dot_product_attention(*heads, **how, enable_gqa=grouped)
+        out: Tensor
+        if torch.compiler.is_compiling():
+            out = flex_attention(*heads, enable_gqa=grouped, **_flexible(visible, query_BHSK))
+        else:
+            how = self._mask(_flexible, visible, query_BHSK)
+            out = _compiled_flex()(*heads, enable_gqa=grouped, **how)
+        return out
 
-    def _mask_of(self, query_BHSK: Tensor, visible: Visibility) -> Tensor:
-        """Bias of all scores, cached until the mask, the shape, the type or the device changes."""
-        _, heads, tokens, _ = query_BHSK.shape
-        places = self.places(tokens)
-        key = (visible, heads, tokens, query_BHSK.dtype, query_BHSK.device)
-        if self._mask is None or self._mask[0] != key:
-            self._mask = (key, visible.bias(places, places, heads, query_BHSK))
-        return self._mask[1]
+    def _mask(
+        self, make: Callable[[Visibility, Tensor], Any], visible: Visibility, query_BHSK: Tensor
+    ) -> Any:
+        """Result of `make`, kept until the mask, the shape, the type or the device changes."""
+        key = (make, visible, query_BHSK.shape[1:3], query_BHSK.dtype, query_BHSK.device)
+        if self._last[0] != key:
+            self._last = key, make(visible, query_BHSK)
+        return self._last[1]
 
 
-Kernel = Callable[..., Any]
+def _bias(visible: Visibility, query_BHSK: Tensor) -> Tensor:
+    """Bias of all scores of a sequence, (1, H or 1, S, S)."""
+    _, heads, tokens, _ = query_BHSK.shape
+    return visible.bias((range(tokens),), (range(tokens),), heads, query_BHSK)
+
+
 _NARROWEST = 16
 """Smallest width of heads that FlexAttention's kernels take."""
 _DEVICES = ("cuda",)
@@ -263,42 +276,13 @@ def fits_flex(device: torch.device, width: int) -> bool:
     return device.type in _DEVICES and width >= _NARROWEST
 
 
-class FlexAttention:
-    """Attention of all tokens of a sequence by FlexAttention; blocks that share this object share its block mask.
-    Compiled blocks make the mask anew instead, as a kept one would have each block compiled for itself.
-    """
-
-    def __init__(self, kernel: Kernel | None = None) -> None:
-        """`kernel` replaces the compiled kernel, as in tests."""
-        self._kernel = kernel
-        self._key: object = None
-        self._how: dict[str, Any] = {}
-
-    def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visible: Visibility) -> Tensor:
-        """Attention output, (B, H, S, K). The kernel is compiled at the first call and for new shapes, unless one was
-        given; inside a compiled block it is compiled with the block.
-        """
-        grouped = query_BHSK.shape[1] != key_BGSK.shape[1]
-        out: Tensor
-        if torch.compiler.is_compiling():
-            how = _how(visible, query_BHSK)
-            out = flex_attention(query_BHSK, key_BGSK, value_BGSK, enable_gqa=grouped, **how)
-            return out
-        key = (visible, query_BHSK.shape[1], query_BHSK.shape[2], query_BHSK.device)
-        if self._key != key:
-            self._key, self._how = key, _how(visible, query_BHSK)
-        kernel = self._kernel or _compiled_flex()
-        out = kernel(query_BHSK, key_BGSK, value_BGSK, enable_gqa=grouped, **self._how)
-        return out
-
-
 @cache
-def _compiled_flex() -> Kernel:
-    """FlexAttention's function, compiled for each shape."""
+def _compiled_flex() -> Callable[..., Any]:
+    """FlexAttention's function, compiled at its first call and for new shapes."""
     return torch.compile(flex_attention, dynamic=False)
 
 
-def _how(visible: Visibility, query_BHSK: Tensor) -> dict[str, Any]:
+def _flexible(visible: Visibility, query_BHSK: Tensor) -> dict[str, Any]:
     """Arguments of FlexAttention: the block mask, and the function that biases scores."""
     _, heads, tokens, _ = query_BHSK.shape
 

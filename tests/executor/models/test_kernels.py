@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -13,8 +14,9 @@ from torch._higher_order_ops.flex_attention import math_attention
 from torch.nn.attention.flex_attention import BlockMask
 
 from executor.axes.context import Merged, tile_of_ring, tiles_of_whole, zigzag_places
+from executor.models import positions as sequences
 from executor.models.attention import AttentionInputs, AttentionResult, WrittenOut, kernel_for
-from executor.models.positions import FlexAttention, Visibility, WholeSequence, positions
+from executor.models.positions import Visibility, WholeSequence, positions
 
 SIGHTS = [
     Visibility(),
@@ -113,12 +115,19 @@ def as_defined(
     return out
 
 
-def test_flex_attention_gets_the_window_and_the_slopes() -> None:
+def flexible(monkeypatch: pytest.MonkeyPatch, kernel: Callable[..., Tensor]) -> WholeSequence:
+    """A sequence with a kernel in place of the compiled one, which wants a GPU."""
+    monkeypatch.setattr(sequences, "suits_flex", lambda query: True)
+    monkeypatch.setattr(sequences, "_compiled_flex", lambda: kernel)
+    return WholeSequence()
+
+
+def test_flex_attention_gets_the_window_and_the_slopes(monkeypatch) -> None:
     """What a GPU's kernels are told, one after the other: output and gradients are those of the dense mask."""
-    flexible = FlexAttention(as_defined)
+    sequence = flexible(monkeypatch, as_defined)
     for visibility, length in product(SIGHTS[1:-1], (12, 150)):
         query, key, value, gradient = tensors(length)
-        out = flexible.attend(query, key, value, visibility)
+        out = sequence.attend(query, key, value, visibility)
         expected = written_out(query, key, value, visibility)
         assert torch.allclose(out, expected, atol=1e-5)
         got = torch.autograd.grad(out, (query, key, value), gradient)
@@ -126,7 +135,7 @@ def test_flex_attention_gets_the_window_and_the_slopes() -> None:
             assert torch.allclose(one, other, atol=1e-5)
 
 
-def test_a_mask_of_blocks_leaves_out_what_a_window_hides() -> None:
+def test_a_mask_of_blocks_leaves_out_what_a_window_hides(monkeypatch) -> None:
     """Of 1024 tokens in 8 x 8 blocks of 128, a window of 128 leaves the diagonal and the blocks beside it."""
     seen: list[BlockMask] = []
 
@@ -135,9 +144,9 @@ def test_a_mask_of_blocks_leaves_out_what_a_window_hides() -> None:
         return query
 
     query, key, value, _ = tensors(1024)
-    flexible = FlexAttention(kernel)
+    sequence = flexible(monkeypatch, kernel)
     for _ in range(2):
-        flexible.attend(query, key, value, Visibility(window=128))
+        sequence.attend(query, key, value, Visibility(window=128))
     assert seen[0] is seen[1]
     assert int(seen[0].to_dense().sum()) == 8 + 7
 
