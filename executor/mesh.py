@@ -99,10 +99,15 @@ def make_groups(groups: Tensor, description: str | None = None) -> dist.ProcessG
     return group
 
 
+def _groups_along(places: Tensor, *dims: int) -> Tensor:
+    """Groups of the ranks at these places that differ along some dims alone, (G, n)."""
+    last = places.movedim(dims, tuple(range(-len(dims), 0)))
+    return last.flatten(-len(dims)).flatten(0, -2)
+
+
 def _mesh_of(places: Tensor, device_type: str, axes: tuple[str, ...]) -> DeviceMesh:
     """Mesh of the ranks at these places, with a process group along each axis."""
-    along = [places.movedim(at, -1).reshape(-1, places.shape[at]) for at in range(places.dim())]
-    groups = [make_groups(one) for one in along]
+    groups = [make_groups(_groups_along(places, dim)) for dim in range(places.dim())]
     return DeviceMesh.from_group(groups, device_type, places, mesh_dim_names=axes)
 
 
@@ -118,9 +123,7 @@ def make_context_group(layout: Layout) -> dist.ProcessGroup | None:
 
     Every rank of the job must call it.
     """
-    if layout.cp == 1:
-        return None
-    return make_groups(rank_places(layout).movedim(2, -1).reshape(-1, layout.cp))
+    return None if layout.cp == 1 else make_groups(_groups_along(rank_places(layout), AXES.index("cp")))
 
 
 @with_values
@@ -129,10 +132,7 @@ def make_group_over(layout: Layout, axes: Sequence[str]) -> dist.ProcessGroup | 
 
     Every rank of the job must call it. Waiting for them counts as data-parallel (`executor.timing`).
     """
-    places = parameter_places(layout)
-    kept_axes = [at for at, axis in enumerate(MESH_AXES) if axis not in axes]
-    groups = places.permute([*kept_axes, *(at for at in range(places.dim()) if at not in kept_axes)])
-    groups = groups.flatten(len(kept_axes)).flatten(0, len(kept_axes) - 1)
+    groups = _groups_along(parameter_places(layout), *map(MESH_AXES.index, axes))
     return None if groups.shape[-1] == 1 else make_groups(groups, "dp")
 
 
@@ -143,8 +143,7 @@ def group_beside(mesh: DeviceMesh, axis: str) -> dist.ProcessGroup:
     Every rank of the job must call it. Waiting for them counts as data-parallel, too.
     """
     assert mesh.mesh_dim_names is not None
-    dim = mesh.mesh_dim_names.index(axis)
-    return make_groups(mesh.mesh.movedim(dim, -1).reshape(-1, mesh.size(dim)), "dp")
+    return make_groups(_groups_along(mesh.mesh, mesh.mesh_dim_names.index(axis)), "dp")
 
 
 EXPERT_AXES = ("pp", "copy", "shard", "ep", "etp")
