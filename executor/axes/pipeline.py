@@ -8,10 +8,9 @@ sends nothing a stage runs without its neighbours: shapes come from the plan, ac
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -48,7 +47,7 @@ class _Stage(PipelineStage):
         part, group = rank.parts[rank.stages.index(stage)], rank.mesh["pp"].get_group()
         super().__init__(part, stage, rank.layout.num_stages, rank.device, group=group)
         self._take_gradients = take_gradients
-        self._passes = rank.passes
+        self._plan, self._dtype, self._passes = rank.plan, rank.dtype, rank.passes
 
     def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
         """First messages to neighbour stages on other ranks. In a V two stages may be on one rank, and gloo cannot send
@@ -75,16 +74,30 @@ class _Stage(PipelineStage):
             self._take_gradients()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStep:
-    """One training step of a pipeline schedule on this rank, whichever stages the rank holds."""
+    """One training step of the plan's pipeline schedule over this rank's virtual stages."""
 
-    schedule: PipelineScheduleMulti | PipelineScheduleSingle
-    first: bool
-    last: bool
-    loss_inside: bool
-    joins: bool
-    """Whether a pipeline stage of this rank joins images and text."""
+    def __init__(self, rank: Rank, loss: Loss, take: Callable[[], None], *, loss_inside: bool) -> None:
+        """With `loss_inside` the last stage gets the targets as well, and `loss` gets its output. `take` collects
+        gradients out of `.grad`.
+        """
+        layout, microbatches = rank.layout, rank.share.microbatches
+        self._first, self._last = 0 in rank.stages, layout.num_stages - 1 in rank.stages
+        self._loss_inside = loss_inside
+        self._joins = any(part.embedding is not None for part in rank.parts)
+        """Whether a pipeline stage of this rank joins images and text."""
+        fake = dist.get_backend(rank.mesh["pp"].get_group()) == "fake"
+        stages = [(EmulatedStage if fake else _Stage)(rank, stage, take) for stage in rank.stages]
+        engine = getattr(pipelining, schedule_named(layout.schedule).engine)
+        options: dict[str, Any] = {"loss_fn": loss, "scale_grads": False}
+        self._schedule: PipelineScheduleMulti | PipelineScheduleSingle
+        if issubclass(engine, PipelineScheduleMulti):
+            self._schedule = engine([*stages], microbatches, **options)
+        elif posts_ahead(layout):
+            table = build(layout.schedule, layout.pp, layout.vpp, microbatches)
+            self._schedule = _posting_ahead(stages, table, **options)
+        else:
+            self._schedule = engine(stages[0], microbatches, **options)
 
     def step(self, inputs: Sequence[Tensor], targets_BS: Tensor, text_inputs: Mapping[str, Tensor]) -> float:
         """Run forward and backward passes of every microbatch; returns their summed losses on the last stage, else 0.
@@ -92,39 +105,14 @@ class PipelineStep:
         `text_inputs` go, by name, to the stage that joins images and text.
         """
         losses: list[Tensor] = []
-        inside: dict[str, Any] = {**text_inputs} if self.joins else {}
-        inputs = inputs if self.first else ()
-        if self.last:
-            inside |= {"targets_BS": targets_BS} if self.loss_inside else {}
-            self.schedule.step(*inputs, target=targets_BS, losses=losses, return_outputs=False, **inside)
+        inside: dict[str, Any] = {**text_inputs} if self._joins else {}
+        inputs = inputs if self._first else ()
+        if self._last:
+            inside |= {"targets_BS": targets_BS} if self._loss_inside else {}
+            self._schedule.step(*inputs, target=targets_BS, losses=losses, return_outputs=False, **inside)
             return float(torch.stack([local(value.detach()) for value in losses]).sum())
-        self.schedule.step(*inputs, return_outputs=False, **inside)
+        self._schedule.step(*inputs, return_outputs=False, **inside)
         return 0.0
-
-
-def make_pipeline(rank: Rank, loss: Loss, take: Callable[[], None], *, loss_inside: bool) -> PipelineStep:
-    """The plan's pipeline schedule over this rank's virtual stages.
-
-    With `loss_inside` the last stage gets the targets as well, and `loss` gets its output. `take` collects gradients
-    out of `.grad`.
-    """
-    plan, layout, microbatches = rank.plan, rank.layout, rank.share.microbatches
-    fake = dist.get_backend(rank.mesh["pp"].get_group()) == "fake"
-    kind = emulated_stage(_Stage, plan, rank.dtype) if fake else _Stage
-    stages = [kind(rank, stage, take) for stage in rank.stages]
-    engine = getattr(pipelining, schedule_named(layout.schedule).engine)
-    options: dict[str, Any] = {"loss_fn": loss, "scale_grads": False}
-    schedule: PipelineScheduleMulti | PipelineScheduleSingle
-    if issubclass(engine, PipelineScheduleMulti):
-        schedule = engine([*stages], microbatches, **options)
-    elif posts_ahead(layout):
-        table = build(layout.schedule, layout.pp, layout.vpp, microbatches)
-        schedule = _posting_ahead(stages, table, **options)
-    else:
-        schedule = engine(stages[0], microbatches, **options)
-    first, last = 0 in rank.stages, layout.num_stages - 1 in rank.stages
-    joins = any(part.embedding is not None for part in rank.parts)
-    return PipelineStep(schedule=schedule, first=first, last=last, joins=joins, loss_inside=loss_inside)
 
 
 def _posting_ahead(stages: Sequence[_Stage], table: ActionTable, **how: Any) -> _PipelineScheduleRuntime:
@@ -142,65 +130,58 @@ def _posting_ahead(stages: Sequence[_Stage], table: ActionTable, **how: Any) -> 
     return schedule
 
 
-Stage = TypeVar("Stage", bound=PipelineStage)
-
 _SCALE = 0.02
 """Standard deviation of the noise: finite and small, like the activations of a model in training."""
 
 
-def emulated_stage(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[Stage]:
-    """Subclass of a stage class whose stages run without neighbours."""
+class EmulatedStage(_Stage):
+    """Pipeline stage without neighbours: shapes come from the plan, and noise in place of their messages."""
 
-    class EmulatedStage(stage):  # type: ignore[misc, valid-type]
-        """A stage with shapes from the plan and noise in place of its neighbours' messages."""
+    def _recv_meta(self, src_stage: int) -> Any:
+        """Shapes that a neighbour stage would send: of its outputs, or of gradients of its inputs."""
+        boundary_tensors = stage_inputs(self._plan, max(src_stage, self.stage_index), self._dtype)
+        if src_stage < self.stage_index:
+            activations = described.extract_tensor_metas(boundary_tensors)
+            return described._StageForwardMeta(forward_metas=activations)  # type: ignore[arg-type]
+        gradient_tensors = tuple(one.detach() if one.requires_grad else None for one in boundary_tensors)
+        gradients = described.extract_tensor_metas(gradient_tensors, allow_none=True)
+        return described._StageBackwardMeta(backward_metas=gradients)  # type: ignore[arg-type]
 
-        def _recv_meta(self, src_stage: int) -> Any:
-            """Shapes that a neighbour stage would send: of its outputs, or of gradients of its inputs."""
-            boundary_tensors = stage_inputs(plan, max(src_stage, self.stage_index), dtype)
-            if src_stage < self.stage_index:
-                activations = described.extract_tensor_metas(boundary_tensors)
-                return described._StageForwardMeta(forward_metas=activations)  # type: ignore[arg-type]
-            gradient_tensors = tuple(one.detach() if one.requires_grad else None for one in boundary_tensors)
-            gradients = described.extract_tensor_metas(gradient_tensors, allow_none=True)
-            return described._StageBackwardMeta(backward_metas=gradients)  # type: ignore[arg-type]
+    def _send_meta(self, meta: Any, dst_stage: int) -> None:
+        """Send nothing: there is no receiver."""
 
-        def _send_meta(self, meta: Any, dst_stage: int) -> None:
-            """Send nothing: there is no receiver."""
+    def _shape_inference(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
+        """Infer shapes of inputs and outputs at once, as torch before 2.13 does. Stages of this rank pass outputs
+        on in `args`.
+        """
+        inputs = args or stage_inputs(self._plan, self.stage_index, self._dtype)
+        self.inputs_meta = tuple(one.detach().to("meta") for one in inputs)
+        with torch.no_grad():
+            zeros = [torch.zeros_like(one, device=self.device) for one in self.inputs_meta]
+            answer = self.submod(*zeros, **(kwargs or {}))
+        outputs = tuple(one.to("meta") for one in (answer if isinstance(answer, tuple) else (answer,)))
+        self._configure_outputs_meta(outputs)  # type: ignore[attr-defined]
+        returns = self.is_last or self.stage_index_to_group_rank[self.stage_index + 1] == self.group_rank
+        return outputs if returns else ()
 
-        def _shape_inference(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
-            """Infer shapes of inputs and outputs at once, as torch before 2.13 does. Stages of this rank pass outputs
-            on in `args`.
-            """
-            inputs = args or stage_inputs(plan, self.stage_index, dtype)
-            self.inputs_meta = tuple(one.detach().to("meta") for one in inputs)
-            with torch.no_grad():
-                zeros = [torch.zeros_like(one, device=self.device) for one in self.inputs_meta]
-                answer = self.submod(*zeros, **(kwargs or {}))
-            outputs = tuple(one.to("meta") for one in (answer if isinstance(answer, tuple) else (answer,)))
-            self._configure_outputs_meta(outputs)
-            returns = self.is_last or self.stage_index_to_group_rank[self.stage_index + 1] == self.group_rank
-            return outputs if returns else ()
+    @torch.no_grad()
+    def _create_noise(self, received: dict[int, tuple[Any, ...]]) -> None:
+        """Fill receive buffers with noise."""
+        for info in chain.from_iterable(received.values()):
+            if isinstance(buffer := getattr(info, "buffer", None), Tensor):
+                buffer.normal_(std=_SCALE)
 
-        @torch.no_grad()
-        def _create_noise(self, received: dict[int, tuple[Any, ...]]) -> None:
-            """Fill receive buffers with noise."""
-            for info in chain.from_iterable(received.values()):
-                if isinstance(buffer := getattr(info, "buffer", None), Tensor):
-                    buffer.normal_(std=_SCALE)
+    def _prepare_forward_infra(self, *arguments: Any, **options: Any) -> Any:
+        """Allocate buffers for received activations, filled with noise once for all steps."""
+        answer = super()._prepare_forward_infra(*arguments, **options)
+        self._create_noise(self.args_recv_info)
+        return answer
 
-        def _prepare_forward_infra(self, *arguments: Any, **options: Any) -> Any:
-            """Allocate buffers for received activations, filled with noise once for all steps."""
-            answer = super()._prepare_forward_infra(*arguments, **options)
-            self._create_noise(self.args_recv_info)
-            return answer
-
-        def _prepare_backward_infra(self, *arguments: Any, **options: Any) -> Any:
-            """Allocate buffers for received gradients, filled with noise once for all steps."""
-            answer = super()._prepare_backward_infra(*arguments, **options)
-            self._create_noise(self.grad_recv_info)
-            return answer
-
-    return EmulatedStage
+    def _prepare_backward_infra(self, *arguments: Any, **options: Any) -> Any:
+        """Allocate buffers for received gradients, filled with noise once for all steps."""
+        answer = super()._prepare_backward_infra(*arguments, **options)
+        self._create_noise(self.grad_recv_info)
+        return answer
 
 
 def stage_inputs(plan: Plan, into: int, dtype: torch.dtype) -> tuple[Tensor, ...]:

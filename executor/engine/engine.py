@@ -33,7 +33,7 @@ from executor.axes.data import DataAxis, synchronise_only_when
 from executor.axes.expert import ExpertAxis, expert_place
 from executor.axes.offload.blocks import OffloadAxis
 from executor.axes.overlap import OverlapAxis
-from executor.axes.pipeline import PipelineAxis, PipelineStep, make_pipeline
+from executor.axes.pipeline import PipelineAxis, PipelineStep
 from executor.axes.tensor import TensorAxis
 from executor.engine.optimizer import Optimizer
 from executor.engine.weights import fill_quantised, frozen, made_of, make_room, owned, parameter_names
@@ -181,7 +181,7 @@ class Engine(Rank):
         self.pipeline: PipelineStep | None = None
         if self.layout.pp > 1:
             take, loss_inside = self.optimizer.take_gradients, self.loss_chunk is not None
-            self.pipeline = make_pipeline(self, self._share_of_loss, take, loss_inside=loss_inside)
+            self.pipeline = PipelineStep(self, self._share_of_loss, take, loss_inside=loss_inside)
         self.filled = False
         """Whether weights have values."""
         if filled:

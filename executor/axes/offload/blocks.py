@@ -167,8 +167,9 @@ class Parking:
         """Parking of the block that is updated next; its states are copied up while this block's are updated."""
         self.park()
 
-    def bring(self) -> None:
-        """Copy this block's states to the device, and begin to copy the next block's states."""
+    @contextmanager
+    def on_device(self) -> Iterator[None]:
+        """Context manager in which this block's states are on the device, while the next block's begin to come."""
         for arrival in self._begin():
             arrival.before_computing()
         for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
@@ -176,6 +177,8 @@ class Parking:
                 parameter.grad = gradient
         if self.following is not None:
             self.following._begin()
+        yield
+        self.park()
 
     def park(self) -> None:
         """Copy the states to host memory and free their memory on the device."""
@@ -220,55 +223,60 @@ class ParkedStates(FlatParameters):
 
     def finish_update(self) -> None:
         """Copy the states to the device, update, gather the shares of all ranks, and copy the states back."""
-        self.parking.bring()
-        self.optimizer.step()
-        super().spread()
+        with self.parking.on_device():
+            self.optimizer.step()
+            super().spread()
         self.gradients.zero_()
-        self.parking.park()
 
     def spread(self) -> None:
         """Write this rank's share into the weights, copied up first, and gather the shares of all ranks."""
-        self.parking.bring()
-        super().spread()
-        self.parking.park()
+        with self.parking.on_device():
+            super().spread()
+
+
+class ParkedShards(Shards):
+    """Shards of a block (ZeRO-2 and 3) that the device updates, whose states are in host memory between updates."""
+
+    resident = False
+
+    def __init__(self, parameters: Sequence[nn.Parameter], make: Make, link: HostLink) -> None:
+        super().__init__(parameters, make)
+        self.parking = Parking(self.optimizer, self.updated, link, masters=False)
+
+    def finish_update(self) -> None:
+        """Copy the states to the device, update, drop the gradients, and copy the states back."""
+        with self.parking.on_device():
+            super().finish_update()
 
 
 class ShardedBlock(Shards):
-    """Update under ZeRO-2 and 3 of one offloaded block's shards, all plain tensors or all DTensors of one mesh."""
+    """Shards of a block (ZeRO-2 and 3) that the CPU updates, all plain tensors or all DTensors of one mesh."""
 
     resident = False
 
     def __init__(
         self, parameters: Sequence[nn.Parameter], lives: Residency, make: Make, link: HostLink
     ) -> None:
-        """`lives` says which parts of the block are in host memory between passes; `make` makes its torch optimizer."""
-        self.lives, self.link = lives, link
-        copied, parked = lives == "states", lives == "parked"
+        """`lives` is "states" or "streamed"; `make` makes the torch optimizer."""
+        self.link, self.streamed = link, lives == "streamed"
+        copied = not self.streamed
         super().__init__([self._host_copy(one) for one in parameters] if copied else parameters, make)
         self.parameters = list(parameters)
         self._copies = list(zip(self.parameters, self.updated, strict=True)) if copied else []
-        self.parking = Parking(self.optimizer, self.updated, link, masters=False) if parked else None
-        drive = None if parked else link.drive
-        self._updater = HostOptimizer(self.optimizer, self.updated, make, drive, weights=copied)
+        self._updater = HostOptimizer(self.optimizer, self.updated, make, link.drive, weights=copied)
         self._update: Future[None] | None = None
 
     def begin_update(self) -> None:
-        """Start the CPU's update of this block, concurrent with updates of other blocks; none if states are parked."""
-        if self.parking is None:
-            arrivals = [
-                self.link.down(host.grad, local(parameter.grad))
-                for parameter, host in self._copies
-                if parameter.grad is not None and host.grad is not None
-            ]
-            self._update = self.link.on_host(partial(self._updater.step, *arrivals))
+        """Start the CPU's update of this block, concurrent with updates of other blocks."""
+        arrivals = [
+            self.link.down(host.grad, local(parameter.grad))
+            for parameter, host in self._copies
+            if parameter.grad is not None and host.grad is not None
+        ]
+        self._update = self.link.on_host(partial(self._updater.step, *arrivals))
 
     def finish_update(self) -> None:
         """Complete this block's update, bring the updated shards to the device, and drop the gradients."""
-        if self.parking is not None:
-            self.parking.bring()
-            super().finish_update()
-            self.parking.park()
-            return
         assert self._update is not None
         self._update.result()
         self.spread()
@@ -290,9 +298,8 @@ class ShardedBlock(Shards):
 
     def host_tensors(self) -> Iterator[Tensor]:
         """Tensors of this block in host memory that are not buffers of the link."""
-        if self.lives != "parked":
-            yield from self._updater.host_tensors()
-        if self.lives == "streamed":
+        yield from self._updater.host_tensors()
+        if self.streamed:
             yield from self.parameters
             yield from (one.grad for one in self.parameters if one.grad is not None)
 
@@ -745,13 +752,16 @@ class OffloadAxis(Axis):
         self._on_host.setdefault(bucket, []).append(buffer)
         return buffer
 
-    def shards(self, bucket: Bucket, parameters: Sequence[nn.Parameter], make: Make) -> ShardedBlock | None:
+    def shards(self, bucket: Bucket, parameters: Sequence[nn.Parameter], make: Make) -> Shards | None:
         """Shards of an offloaded block under ZeRO-2 and 3; None for other buckets."""
         if not isinstance(bucket, int):
             return None
-        sharded = ShardedBlock(parameters, self.lives[bucket], make, self.link.of(bucket))
-        if sharded.parking is not None:
-            self._parkings.append(sharded.parking)
+        lives, link = self.lives[bucket], self.link.of(bucket)
+        if lives == "parked":
+            parked = ParkedShards(parameters, make, link)
+            self._parkings.append(parked.parking)
+            return parked
+        sharded = ShardedBlock(parameters, lives, make, link)
         self.sharded.append(sharded)
         return sharded
 
@@ -783,7 +793,7 @@ class OffloadAxis(Axis):
 
     def host_parameters(self) -> set[int]:
         """ids of the sharded parameters that, like their gradients, are kept in host memory."""
-        return {id(one) for block in self.sharded if block.lives == "streamed" for one in block.parameters}
+        return {id(one) for block in self.sharded if block.streamed for one in block.parameters}
 
     def record(self, into: list[Carried[Mark]] | None) -> None:
         """Start appending copies and CPU updates to the list `into`; None stops the recording."""
@@ -830,7 +840,7 @@ class OffloadAxis(Axis):
 
     def _rounded_up(self) -> int:
         """Bytes of pinned memory that torch's allocator holds beyond the gradients of streamed shards; 0 on a CPU."""
-        shards = [shard for block in self.sharded if block.lives == "streamed" for shard in block.parameters]
+        shards = [shard for block in self.sharded if block.streamed for shard in block.parameters]
         if not shards or self.rank.device.type != "cuda":
             return 0
         shard_bytes = sum(torch.float32.itemsize * local(shard.detach()).numel() for shard in shards)
