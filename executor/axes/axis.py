@@ -214,9 +214,6 @@ class Axis:
     def before_reduce(self) -> None:
         """Called when all passes of a step are over, before gradients are reduced over replicas."""
 
-    def reduced(self) -> None:
-        """Called when the gradients of a step are reduced over replicas."""
-
     # what is measured
     def host_tensors(self) -> Iterable[Tensor]:
         """Tensors of this axis that are in host memory."""

@@ -135,13 +135,10 @@ class FlatParameters:
             if parameter.grad is not None:
                 self._accumulate(parameter)
 
-    def settle(self) -> None:
-        """Sum gradients of replicated parameters over tensor-parallel ranks, which each saw a part of the sequence."""
-        if not self._pending:
-            return
-        views = [self.gradient(parameter) for parameter in self.parameters if id(parameter) in self._pending]
-        sum_together(views, next(iter(self._pending.values())).get_group(), self.weights.device)
-        self._pending.clear()
+    def pending_shares(self) -> list[tuple[Tensor, DeviceMesh]]:
+        """This rank's averaged gradients that ranks of a mesh must still sum, each with the mesh and returned once."""
+        pending, self._pending = self._pending, {}
+        return [(gradient, pending[id(one)]) for one, gradient in self.reduced if id(one) in pending]
 
     def reduce(self) -> None:
         """Average the gradients of this rank's share over all ranks that hold the same parameters."""
@@ -232,12 +229,17 @@ class FlatParameters:
         self._gradients[id(parameter)].add_(local(gradient))
 
 
-def sum_together(views: Sequence[Tensor], group: dist.ProcessGroup, device: torch.device) -> None:
-    """Sum tensors over the ranks of a group with a single all-reduce on the device; the tensors are overwritten."""
-    message = torch.cat([view.flatten() for view in views]).to(device)
-    dist.all_reduce(message, group=group)
-    for view, total in zip(views, torch.split(message, [view.numel() for view in views]), strict=True):
-        view.copy_(total.view_as(view))
+def settle(flats: Sequence[FlatParameters]) -> None:
+    """Sum averaged gradients of replicated parameters over tensor ranks, which each saw a part of the sequence, with a
+    single all-reduce. A rank's peers have the same shares.
+    """
+    pending = [entry for flat in flats for entry in flat.pending_shares()]
+    if pending:
+        views, meshes = zip(*pending, strict=True)
+        message = torch.cat([view.flatten() for view in views]).to(flats[0].weights.device)
+        dist.all_reduce(message, group=meshes[0].get_group())
+        for view, total in zip(views, torch.split(message, [view.numel() for view in views]), strict=True):
+            view.copy_(total.view_as(view))
 
 
 def part_of(buffer: Tensor, start: int, like: Tensor) -> Tensor:

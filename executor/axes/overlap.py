@@ -25,12 +25,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from cost_models.axes.layout import Layout
 from cost_models.errors import HostError
 from executor.axes.axis import Axis, Bucket, Rank
-from executor.axes.data import Copies, FlatParameters, sum_together
+from executor.axes.data import Copies, FlatParameters
 from executor.mesh import group_beside
 from executor.models.transformer import Transformer
 
@@ -80,21 +80,12 @@ class BlockBehindCompute(FlatParameters):
             self._wait("reduce")
             self._works["add"] = dist.all_reduce(self.share_gradient, group=self.copies, async_op=True)
 
-    def settle(self) -> None:
-        """Do nothing: tensor ranks add up their shares after the reduction (`OverlapAxis.reduced`)."""
-
     def reduce(self) -> None:
         """Wait for the reductions that were started, and average the sum."""
         self._wait("reduce")
         self._wait("add")
         if self.mean_over > 1:
             self.share_gradient.div_(self.mean_over)
-
-    def pending_shares(self) -> list[Tensor]:
-        """This rank's reduced gradients that tensor-parallel ranks must still sum; each is returned once."""
-        gradients = [gradient for parameter, gradient in self.reduced if id(parameter) in self._pending]
-        self._pending.clear()
-        return gradients
 
     def finish_update(self) -> None:
         """Update this rank's share, begin to gather the shares of all ranks, and expect the next step's gradients."""
@@ -200,13 +191,6 @@ class OverlapAxis(Axis):
         for flat in self._flats[self._added :]:
             flat.start_adding()
         self.started = self._added = 0
-
-    def reduced(self) -> None:
-        """Sum gradients of replicated parameters over tensor-parallel ranks, which each saw a part of the sequence.
-        This follows the reduction over replicas, as a rank's peers have the same shares.
-        """
-        if views := [view for flat in self._flats for view in flat.pending_shares()]:
-            sum_together(views, self.rank.mesh["tp"].get_group(), views[0].device)
 
     def arrive(self) -> None:
         """Wait until all buffers' weights are gathered, before anything but the model reads them."""

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from executor.axes.axis import Bucket, Gradient, Rank, Shards
-from executor.axes.data import Copies, FlatParameters
+from executor.axes.data import Copies, FlatParameters, settle
 from executor.axes.expert import ExpertParameters
 from executor.mesh import local, make_group_over, settle_gradient
 from executor.models.ends import held_by_several, is_gain
@@ -91,9 +91,9 @@ class Optimizer:
             flat.take_gradients()
 
     def settle(self) -> None:
-        """Complete the gradients among tensor-parallel ranks and between pipeline stages, after the backward pass."""
-        for flat in self.flats:
-            flat.settle()
+        """Add up gradients of what several pipeline stages hold, after the backward pass; under ZeRO-2 and 3 also of
+        what tensor ranks hold alike, whose shares in flat buffers are added once they are reduced.
+        """
         if not self.flats:
             for parameter in self.parameters:
                 settle_gradient(parameter)
@@ -116,8 +116,7 @@ class Optimizer:
             axis.before_reduce()
         for flat in self.flats:
             flat.reduce()
-        for axis in self.rank.axes:
-            axis.reduced()
+        settle(self.flats)
         norm = self._norm()
         if self.options.clip is not None and norm > self.options.clip:
             self._scale(self.options.clip / norm)

@@ -40,6 +40,7 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -54,7 +55,7 @@ from cost_models.axes.offload.residency import (
     turns_of_rank,
 )
 from executor.axes.axis import Axis, Bucket, Make, Rank, Shards
-from executor.axes.data import Copies, FlatParameters, part_of
+from executor.axes.data import Copies, FlatParameters, part_of, settle
 from executor.axes.offload.link import (
     ARRIVED,
     Arrival,
@@ -103,8 +104,8 @@ class StatesOnHost(FlatParameters):
 
     def update(self) -> None:
         """Reduce the gradients and begin the update, when all gradients of the step are complete."""
-        self.settle()
         self.reduce()
+        settle([self])
         self.begin_update()
 
     def begin_update(self) -> None:
@@ -357,11 +358,11 @@ class StreamedBlock(StatesOnHost):
         """Gradient of one parameter that is summed on the host, a view in its local shape."""
         return part_of(self.host_gradients, self._starts[id(parameter)], self._gradients[id(parameter)])
 
-    def settle(self) -> None:
-        """Sum gradients of replicated parameters over tensor-parallel ranks, on the device."""
+    def pending_shares(self) -> list[tuple[Tensor, DeviceMesh]]:
+        """This rank's averaged gradients that ranks of a mesh must still sum, once they are on the host."""
         if self._pending:
             self._await_sums()
-            super().settle()
+        return super().pending_shares()
 
     def reduce(self) -> None:
         """Average the gradients over the replicas, once a step: on the device, for one replica on the host."""

@@ -17,7 +17,7 @@ from executor.engine.engine import AXES, Engine
 from executor.models.transformer import Transformer
 from executor.run_config import EngineOptions
 
-MOMENTS = ["apply", "shard", "parts made", "connect", "step", "passes over", "join", "reduce", "reduced"]
+MOMENTS = ["apply", "shard", "parts made", "connect", "step", "passes over", "join", "reduce"]
 """In the order in which an engine comes to them."""
 
 
@@ -38,8 +38,8 @@ class CountedPasses(Axis):
     def is_used(cls, layout: Layout) -> bool:
         return layout.mbs == 2
 
-    shard, parts_made, connect, join, before_reduce, reduced = map(
-        noted, ("shard", "parts made", "connect", "join", "reduce", "reduced")
+    shard, parts_made, connect, join, before_reduce = map(
+        noted, ("shard", "parts made", "connect", "join", "reduce")
     )
 
     def apply(self, part: Transformer, stage: int) -> None:
