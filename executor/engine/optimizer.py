@@ -25,10 +25,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from executor.axes.axis import Bucket, Gradient, Rank, Shards
+from executor.axes.axis import Bucket, Gradient, Rank, Shards, moments_of
 from executor.axes.data import Copies, FlatParameters, settle
 from executor.axes.expert import ExpertParameters
-from executor.mesh import local, make_group_over, settle_gradient
+from executor.mesh import as_part, held, local, make_group_over, settle_gradient
 from executor.models.ends import held_by_several, is_gain
 
 _BETAS = (0.9, 0.95)
@@ -280,6 +280,15 @@ def _split_over(parameter: Tensor, axis: str) -> int:
     return int(axis in placements and not placements[axis].is_replicate())
 
 
+def states_of(optimizer: torch.optim.Optimizer, updated: nn.Parameter) -> dict[str, Tensor]:
+    """States that an optimizer has of a parameter; if there are none, zeros, as its first step makes them."""
+    state, moments = optimizer.state[updated], moments_of(optimizer)
+    if moments and not state:
+        state["step"] = torch.zeros((), dtype=torch.float32, device=updated.device)
+        state |= {moment: as_part(torch.zeros_like(held(updated)), updated) for moment in moments}
+    return {kind: state[kind] for kind in ("step", *moments) if kind in state}
+
+
 _EPSILON = 1e-6
 _CHUNK = 2**22
 """Elements that LAMB works on at a time, which bounds its temporaries."""
@@ -353,11 +362,7 @@ class Lamb(torch.optim.Optimizer):
 
     def _direct(self, updated: nn.Parameter) -> None:
         """Update the moments of one tensor, and overwrite its gradient by the direction r."""
-        state = self.state[updated]
-        if not state:
-            state["step"] = torch.zeros((), dtype=torch.float32, device=local(updated).device)
-            state["exp_avg"] = torch.zeros_like(updated, memory_format=torch.preserve_format)
-            state["exp_avg_sq"] = torch.zeros_like(updated, memory_format=torch.preserve_format)
+        state = states_of(self, updated)
         if updated.grad is None:  # a part of a whole that others have gradients of
             updated.grad = torch.zeros_like(updated)
         state["step"] += 1

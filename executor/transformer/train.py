@@ -20,15 +20,15 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from cost_models.defaults import OWN_COMPILED, OWN_STACK
 from cost_models.reliability import checkpoint_bytes, resume_of
-from executor.axes.axis import moments_of
 from executor.checkpoints.contents import Contents, Piece, RankTensor, unsplit
 from executor.checkpoints.manifest import Progress, progress_fields
 from executor.data.batches import Batches, SharedBatches
 from executor.engine.engine import Engine, mean_over_data
+from executor.engine.optimizer import states_of
 from executor.engine.weights import frozen, owned
 from executor.faults.failures import Heartbeat
 from executor.hugging_face.reading import Folder, FromTensors
@@ -46,7 +46,7 @@ from executor.measure.report import (
     predicted_parts,
 )
 from executor.measure.slow_ranks import WORK, RankWatch
-from executor.mesh import as_part, held, local, pipeline_rank
+from executor.mesh import local, pipeline_rank
 from executor.messages import gather_json
 from executor.models.ends import original
 from executor.models.experts import routers
@@ -74,8 +74,9 @@ class TransformerState:
         contents: Contents = {}
         for owner in owned(self.engine.optimizer, self.engine.names):
             piece = owner.slice
-            states = {"weights": local(piece.updated.detach())} | _states(piece.optimizer, piece.updated)
-            for kind, tensor in states.items():
+            states = {"weights": piece.updated} | states_of(piece.optimizer, piece.updated)
+            for kind, state in states.items():
+                tensor = local(state.detach())
                 key = f"{kind}.{owner.place.name}"
                 if tensor.dim() == 0:
                     contents[key] = unsplit(tensor, piece.holders)
@@ -118,17 +119,6 @@ class TransformerState:
         """Progress of the run after `step` steps on this data, as checkpoints record it."""
         plan, fields = self.engine.plan, progress_fields(self.engine.options, step, data)
         return Progress(**fields, layout=plan.layout, model=plan.model, training=plan.training)
-
-
-def _states(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Tensor]:
-    """Optimizer states of one parameter as plain tensors. If it has none, make them as its first step would."""
-    moments = moments_of(optimizer)
-    state = optimizer.state[parameter]
-    if moments and not state:
-        state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
-        for moment in moments:
-            state[moment] = as_part(torch.zeros_like(held(parameter)), parameter)
-    return {kind: local(state[kind].detach()) for kind in ("step", *moments) if kind in state}
 
 
 _UNCOMPILED = (
