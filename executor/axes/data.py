@@ -236,7 +236,8 @@ def settle(flats: Sequence[FlatParameters]) -> None:
     pending = [entry for flat in flats for entry in flat.pending_shares()]
     if pending:
         views, meshes = zip(*pending, strict=True)
-        message = torch.cat([view.flatten() for view in views]).to(flats[0].weights.device)
+        device = flats[0].weights.device  # gradients of streamed blocks are on the host
+        message = torch.cat([view.flatten().to(device) for view in views])
         dist.all_reduce(message, group=meshes[0].get_group())
         for view, total in zip(views, torch.split(message, [view.numel() for view in views]), strict=True):
             view.copy_(total.view_as(view))
