@@ -17,46 +17,38 @@ from meshwright.render.measured import comparison_rows
 
 OUT = Path("demo-output")
 
-_QUESTION = (
-    "plan gpt3-175b dgx-a100-80gb --gpus 1024 --global-batch 1536 --sequence 2048 -o {out}/gpt3.yaml",
-    "explain {out}/gpt3.yaml",
-    "plot frontier {out}/gpt3.yaml -o {out}/gpt3-frontier.png",
-    "plot time {out}/gpt3.yaml -o {out}/gpt3-time.png",
-    "plot memory {out}/gpt3.yaml -o {out}/gpt3-memory.png",
-    "plot timeline {out}/gpt3.yaml -o {out}/gpt3-timeline.png",
-)
-_HERE = (
-    "calibrate --quick --processes {processes} -o {out}/this-machine.yaml",
-    "plan gpt2-tiny local --gpus {processes} --profile {out}/this-machine.yaml --precision {precision}"
-    " --global-batch 16 --sequence 256 -o {out}/local.yaml",
-    "run {out}/local.yaml --steps 20 -o {out}/run",
-    "calibrate --from-run {out}/run/run-report.json -o {out}/learned.yaml",
-)
-_NEVER_RUN = (
-    "estimate gpt2-tiny local --gpus {processes} --profile {out}/learned.yaml --precision {precision}"
-    ' --global-batch 16 --sequence 256 --layout "{layout}" -o {out}/another.yaml',
-    "run {out}/another.yaml --steps 20 -o {out}/another",
-    "plot accuracy {out}/run/run-report.json {out}/another/run-report.json -o {out}/accuracy.png",
-)
+_CHAPTERS = {
+    "GPT-3 175B on 1024 A100: how, how fast, and will it fit?": (
+        "plan gpt3-175b dgx-a100-80gb --gpus 1024 --global-batch 1536 --sequence 2048 -o {out}/gpt3.yaml",
+        "explain {out}/gpt3.yaml",
+        "plot frontier {out}/gpt3.yaml -o {out}/gpt3-frontier.png",
+        "plot time {out}/gpt3.yaml -o {out}/gpt3-time.png",
+        "plot memory {out}/gpt3.yaml -o {out}/gpt3-memory.png",
+        "plot timeline {out}/gpt3.yaml -o {out}/gpt3-timeline.png",
+    ),
+    "This machine: measure it, plan for it, train on real text, compare, learn": (
+        "calibrate --quick --processes {processes} -o {out}/this-machine.yaml",
+        "plan gpt2-tiny local {job} --profile {out}/this-machine.yaml -o {out}/local.yaml",
+        "run {out}/local.yaml --steps 20 -o {out}/run",
+        "calibrate --from-run {out}/run/run-report.json -o {out}/learned.yaml",
+    ),
+    "A layout that has never run": (
+        'estimate gpt2-tiny local {job} --profile {out}/learned.yaml --layout "{layout}" -o {out}/another.yaml',
+        "run {out}/another.yaml --steps 20 -o {out}/another",
+        "plot accuracy {out}/run/run-report.json {out}/another/run-report.json -o {out}/accuracy.png",
+    ),
+}
+"""Title → commands, with fields for words that depend on the machine."""
 
 
 def main() -> None:
     """Run the demo's commands in order; exit at the first that fails, with its exit code."""
     OUT.mkdir(exist_ok=True)
     machine = local_cluster()
-    on_cpu = machine.gpu.kind == "cpu"
-    processes = 2 if on_cpu else machine.num_gpus
-    words = {
-        "out": str(OUT),
-        "processes": str(processes),
-        "layout": another_layout(processes),
-        "precision": "fp32" if on_cpu else "bf16",
-    }
-    for title, commands in (
-        ("GPT-3 175B on 1024 A100: how, how fast, and will it fit?", _QUESTION),
-        ("This machine: measure it, plan for it, train on real text, compare, learn", _HERE),
-        ("A layout that has never run", _NEVER_RUN),
-    ):
+    processes, precision = (2, "fp32") if machine.gpu.kind == "cpu" else (machine.num_gpus, "bf16")
+    job = f"--gpus {processes} --precision {precision} --global-batch 16 --sequence 256"
+    words = {"out": OUT, "processes": processes, "layout": another_layout(processes), "job": job}
+    for title, commands in _CHAPTERS.items():
         print(f"\n=== {title} ===", flush=True)
         for command in commands:
             _show(command.format(**words))

@@ -28,6 +28,12 @@ def read_flag(flag: str, value: Any, parse: Callable[[Any], T], headline: str = 
         raise InputError(headline or f"{flag}: {reason}", problems=problems) from None
 
 
+def refuse(headline: str, problems: Sequence[Problem], hint: str = "") -> None:
+    """Raise InputError with these problems; do nothing if there are none."""
+    if problems:
+        raise InputError(headline, problems=problems, hint=hint)
+
+
 def not_one_of(word: object, choices: Sequence[str]) -> str:
     """Message such as "`x` is not one of a, b", with the most similar choice."""
     text = str(word)

@@ -33,7 +33,7 @@ from cost_models.errors import (
 )
 from cost_models.files.whole import file_obstacle, write_whole
 from cost_models.flags import flag, output_flag, switch
-from meshwright.inputs.problems import Problems
+from meshwright.inputs.problems import Problems, refuse
 from meshwright.records import JSON_SCHEMA
 from meshwright.terminal.answers import Answer, SavedAnswer, VerbQuestion
 
@@ -81,7 +81,7 @@ Row = Mapping[str, Any]
 def as_json(document: Mapping[str, Any]) -> str:
     """Strict JSON text in insertion order; numbers that are not finite become null, control characters are
     escaped."""
-    text = json.dumps(_plain(document), indent=2, allow_nan=False, ensure_ascii=False)
+    text = json.dumps(_plain(document), indent=2, allow_nan=False, ensure_ascii=False, default=str)
     return _ODD.sub(lambda odd: odd[0] if odd[0].isprintable() else json.dumps(odd[0])[1:-1], text)
 
 
@@ -103,31 +103,22 @@ def _cell(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     text = printable(value, limit=None)
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) and not _is_number(text) else text
+    return f"'{text}" if _FORMULA.match(text) else text
 
 
-def _is_number(text: str) -> bool:
-    """Whether text parses as a number."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+_FORMULA = re.compile(r"[=@]|[+-](?![\d.]+(e[+-]?\d+)?$)")
+"""Pattern of the beginning of a formula, in contrast to that of a number."""
 
 
 def _plain(value: Any) -> Any:
     """Value as plain JSON types: NaN and infinity become None, tuples lists, numpy scalars Python numbers."""
+    if hasattr(value, "item"):
+        value = value.item()
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
-    if isinstance(value, (bool, int, str)) or value is None:
-        return value
-    if hasattr(value, "item"):
-        return _plain(value.item())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return str(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 LONGEST = 1000
@@ -213,8 +204,21 @@ class Output:
             self.note(f"Wrote {out}. Next: {then}" if then else f"Wrote {out}")
 
     def check_places(self, out: Path | None = None) -> None:
-        """Check before the work that the files of `-o` and `--csv` can be written. Raises InputError."""
-        check_places(("-o", out or self.out), ("--csv", self.csv))
+        """Check before the work that the files of `-o` (`out`, if given) and `--csv` can be written.
+
+        Raises:
+            InputError: a missing folder, a folder where a file should be, no permission, one file for two things.
+        """
+        places = {"-o": out or self.out, "--csv": self.csv}
+        paths = {flag: path for flag, path in places.items() if path is not None}
+        problems = [
+            Problem(f"{flag} {path}", obstacle)
+            for flag, path in paths.items()
+            if (obstacle := file_obstacle(path))
+        ]
+        if len({path.resolve() for path in paths.values()}) < len(paths):
+            problems.append(Problem("-o and --csv", f"both name `{paths['-o']}`"))
+        refuse("the answer cannot be written", problems)
 
     def read(
         self, ask: Callable[[], T], *checks: Callable[[], object], places: Callable[[], object] | None = None
@@ -295,20 +299,15 @@ def _folded(line: str) -> str:
 
 def _do_all(writers: Sequence[Callable[[], object]]) -> None:
     """Call all writers, even after one fails. Raises InputError listing all failures."""
-    failed: list[InputError] = []
-    closed: BrokenPipeError | None = None
+    problems, closed = Problems(), None
     for write in writers:
         try:
-            write()
+            problems.read(write)
         except BrokenPipeError as error:
             closed = error
-        except (InputError, OSError) as error:
-            failed.append(error if isinstance(error, InputError) else word_os_error(error))
-    if len(failed) == 1:
-        raise failed[0]
-    if failed:
-        problems = [Problem("", error.headline) for error in failed]
-        raise InputError("not everything could be written", problems=problems)
+        except OSError as error:
+            problems.errors.append(word_os_error(error))
+    problems.require("not everything could be written")
     if closed is not None:
         raise closed
 
@@ -318,24 +317,6 @@ def word_os_error(error: OSError) -> InputError:
     directory"."""
     reason = (error.strerror or str(error)).lower()
     return InputError(f"`{error.filename}`: {reason}" if error.filename else reason)
-
-
-def check_places(*places: tuple[str, Path | None]) -> None:
-    """Check before the work that output files can be written; `places` are flags and the files they name.
-
-    Raises:
-        InputError: a missing folder, a folder where a file should be, no permission, one file for two things.
-    """
-    outputs = [(flag, path) for flag, path in places if path is not None]
-    problems = [
-        Problem(f"{flag} {path}", obstacle) for flag, path in outputs if (obstacle := file_obstacle(path))
-    ]
-    targets = [path.resolve() for _, path in outputs]
-    if len(set(targets)) < len(targets):
-        flags = " and ".join(flag for flag, _ in outputs)
-        problems.append(Problem(flags, f"both name `{outputs[0][1]}`"))
-    if problems:
-        raise InputError("the answer cannot be written", problems=problems)
 
 
 def print_error(error: MeshwrightError, *, json: bool = False) -> None:

@@ -30,7 +30,7 @@ class Reporter:
 
     def __init__(self, visible: bool) -> None:
         """Start the timer that shows the progress line, if it is `visible`."""
-        self._text = ""
+        self.text = ""
         self._doing = ""
         self._line: Progress | None = None
         self._closed = False
@@ -40,17 +40,12 @@ class Reporter:
         if visible:
             self._timer.start()
 
-    @property
-    def text(self) -> str:
-        """Last text of the progress line."""
-        return self._text
-
     def say(self, text: str) -> None:
         """Replace the text of the progress line."""
         with self._lock:
-            self._text = printable(text, limit=None)
+            self.text = printable(text, limit=None)
             if self._line is not None:
-                self._line.update(self._line.task_ids[0], description=self._text)
+                self._line.update(self._line.task_ids[0], description=self.text)
 
     def doing(self, what: str) -> None:
         """Set the words with which the progress line begins during the next searches."""
@@ -84,7 +79,7 @@ class Reporter:
             if self._closed:
                 return
             self._line = line_on(Console(stderr=True))
-            self._line.add_task(self._text, total=None)
+            self._line.add_task(self.text, total=None)
             self._line.start()
 
 

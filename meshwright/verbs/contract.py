@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
-from cost_models.errors import InputError, Problem
+from cost_models.errors import InputError
 from cost_models.families import Family, family_of_plan_kind, load
 from meshwright.terminal.answers import Answer, SavedAnswer, VerbQuestion
 from meshwright.terminal.output import Output
@@ -66,12 +66,6 @@ def command(options: type[O], **form: Any) -> Callable[[Callable[[O, Output], No
     """Decorator: make a function a verb of the command line, with its docstring as help; `form` sets further fields
     of `Command`."""
     return lambda call: Command(options, call, **form)
-
-
-def refuse(headline: str, problems: Sequence[Problem], hint: str = "") -> None:
-    """Raise InputError with these problems; do nothing if there are none."""
-    if problems:
-        raise InputError(headline, problems=problems, hint=hint)
 
 
 class PlanAnswer(SavedAnswer):

@@ -20,14 +20,8 @@ from meshwright.inputs.options import (
     Searching,
     TrainingInput,
 )
-from meshwright.verbs.contract import (
-    command,
-    option_word,
-    refuse,
-    require_options,
-    verbs_of_model,
-    verbs_of_plan,
-)
+from meshwright.inputs.problems import refuse
+from meshwright.verbs.contract import command, option_word, require_options, verbs_of_model, verbs_of_plan
 
 if TYPE_CHECKING:
     from cost_models.specs.cluster import ClusterSpec

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from cost_models.documents import printable
 from cost_models.errors import WARNING, InputError, Problem, UnknownNameError
 from cost_models.flags import argument, part_of
+from meshwright.inputs.problems import refuse
 from meshwright.plots.drawing import PICTURES, Drawing, PictureRequest, PlotOptions, picture
 from meshwright.terminal.answers import Answer
-from meshwright.verbs.contract import command, option_word, refuse, verbs_of_plan
+from meshwright.verbs.contract import command, option_word, verbs_of_plan
 from meshwright.verbs.forecast import forecast
 
 if TYPE_CHECKING:
@@ -19,19 +20,8 @@ if TYPE_CHECKING:
     from planner.search.search import Budget
 
 PLOTS = (
-    *(
-        "frontier",
-        "scaling",
-        "time",
-        "memory",
-        "sharding",
-        "timeline",
-        "window",
-        "far-links",
-        "ladder",
-        "heatmap",
-    ),
-    *("tornado", "forecast", "cache", "topology", "accuracy", "ranks"),
+    *("frontier", "scaling", "time", "memory", "sharding", "timeline", "window", "far-links", "ladder"),
+    *("heatmap", "tornado", "forecast", "cache", "topology", "accuracy", "ranks"),
 )
 """Kinds of pictures that `meshwright plot` draws."""
 _KINDS_OF_OPTION = {
@@ -105,13 +95,11 @@ def check_options(kind: str, options: PlotOptions) -> None:
     from meshwright.render.words import sentence_list
 
     _check_kind(kind)
-    given = [name for name in _KINDS_OF_OPTION if getattr(options, name) not in (None, ())]
-    problems = []
-    for name in given:
-        kinds = _KINDS_OF_OPTION[name]
-        if kind not in kinds:
-            words = sentence_list([f"`{one}`" for one in kinds])
-            problems.append(Problem(option_word(name), f"is for {words}, not `{kind}`"))
+    problems = [
+        Problem(option_word(name), f"is for {sentence_list([f'`{one}`' for one in kinds])}, not `{kind}`")
+        for name, kinds in _KINDS_OF_OPTION.items()
+        if kind not in kinds and getattr(options, name) not in (None, ())
+    ]
     refuse(f"`{kind}` takes fewer flags", problems)
 
 

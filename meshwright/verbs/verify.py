@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from meshwright.render.tables import Table
     from meshwright.terminal.output import Output
     from planner.plan import AnyPlan
-    from planner.search.search import Budget
     from planner.serving import ServingPlan
     from planner.verify import Check
 
@@ -40,11 +39,22 @@ class VerifyOptions(Proving):
 def verify(options: VerifyOptions) -> tuple[Check, ...]:
     """Check a plan or plan file by pricing and proving the plan again; it is verified if every check passes. Raises
     InputError for a file that is no plan."""
+    from meshwright.inputs.goals import proof_of
     from planner.search.search import Budget
+    from planner.serving import ServingPlan
+    from planner.verify.recommenders import verify_cache
 
-    plan = options.plan
+    plan, solver = options.plan, options.solver
+    budget = options.budget or Budget(time_limit=options.time_limit)
     loaded = _read(plan) if isinstance(plan, (str, Path)) else plan
-    return _checks(loaded, options.budget or Budget(time_limit=options.time_limit), options)
+    if isinstance(loaded, ServingPlan):
+        if solver is not None:
+            raise InputError("--solver does not go with the plan of a cache", hint="leave it out")
+        return verify_cache(loaded)
+    verbs = verbs_of_plan(loaded)
+    require_options(verbs, "verify", () if solver is None else ("solver",))
+    budget.proof = budget.proof if solver is None else proof_of(solver)
+    return tuple(verbs.verify(loaded, budget))
 
 
 def _read(path: str | Path) -> AnyPlan | ServingPlan:
@@ -58,24 +68,6 @@ def _read(path: str | Path) -> AnyPlan | ServingPlan:
     return serving_plan_in(document) if is_cache else read_plan_in(document)
 
 
-def _checks(plan: AnyPlan | ServingPlan, budget: Budget, options: VerifyOptions) -> tuple[Check, ...]:
-    """Checks of a plan, proved again by the solver of the options. Raises InputError if the plan cannot be proved
-    that way."""
-    from meshwright.inputs.goals import proof_of
-    from planner.serving import ServingPlan
-    from planner.verify.recommenders import verify_cache
-
-    solver = options.solver
-    if isinstance(plan, ServingPlan):
-        if solver is not None:
-            raise InputError("--solver does not go with the plan of a cache", hint="leave it out")
-        return verify_cache(plan)
-    verbs = verbs_of_plan(plan)
-    require_options(verbs, "verify", () if solver is None else ("solver",))
-    budget.proof = budget.proof if solver is None else proof_of(solver)
-    return tuple(verbs.verify(plan, budget))
-
-
 @command(VerifyOptions)
 def verify_command(options: VerifyOptions, output: Output) -> None:
     """Price a plan again and prove it again; say what is not true."""
@@ -85,7 +77,7 @@ def verify_command(options: VerifyOptions, output: Output) -> None:
     path = Path(str(options.plan))
     loaded = _read(path)
     with searching(output, options.time_limit, doing=f"verifying {path.name}", keep=False) as budget:
-        checks = _checks(loaded, budget, options)
+        checks = verify(loaded, solver=options.solver, budget=budget)
     figures: Mapping[str, Any] = {}
     if isinstance(loaded, ServingPlan):
         about, searched = f"cache of {loaded.question.model.name}", True

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError, Problem
 from cost_models.flags import Options, argument, flag, switch
-from meshwright.verbs.contract import command, refuse
+from meshwright.inputs.problems import refuse
+from meshwright.verbs.contract import command
 
 if TYPE_CHECKING:
     from meshwright.terminal.output import Output

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError, Problem
 from cost_models.flags import Options, flag, output_flag, switch
-from meshwright.verbs.contract import command, refuse
+from meshwright.inputs.problems import refuse
+from meshwright.verbs.contract import command
 
 if TYPE_CHECKING:
     from cost_models.specs.hardware import HardwareProfile
