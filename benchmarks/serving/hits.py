@@ -26,26 +26,32 @@ def replay(cache: HottestRows | CachedSets, ids: np.ndarray) -> None:
     batches = torch.from_numpy(ids).split(BATCH)
     for place, batch in enumerate(batches):
         if place == len(batches) - COUNTED // BATCH:
-            cache.counts = type(cache.counts)()
+            cache.counts.clear()
         cache.look_up(Bags(batch, torch.ones(len(batch), dtype=torch.int32)))
+
+
+def _spared(cache: CachedSets) -> float:
+    """Share of lookups that caused no copy of a row."""
+    return 1 - cache.counts["fetched"] / cache.counts["lookups"]
 
 
 def measured(
     name: str, ids: np.ndarray, ranked: np.ndarray, accesses: Accesses
 ) -> Iterator[tuple[object, ...]]:
-    """A row for each policy and size."""
-    table = torch.randn(ROWS, WIDTH)
+    """A row for each policy and size; `ranked` has the row numbers in the order of their accesses."""
+    table, ids = torch.randn(ROWS, WIDTH), np.argsort(ranked)[ids]
     for share in SHARES:
         held = int(share * ROWS)
-        hottest = HottestRows(table, torch.from_numpy(ranked[:held].copy()), CPU)
+        hottest = HottestRows(table, held, CPU)
         replay(hottest, ids[-COUNTED:])
-        yield name, share, "hottest", float(accesses.hits(held)), hottest.counts.hit_ratio
+        hit_share = hottest.counts["hits"] / hottest.counts["lookups"]
+        yield name, share, "hottest", float(accesses.hits(held)), hit_share
         last = CachedSets(table, held, "lru", CPU)
         replay(last, ids)
-        yield name, share, "lru", float(lru_curve(accesses).hits(held)), last.counts.kept_ratio
+        yield name, share, "lru", float(lru_curve(accesses).hits(held)), _spared(last)
         most = CachedSets(table, held, "lfu", CPU)
         replay(most, ids)
-        yield name, share, "lfu", float(accesses.hits(held)), most.counts.kept_ratio
+        yield name, share, "lfu", float(accesses.hits(held)), _spared(most)
 
 
 def main(out: Path) -> None:

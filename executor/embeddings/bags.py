@@ -6,9 +6,11 @@ fewer ids, so that a lookup is a sum over bags whatever the combiner.
 
 **Caches.** While serving, some of a table's rows are on the device.
 
-    HottestRows    rows that were chosen beforehand: the first of a table, or any, found by bisection
+    HottestRows    the first rows of a table, which are used most
     CachedSets     a row may lie in the ways of one set; the way used longest ago (`lru`), or least often (`lfu`), makes
                    room. `lfu` counts all rows and lets none in that was used less than what it would displace
+
+Both count `lookups`, `hits` (lookups whose row was on the device when the batch came) and `fetched` rows.
 
 All rows are below, in host memory or on its drive; vectors are those of that table, whatever the cache holds. Rows that
 a batch lacks are copied up once.
@@ -16,6 +18,7 @@ a batch lacks are copied up once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -148,26 +151,14 @@ WAYS = 32
 """Rows of a cache set: the lanes of a warp, which look through a set at once."""
 
 
-@dataclass(slots=True)
-class LookupCounts:
-    """Counts of lookups in a cache of rows, of hits, and of rows and bytes fetched."""
+class Counts(Counter[str]):
+    """Counts by name, which begin anew when they are taken."""
 
-    lookups: int = 0
-    hits: int = 0
-    """Lookups whose row was on the device when the batch came."""
-    fetched: int = 0
-    """Rows that were copied from host memory, each once a batch."""
-    up_bytes: int = 0
-
-    @property
-    def hit_ratio(self) -> float:
-        """Share of lookups whose row was on the device when the batch came."""
-        return self.hits / max(self.lookups, 1)
-
-    @property
-    def kept_ratio(self) -> float:
-        """Share of lookups that caused no copy of a row; repeated ids of a batch share one copy."""
-        return 1 - self.fetched / max(self.lookups, 1)
+    def take(self) -> Counter[str]:
+        """Counts since the last call."""
+        counts = Counter(self)
+        self.clear()
+        return counts
 
 
 class Rows(Protocol):
@@ -186,31 +177,22 @@ class Rows(Protocol):
 
 
 class HottestRows:
-    """Cache of a fixed set of a table's rows on the device."""
+    """Cache of the first rows of a table on the device: those used most, as rows are numbered by decreasing use."""
 
-    def __init__(self, table: Rows, rows: Tensor, device: torch.device) -> None:
-        """Keep the rows with these numbers, (F,), each once, of a table (R, D) on a device."""
-        self.table = table
-        ordered = rows.sort().values
-        self.row_ids = ordered.to(device)
-        self.holds_first_rows = not len(ordered) or int(ordered[-1]) == len(ordered) - 1
-        """Whether the cached rows are the first rows of the table."""
-        self.vectors = table[ordered].to(device)
-        self.counts = LookupCounts()
+    def __init__(self, table: Rows, rows: int, device: torch.device) -> None:
+        """Keep the first `rows` rows of a table (R, D) on a device."""
+        self.table, self.rows, self.counts = table, rows, Counts()
+        self.vectors = table[torch.arange(rows)].to(device)
 
     def look_up(self, bags: Bags) -> Tensor:
         """Sum of the rows of each bag, (bags, D), with rows missing from the cache fetched from the table."""
-        ids, held_rows = bags.values, len(self.row_ids)
-        slots, hit = ids, ids < held_rows
-        if not self.holds_first_rows:
-            slots = torch.searchsorted(self.row_ids, ids).clamp_(max=max(held_rows - 1, 0))
-            hit = self.row_ids[slots] == ids
+        ids = bags.values
+        hit = ids < self.rows
         hits = int(hit.sum())
-        self.counts.lookups += len(ids)
-        self.counts.hits += hits
+        self.counts.update(lookups=len(ids), hits=hits)
         if hits == len(ids):
-            return pooled(self.vectors, Bags(slots, bags.lengths))
-        hit_bags = Bags(slots, bags.lengths).masked(hit)
+            return pooled(self.vectors, bags)
+        hit_bags = bags.masked(hit)
         missing, places = torch.unique(ids[~hit], return_inverse=True)
         rows = fetched(self.table, missing, self.counts)
         sums = pooled(rows, Bags(places, bags.lengths - hit_bags.lengths))
@@ -232,7 +214,7 @@ class CachedSets:
         table_rows, width = table.shape
         self.vectors = torch.zeros(self.sets * ways, width, dtype=table.dtype, device=device)
         self.use_counts = torch.zeros(table_rows if policy == "lfu" else 0, dtype=torch.int64, device=device)
-        self.counts = LookupCounts()
+        self.counts = Counts()
         self._now = 0
 
     def look_up(self, bags: Bags) -> Tensor:
@@ -251,8 +233,7 @@ class CachedSets:
         vectors[hit] = self.vectors[sets[hit] * self.ways + way[hit]]
         vectors[~hit] = missing = fetched(self.table, rows[~hit], self.counts)
         self._admit(rows[~hit], sets[~hit], priority[~hit], missing)
-        self.counts.lookups += len(ids)
-        self.counts.hits += int(times[hit].sum())
+        self.counts.update(lookups=len(ids), hits=int(times[hit].sum()))
         return pooled(vectors, Bags(places, bags.lengths))
 
     def _admit(self, rows: Tensor, sets: Tensor, priority: Tensor, vectors: Tensor) -> None:
@@ -272,12 +253,10 @@ class CachedSets:
         self.vectors[sets * self.ways + way] = vectors[better]
 
 
-def fetched(table: Rows, rows: Tensor, counts: LookupCounts) -> Tensor:
-    """Rows of the table below a cache, copied to the device of their numbers, and counted."""
-    vectors = table[rows.cpu()]
-    counts.fetched += len(rows)
-    counts.up_bytes += vectors.nbytes
-    return vectors.to(rows.device)
+def fetched(table: Rows, rows: Tensor, counts: Counts) -> Tensor:
+    """Rows of the table below a cache, copied to the device of their numbers, and counted as `fetched`."""
+    counts["fetched"] += len(rows)
+    return table[rows.cpu()].to(rows.device)
 
 
 def scattered(rows: Tensor, sets: int) -> Tensor:

@@ -58,16 +58,32 @@ class CopyExchange:
         """
         if self.peers.size == 1 or not own_gradients:
             return {piece: [gradients] for piece, gradients in own_gradients.items()}
-        rows_of = self.rows_of_ranks([piece.rows for piece in own_gradients.values()])
-        pieces = {
-            piece: _pieces([rows[place] for rows in rows_of], self.at_once * piece.bags)
-            for place, piece in enumerate(own_gradients)
-        }
-        sums: dict[Slice, list[RowGradients]] = {piece: [] for piece in own_gradients}
+        rows_of_ranks = self.rows_of_ranks([gradients.rows for gradients in own_gradients.values()])
+        rows_of = dict(zip(own_gradients, zip(*rows_of_ranks, strict=True), strict=True))
+        pieces = {part: _pieces(rows, self.at_once * part.bags) for part, rows in rows_of.items()}
+        sums: dict[Slice, list[RowGradients]] = {part: [] for part in own_gradients}
         for nth in range(max(map(len, pieces.values()))):
-            batch = {piece: rows[nth] for piece, rows in pieces.items() if nth < len(rows)}
-            for piece, gradients in self._added_up(own_gradients, batch).items():
-                sums[piece].append(gradients)
+            batch = {part: of_part[nth] for part, of_part in pieces.items() if nth < len(of_part)}
+            own = {part: own_gradients[part].values[cuts[self.peers.rank]] for part, cuts in batch.items()}
+            rows = {part: [*map(Tensor.__getitem__, rows_of[part], cuts)] for part, cuts in batch.items()}
+            for part, gradients in self._added_up(own, rows).items():
+                sums[part].append(gradients)
+        return sums
+
+    def _added_up(
+        self, own: Mapping[Slice, Tensor], rows_of: Mapping[Slice, Sequence[Tensor]]
+    ) -> dict[Slice, RowGradients]:
+        """Gradients of one piece of each slice, summed over ranks, given this rank's and the rows of each rank's."""
+        slices = rows_of.items()
+        sizes = [[len(rows[rank]) * part.width for part, rows in slices] for rank in range(self.peers.size)]
+        message = torch.cat([values.to(self.dtype).view(-1) for values in own.values()])
+        received = self.peers.all_gather_uneven(message, list(map(sum, sizes)))
+        values = [cut(chunk, lengths) for chunk, lengths in zip(received, sizes, strict=True)]
+        sums = {}
+        for place, (part, rows) in enumerate(slices):
+            gradients = torch.cat([chunk[place].view(-1, part.width) for chunk in values]).float()
+            joined = torch.cat(list(rows))
+            sums[part] = row_gradients(Bags(joined, torch.ones_like(joined, dtype=torch.int32)), gradients)
         return sums
 
     def rows_of_ranks(self, own_rows: Sequence[Tensor]) -> list[Sequence[Tensor]]:
@@ -77,58 +93,17 @@ class CopyExchange:
         rows = self.peers.all_gather_uneven(torch.cat(list(own_rows)), list(map(sum, of_ranks)))
         return [cut(rank_rows, sizes) for rank_rows, sizes in zip(rows, of_ranks, strict=True)]
 
-    def _added_up(
-        self, own_gradients: Mapping[Slice, RowGradients], pieces: Mapping[Slice, _Piece]
-    ) -> dict[Slice, RowGradients]:
-        """Gradients of one piece of each slice, summed over all ranks, given this rank's gradients."""
-        me, ranks = self.peers.rank, range(self.peers.size)
-        sends = [piece.of(me, own_gradients[part].values) for part, piece in pieces.items()]
-        sizes = [[len(piece.rows[rank]) * part.width for part, piece in pieces.items()] for rank in ranks]
-        message = torch.cat([values.to(self.dtype).view(-1) for values in sends])
-        received = self.peers.all_gather_uneven(message, list(map(sum, sizes)))
-        values = [cut(chunk, lengths) for chunk, lengths in zip(received, sizes, strict=True)]
-        sums = {}
-        for place, (part, piece) in enumerate(pieces.items()):
-            gradients = torch.cat([chunk[place].view(-1, part.width) for chunk in values]).float()
-            sums[part] = _added(torch.cat(piece.rows), gradients)
-        return sums
 
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """Part of the rows of a copied slice whose gradients are exchanged together."""
-
-    rows: list[Tensor]
-    """Rows of the piece that the samples of each rank use, by rank."""
-    begins: list[int]
-    """Index, for each rank, of the piece's first row among the rows that the rank's samples use."""
-
-    def of(self, rank: int, values: Tensor) -> Tensor:
-        """Part of a rank's row gradients, (U, D), that belongs to this piece."""
-        number = len(self.rows[rank])
-        return values if number == len(values) else values.narrow(0, self.begins[rank], number)
-
-
-def _pieces(rows_of: Sequence[Tensor], max_rows: int) -> list[_Piece]:
-    """Pieces of the rows (ascending) that each rank's samples use, with about `max_rows` gradients of all ranks or
-    fewer. Gradients of one row stay together.
+def _pieces(rows_of: Sequence[Tensor], max_rows: int) -> list[tuple[slice, ...]]:
+    """Pieces of the rows (ascending) that each rank's samples use: a range of each rank's rows, with about `max_rows`
+    gradients of all ranks or fewer. Gradients of one row stay together.
     """
     sizes = [len(rows) for rows in rows_of]
-    begins = [0] * len(sizes)
     if sum(sizes) <= max_rows:
-        return [_Piece(list(rows_of), begins)]
+        return [tuple(map(slice, sizes))]
     borders = torch.cat(list(rows_of)).sort().values[max_rows::max_rows].contiguous()
     inner = torch.stack([torch.searchsorted(rows, borders) for rows in rows_of], dim=1)
-    return [
-        _Piece([rows[a:b] for rows, a, b in zip(rows_of, begin, end, strict=True)], begin)
-        for begin, end in pairwise([begins, *inner.tolist(), sizes])
-    ]
-
-
-def _added(rows: Tensor, values: Tensor) -> RowGradients:
-    """Sum of the gradients of equal rows, given rows (n,) and their gradients, added in order."""
-    once = torch.ones(len(rows), dtype=torch.int32, device=rows.device)
-    return row_gradients(Bags(rows, once), values)
+    return [tuple(map(slice, *ends)) for ends in pairwise([[0] * len(sizes), *inner.tolist(), sizes])]
 
 
 class Exchange:

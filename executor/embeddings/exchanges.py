@@ -16,8 +16,7 @@ Leaves out the sums of squares that row-wise Adagrad's column slices exchange in
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +26,7 @@ from torch import Tensor
 
 from cost_models.recommender.options import STAGES
 from cost_models.specs.recommender.sharding import Form
-from executor.embeddings.bags import Bags, cut, joined
+from executor.embeddings.bags import Bags, Counts, cut, joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,35 +88,21 @@ class Slice:
         return self.end - self.begin
 
 
-class SentBytes:
+class SentBytes(Counts):
     """Bytes that this rank sent to other ranks, by stage of a recommender's step."""
 
-    def __init__(self) -> None:
-        self.by_stage: Counter[str] = Counter()
-        self._stage = ""
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Context manager that counts bytes sent inside it as those of the stage `name`."""
-        outer_stage, self._stage = self._stage, name
-        try:
-            yield
-        finally:
-            self._stage = outer_stage
+    stage = ""
+    """Stage in which bytes are counted now."""
 
     def add(self, count: int) -> None:
         """Count `count` bytes as sent in the current stage."""
-        self.by_stage[self._stage] += count
-
-    def take_counts(self) -> dict[str, int]:
-        """Bytes sent in each stage since the last call."""
-        sent_bytes = dict(self.by_stage)
-        self.by_stage.clear()
-        return sent_bytes
+        self[self.stage] += count
 
 
-Counts = Sequence[int]
+Sizes = Sequence[int]
 """Number of elements for, or from, each rank of a group."""
+Message = tuple[Tensor, dist.Work | None]
+"""Memory that a collective fills, and the work to wait for; None if it is filled."""
 
 
 class Peers:
@@ -129,24 +114,27 @@ class Peers:
         self.traffic, self.group = counter, group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
 
-    def all_to_all(self, sends: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
+    def all_to_all(self, sends: Sequence[Tensor], counts: Sizes) -> list[Tensor]:
         """Send tensor `sends[r]`, flat, to each rank r; returns the `counts[r]` elements that each rank r sends."""
         if self.size == 1:
             return [sends[0]]
         message = self.exchange(torch.cat(list(sends)), [send.numel() for send in sends], counts)
         return list(torch.split(message, list(counts)))
 
-    def exchange(self, message: Tensor, sizes: Sequence[int], counts: Sequence[int]) -> Tensor:
+    def exchange(self, message: Tensor, sizes: Sizes, counts: Sizes) -> Tensor:
         """Send `sizes[r]` elements of a flat message to each rank r; returns `counts[r]` elements from each.
 
         Nothing else is held beside these two.
         """
+        return arrived(self.begin_exchange(message, sizes, counts))
+
+    def begin_exchange(self, message: Tensor, sizes: Sizes, counts: Sizes) -> Message:
+        """Begin an `exchange`."""
         if self.size == 1:
-            return message
+            return message, None
         self.traffic.add((sum(sizes) - sizes[self.rank]) * message.element_size())
         received = message.new_empty(sum(counts))
-        self._all_to_all(received, message, counts, sizes)
-        return received
+        return received, self._all_to_all(received, message, counts, sizes)
 
     def reduce_scatter(self, parts: Tensor) -> Tensor:
         """Sum over ranks of the part for this rank, (n,); `parts`, (ranks, n), are this rank's addends."""
@@ -159,14 +147,17 @@ class Peers:
 
     def all_gather(self, values: Tensor) -> Tensor:
         """Values (n,) of every rank, as (ranks, n)."""
-        if self.size == 1 or not values.numel():
-            return values.expand(self.size, *values.shape)
-        gathered = values.new_empty(self.size * values.numel())
-        self.traffic.add((self.size - 1) * values.numel() * values.element_size())
-        self._all_gather(gathered, values.contiguous())
-        return gathered.view(self.size, -1)
+        return arrived(self.begin_all_gather(values))
 
-    def all_gather_uneven(self, values: Tensor, counts: Sequence[int]) -> list[Tensor]:
+    def begin_all_gather(self, values: Tensor) -> Message:
+        """Begin an `all_gather`."""
+        if self.size == 1 or not values.numel():
+            return values.expand(self.size, *values.shape), None
+        gathered = values.new_empty(self.size, values.numel())
+        self.traffic.add((self.size - 1) * values.nbytes)
+        return gathered, self._all_gather(gathered.view(-1), values.contiguous())
+
+    def all_gather_uneven(self, values: Tensor, counts: Sizes) -> list[Tensor]:
         """Values (n,) of every rank, `counts[r]` elements of rank r."""
         return self.all_to_all([values] * self.size, counts)
 
@@ -180,13 +171,9 @@ class Peers:
         sums.gather()
         return sums.result()
 
-    def _all_to_all(
-        self, received: Tensor, message: Tensor, counts: Counts, sizes: Counts, *, is_async: bool = False
-    ) -> dist.Work | None:
-        """Fill `received` with `counts[r]` elements from each rank r; `message` has `sizes[r]` for it. With `is_async`
-        return the work to wait for.
-        """
-        how: dict[str, Any] = {"group": self.group, "async_op": is_async}
+    def _all_to_all(self, received: Tensor, message: Tensor, counts: Sizes, sizes: Sizes) -> dist.Work | None:
+        """Begin to fill `received` with `counts[r]` elements from each rank r; `message` has `sizes[r]` for it."""
+        how: dict[str, Any] = {"group": self.group, "async_op": True}
         work: dist.Work | None = dist.all_to_all_single(received, message, [*counts], [*sizes], **how)
         return work
 
@@ -194,11 +181,19 @@ class Peers:
         """Fill `total` with the sum over ranks of their parts for this rank."""
         dist.reduce_scatter_tensor(total, parts, group=self.group)
 
-    def _all_gather(self, gathered: Tensor, values: Tensor, *, is_async: bool = False) -> dist.Work | None:
-        """Fill `gathered` with the values of every rank; with `is_async` return the work to wait for."""
-        how: dict[str, Any] = {"group": self.group, "async_op": is_async}
+    def _all_gather(self, gathered: Tensor, values: Tensor) -> dist.Work | None:
+        """Begin to fill `gathered` with the values of every rank."""
+        how: dict[str, Any] = {"group": self.group, "async_op": True}
         work: dist.Work | None = dist.all_gather_into_tensor(gathered, values, **how)
         return work
+
+
+def arrived(message: Message) -> Tensor:
+    """Wait for a message that a collective fills, and return it."""
+    values, work = message
+    if work is not None:
+        work.wait()
+    return values
 
 
 class SingleRank(Peers):
@@ -220,37 +215,21 @@ class Summing:
 
     def __init__(self, peers: Peers, values: Tensor) -> None:
         """Begin to send values, (n,), to the ranks, each of which sums a share."""
-        self._peers, self._number, self._buffer = peers, values.numel(), values
-        self._is_single = peers.size == 1 or not values.numel()
-        self._work: dist.Work | None = None
-        if self._is_single:
-            return
+        self._peers, self._number = peers, values.numel()
         even = [-(-self._number // peers.size)] * peers.size
         missing = sum(even) - self._number
         padded = torch.nn.functional.pad(values, (0, missing)) if missing else values
-        self._buffer = padded.new_empty(sum(even))
-        peers.traffic.add((peers.size - 1) * even[0] * padded.element_size())
-        self._work = peers._all_to_all(self._buffer, padded, even, even, is_async=True)
+        self._message = peers.begin_exchange(padded, even, even)
 
     def gather(self) -> None:
         """Wait for the values of this rank's share, sum them, and begin to send the sum to all ranks."""
-        if self._is_single:
-            return
-        share = _added(self._arrived().view(self._peers.size, -1))
-        self._buffer = share.new_empty(self._peers.size * share.numel())
-        self._peers.traffic.add((self._peers.size - 1) * share.numel() * share.element_size())
-        self._work = self._peers._all_gather(self._buffer, share, is_async=True)
+        if self._peers.size > 1:
+            share = _added(arrived(self._message).view(self._peers.size, -1))
+            self._message = self._peers.begin_all_gather(share)
 
     def result(self) -> Tensor:
         """Wait for the sum over ranks, (n,), and return it."""
-        return self._arrived()[: self._number]
-
-    def _arrived(self) -> Tensor:
-        """Wait for the message in flight and return its buffer."""
-        work, self._work = self._work, None
-        if work is not None:
-            work.wait()
-        return self._buffer
+        return arrived(self._message).view(-1)[: self._number]
 
 
 def _added(parts: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ from cost_models.errors import InputError
 from cost_models.specs.recommender.sharding import Option
 from cost_models.specs.recommender.training import TableOptimizer
 from executor.draws import bits_of, key_of, shifted
-from executor.embeddings.bags import Bags, RowGradients, pooled
+from executor.embeddings.bags import Bags, Counts, RowGradients, pooled
 from executor.embeddings.exchanges import Slice
 from executor.pinned import pinned_zeros
 
@@ -238,8 +238,8 @@ class Holding:
         if self.host is None:
             return pooled(self.device.weights, bags)
         rows, place = bags.values.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-        self.link.lookups += len(bags.values)
-        self.link.hits += int((bags.values < self.cut).sum())
+        hits = int((bags.values < self.cut).sum())
+        self.link.counts.update(lookups=len(bags.values), hits=hits)
         device_count = int(torch.searchsorted(rows, self.cut))
         fetched = self.host.weights[self.link.down(rows[device_count:]) - self.cut]
         vectors = torch.cat([self.device.weights[rows[:device_count]], self.link.up(fetched)])
@@ -291,33 +291,25 @@ def device_share(option: Option) -> float:
     return 1.0 if option.tier == "device" else option.cached
 
 
-@dataclass(slots=True)
 class HostLink:
-    """Copies between a device and host memory, with counts of their bytes and of lookups."""
+    """Copies between a device and host memory.
 
-    device: torch.device
-    up_bytes: int = 0
-    down_bytes: int = 0
-    hits: int = 0
-    """Lookups whose rows are on the device, in slices that have rows in host memory."""
-    lookups: int = 0
-    """All lookups in slices that have rows in host memory."""
+    Counts `up_bytes`, `down_bytes`, and of slices that have rows in host memory `lookups` and `hits`: lookups whose
+    rows are on the device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.counts = device, Counts()
 
     def up(self, values: Tensor) -> Tensor:
         """Copy values from host memory to the device, and count their bytes."""
-        self.up_bytes += values.nbytes
+        self.counts["up_bytes"] += values.nbytes
         return values.to(self.device)
 
     def down(self, values: Tensor) -> Tensor:
         """Copy values from the device to host memory, and count their bytes."""
-        self.down_bytes += values.nbytes
+        self.counts["down_bytes"] += values.nbytes
         return values.to("cpu")
-
-    def take_counts(self) -> HostLink:
-        """Counts of bytes, lookups and hits since the last call."""
-        counts = HostLink(self.device, self.up_bytes, self.down_bytes, self.hits, self.lookups)
-        self.up_bytes = self.down_bytes = self.hits = self.lookups = 0
-        return counts
 
 
 def host_of(device: torch.device) -> torch.device:

@@ -45,7 +45,7 @@ from executor.axes.expert import Exchange, ExchangeSizes
 from executor.data.clicks import MadeUpClicks
 from executor.embeddings.bags import Bags, cut
 from executor.embeddings.collection import AT_ONCE, CopyExchange, Embeddings, ids_of_part
-from executor.embeddings.exchanges import Counts, Parts, Peers, Router, Slice
+from executor.embeddings.exchanges import Parts, Peers, Router, Sizes, Slice
 from executor.models.experts import routers
 
 NO_DEVICE = "none"
@@ -222,9 +222,7 @@ _SCALE = 0.02
 class AbsentPeers(Peers):
     """Peers that stand in for absent ranks: vectors and gradients that these would send are noise."""
 
-    def _all_to_all(
-        self, received: Tensor, message: Tensor, counts: Counts, sizes: Counts, *, is_async: bool = False
-    ) -> None:
+    def _all_to_all(self, received: Tensor, message: Tensor, counts: Sizes, sizes: Sizes) -> None:
         """Fill `received` with noise, or with zeros if its elements are integers."""
         if received.is_floating_point():
             received.uniform_(0, _SCALE)
@@ -236,7 +234,7 @@ class AbsentPeers(Peers):
         copies = parts.clone() if parts.device.type == "cpu" else parts  # gloo adds up in a copy
         total.copy_(copies.view(self.size, -1)[self.rank])
 
-    def _all_gather(self, gathered: Tensor, values: Tensor, *, is_async: bool = False) -> None:
+    def _all_gather(self, gathered: Tensor, values: Tensor) -> None:
         """Fill `gathered` with this rank's values in place of every rank's."""
         gathered.view(self.size, -1).copy_(values)
 

@@ -296,7 +296,7 @@ def _cached_lookups(watch: Stopwatch, scale: Scale, weights: Tensor) -> Iterator
     few_misses = bags_of(*(torch.cat((held_rows[:_FEW_MISSES], row_ids)) for row_ids in strange))
     hit = bags_of(*(torch.cat((held_rows[:-_FEW_MISSES], row_ids)) for row_ids in strange))
     for policy in POLICIES:
-        cache: HottestRows | CachedSets = HottestRows(host_table, torch.arange(room), watch.device)
+        cache: HottestRows | CachedSets = HottestRows(host_table, room, watch.device)
         if policy == "lru":
             cache = CachedSets(host_table, room, policy, watch.device)
         for name, batches in (("miss", gone), ("few", few_misses), ("hit", hit)):

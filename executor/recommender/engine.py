@@ -218,8 +218,8 @@ class RecommenderEngine:
     def index_exchange(self, clicks: Clicks) -> None:
         """Stage 1 of a step: send ids to the ranks that hold their rows."""
         self._clicks = clicks
-        with self.embeddings.traffic.stage("index exchange"):
-            self.embeddings.index_exchange(clicks.ids)
+        self.embeddings.traffic.stage = "index exchange"
+        self.embeddings.index_exchange(clicks.ids)
 
     def lookup(self) -> None:
         """Stage 2 of a step: look up rows and sum them by bag."""
@@ -227,8 +227,8 @@ class RecommenderEngine:
 
     def forward_exchange(self) -> None:
         """Stage 3 of a step: send vectors to the ranks of their samples."""
-        with self.embeddings.traffic.stage("forward exchange"):
-            self._vectors = [one.detach().requires_grad_() for one in self.embeddings.forward_exchange()]
+        self.embeddings.traffic.stage = "forward exchange"
+        self._vectors = [one.detach().requires_grad_() for one in self.embeddings.forward_exchange()]
 
     def dense(self) -> float:
         """Stage 4 of a step: run the dense network forward and backward; returns this rank's share of the mean loss."""
@@ -246,11 +246,11 @@ class RecommenderEngine:
 
     def backward_exchange(self) -> None:
         """Stage 5 of a step: send gradients of vectors back, and begin to send those of the dense network."""
-        with self.embeddings.traffic.stage("update"):
-            self._sums = Summing(self.dense_peers, self._taken_gradients())
+        self.embeddings.traffic.stage = "update"
+        self._sums = Summing(self.dense_peers, self._taken_gradients())
         gradients = [one.grad if one.grad is not None else torch.zeros_like(one) for one in self._vectors]
-        with self.embeddings.traffic.stage("backward exchange"):
-            self.embeddings.backward_exchange(gradients)
+        self.embeddings.traffic.stage = "backward exchange"
+        self.embeddings.backward_exchange(gradients)
         self._vectors = []
 
     def update(self) -> float:
@@ -272,13 +272,12 @@ class RecommenderEngine:
 
     def update_rows(self) -> None:
         """Update the rows of the tables, as part of stage 6."""
-        with self.embeddings.traffic.stage("update"):
-            self.embeddings.update(self.rate)
+        self.embeddings.update(self.rate)
 
     def gather_sums(self) -> None:
         """Add up this rank's share of the dense network's gradients, and begin to send the sums to all ranks."""
-        with self.embeddings.traffic.stage("update"):
-            self._sums.gather()
+        self.embeddings.traffic.stage = "update"
+        self._sums.gather()
 
     def update_dense(self) -> float:
         """Update the dense network by the gradients of all ranks; returns their norm before clipping."""

@@ -182,7 +182,7 @@ class ServedTables:
         self.caches: list[HottestRows | CachedSets] = [
             CachedSets(stored, rows, "lru", device)
             if plan.question.policy == "lru" and (rows := plan.cached_rows[index])
-            else HottestRows(stored, torch.arange(plan.cached_rows[index]), device)
+            else HottestRows(stored, plan.cached_rows[index], device)
             for stored, index in zip(self.stored, class_of, strict=True)
         ]
 
@@ -195,8 +195,10 @@ class ServedTables:
         """Counts so far of each table, (T, 4): ids looked up, cache hits, rows fetched from the host, and rows read
         from the drive.
         """
-        counts = [(cache.counts, row.read) for cache, row in zip(self.caches, self.stored, strict=True)]
-        return np.array([(row.lookups, row.hits, row.fetched, read) for row, read in counts], np.int64)
+        names = "lookups", "hits", "fetched"
+        tables = zip(self.caches, self.stored, strict=True)
+        counts = [(*(cache.counts[name] for name in names), rows.read) for cache, rows in tables]
+        return np.array(counts, np.int64)
 
     def _draw(self) -> None:
         """Fill all tables with initial rows."""

@@ -165,7 +165,7 @@ class RecommenderState:
                 rows[KEYS] = rows[KEYS].div(ways, rounding_mode="floor")
                 embeddings.holdings[piece].take(rows if hashed else in_order(rows))
         embeddings.steps, self.engine.filled = int(self._updates), True
-        embeddings.traffic.take_counts()
+        embeddings.traffic.take()
 
     def reads_once(self, rate: float) -> bool:
         """True: one rank reads for all others, as else every rank would open all files for the small dense network."""
@@ -198,7 +198,7 @@ class RecommenderState:
             owner_of = partial(torch.bucketize, boundaries=borders, right=True)
             rows_of = regrouped(embeddings.peers, part, rows_of, owner_of, self._none(part[0]))
             rows_of = {piece: in_order(rows) for piece, rows in rows_of.items()}
-            embeddings.traffic.take_counts()
+            embeddings.traffic.take()
         self._copied.append((part, rows_of))
         for piece, rows in rows_of.items():
             for kind in rows if piece.hashed else embeddings.optimizer.kinds:
@@ -344,8 +344,7 @@ def _report(plan: RecommenderPlan, run: _Run, curve: Curve, watcher: Watcher) ->
     engine, config = run.engine, run.config
     last = config.warm_up + config.steps
     stages, formula = _stage_seconds(run, last)
-    sent_bytes, link = engine.embeddings.traffic.take_counts(), engine.embeddings.link
-    traffic = link.take_counts()
+    sent_bytes, copied = engine.embeddings.traffic.take(), engine.embeddings.link.counts.take()
     memory = peak_memory(engine, run.batch(last + 1)) if config.measure_memory else {}
     rank, ranks = dist.get_rank(), dist.get_world_size()
     unseen = [run.clicks.slice(_UNSEEN + step, rank, ranks) for step in range(_SCORED)]
@@ -357,12 +356,9 @@ def _report(plan: RecommenderPlan, run: _Run, curve: Curve, watcher: Watcher) ->
         wall_seconds=tuple(curve.clock.wall_seconds[step] for step in listed),
         data_seconds=tuple(curve.clock.steps[step][0].wall for step in listed),
         stage_seconds=stages,
-        sent_bytes={name: sent_bytes.get(name, 0) // steps for name in STAGES} if stages else {},
+        sent_bytes={name: sent_bytes[name] // steps for name in STAGES} if stages else {},
         formula_bytes={name: size // steps for name, size in formula.items()},
-        up_bytes=traffic.up_bytes // steps,
-        down_bytes=traffic.down_bytes // steps,
-        lookups=traffic.lookups // steps,
-        hits=traffic.hits // steps,
+        **{name: copied[name] // steps for name in ("up_bytes", "down_bytes", "lookups", "hits")},
         memory=memory,
         predicted_memory={name: each[rank] for name, each in plan.prediction.device_parts.items()},
         host_bytes=held_on_host(engine),
@@ -387,8 +383,8 @@ def _stage_seconds(run: _Run, last: int) -> tuple[dict[str, float], dict[str, in
         return {}, {}
     seconds: dict[str, list[float]] = {name: [] for name in STAGES}
     clock = StepClock(engine.device)
-    engine.embeddings.traffic.take_counts()
-    engine.embeddings.link.take_counts()
+    engine.embeddings.traffic.take()
+    engine.embeddings.link.counts.take()
     for step in range(run.config.waiting_steps):
         batch = run.batch(last + 1 + step)
         formula.update(_formula(engine, batch))

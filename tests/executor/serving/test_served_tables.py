@@ -122,7 +122,7 @@ def test_a_lookup_launches_as_many_operations_as_the_stack_says(policy: str) -> 
     for cache, bags in zip(tables.caches[:2], batch[:2], strict=True):
         with torch.inference_mode(), Calls() as seen:
             cache.look_up(bags)
-        assert cache.counts.fetched
+        assert cache.counts["fetched"]
         assert seen.number == facts.operations.served[policy]
 
 
