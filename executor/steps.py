@@ -149,10 +149,12 @@ class Trained(Protocol):
         """Train one step and add its loss, norm and time to the curve; steps count from 1."""
 
     def forget(self) -> None:
-        """Discard counts of the warm-up."""
+        """Discard counts of the warm-up, if there are any but the clock's."""
+        return
 
     def watch(self) -> RankWatch | None:
-        """The watch for slow ranks; None if the work of ranks cannot be compared. Every rank calls it."""
+        """The watch for slow ranks; None, as here, if the work of ranks cannot be compared. Every rank calls it."""
+        return None
 
 
 def train_to_end(

@@ -102,10 +102,12 @@ class Saved(Protocol):
         """Tensors of this rank that a checkpoint saves or fills; every rank calls it."""
 
     def substitutes(self, contents: Contents) -> dict[str, str]:
-        """Names of tensors → names of tensors to load where a checkpoint lacks the former."""
+        """Names of tensors → names of tensors to load where a checkpoint lacks the former; none if not overridden."""
+        return {}
 
     def make_anew(self, contents: Contents) -> None:
         """Set initial values of rows that this layout has but the checkpoint lacks, such as a vocabulary's padding."""
+        assert not contents
 
     def spread(self) -> None:
         """Copy loaded `contents` to all places that hold the same values; every rank calls it."""

@@ -60,14 +60,12 @@ class MadeUpClicks:
     """Random samples of a run, by step; `jagged` varies the number of ids of a sample, down to none."""
 
     name = "made-up"
+    strays: Sequence[Sequence[int]] = ()
+    """Stray ids of each table: none."""
 
     def __init__(self, model: RecommenderSpec, global_batch: int, *, seed: int, jagged: bool = False) -> None:
         self.model, self.global_batch, self.seed, self.jagged = model, global_batch, seed, jagged
         self.tables = [model.classes[index] for index in model.class_of_table]
-
-    def stray_counts(self) -> list[list[int]]:
-        """Stray ids of each table: none."""
-        return []
 
     def stray_sentences(self, of_ranks: Sequence[Sequence[Sequence[int]]]) -> list[str]:
         """Sentences on tables with stray ids: none, as every drawn id has a row."""
@@ -141,16 +139,6 @@ _BINARY = ".bin"
 _CHUNK = 1 << 24
 
 
-@dataclass(slots=True)
-class Strays:
-    """Ids of one table for which the table has no row: their number, and the first of them."""
-
-    count: int = 0
-    first_id: int = 0
-    sample: int = 0
-    """Row of the file, counted from 1, with the first stray id."""
-
-
 class RecordedClicks:
     """Samples of a file of clicks, by step.
 
@@ -164,7 +152,10 @@ class RecordedClicks:
         self.name = str(path)
         self.tables = [model.classes[index] for index in model.class_of_table]
         self.table_names = model.table_names
-        self.strays = [Strays() for _ in self.tables]
+        self.strays: list[Sequence[int]] = [(0, 0, 0) for _ in self.tables]
+        """Stray ids of each table so far on this rank, for which it has no row: their number, and of the first the row
+        of the file, from 1, and its value.
+        """
         if is_pipe(path):
             hint = "write what the pipe gives to a file"
             raise InputError(f"{path}: clicks are read more than once", hint=hint)
@@ -210,12 +201,8 @@ class RecordedClicks:
         labels = torch.from_numpy(fields[:, :1].astype(np.float32))
         return Clicks(torch.from_numpy(numbers), bags, labels)
 
-    def stray_counts(self) -> list[list[int]]:
-        """Stray ids of each table so far on this rank: their number, and file row and value of the first."""
-        return [[stray.count, stray.sample, stray.first_id] for stray in self.strays]
-
     def stray_sentences(self, of_ranks: Sequence[Sequence[Sequence[int]]]) -> list[str]:
-        """Sentences on tables with stray ids, given `stray_counts()` of all ranks."""
+        """Sentences on tables with stray ids, given `strays` of all ranks."""
         sentences = []
         counts = zip(*of_ranks, strict=True)
         for table, name, of_table in zip(self.tables, self.table_names, counts, strict=True):
@@ -232,12 +219,11 @@ class RecordedClicks:
 
     def _bags(self, table: int, ids: Ints, present: Bools, strays: Bools, samples: Ints) -> Bags:
         """Bags of one table's ids; stray ids are counted and mapped to rows as the table's `out_of_range` says."""
-        spec, stray = self.tables[table], self.strays[table]
+        spec = self.tables[table]
         if strays.any():
-            at = int(strays.argmax())
-            if not stray.count:
-                stray.first_id, stray.sample = int(ids[at]), int(samples[at]) + 1
-            stray.count += int(strays.sum())
+            at, (count, *first) = int(strays.argmax()), self.strays[table]
+            first = first if count else [int(samples[at]) + 1, int(ids[at])]
+            self.strays[table] = (count + int(strays.sum()), *first)
             ids = np.where(strays, ids % spec.rows if spec.out_of_range == "modulo" else 0, ids)
         return Bags(torch.from_numpy(ids[present]), torch.from_numpy(present.astype(np.int32)))
 

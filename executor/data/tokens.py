@@ -13,7 +13,6 @@ import json
 import os
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -33,7 +32,6 @@ HEADER, TOKENS, TOKENIZER = "tokens.json", "tokens.bin", "tokenizer.json"
 CHECKED = "checked.json"
 LARGE_BYTES = int(64 * MIB)
 """Files of at least this many bytes take a moment to hash, so that their check is remembered."""
-_DTYPES = {"uint16": "<u2", "uint32": "<u4"}
 _HINT = "meshwright tokens TEXT... -o FOLDER makes one"
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -64,7 +62,7 @@ class TokenHeader(Spec):
 
 def numpy_dtype(dtype: str) -> np.dtype[np.generic]:
     """Numpy type of tokens on disk, little-endian on every machine."""
-    return np.dtype(_DTYPES[dtype])
+    return np.dtype(dtype).newbyteorder("<")
 
 
 def read_header(folder: Path) -> TokenHeader:
@@ -241,16 +239,6 @@ _NARROW = 1 << 16
 _CHUNK = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class _Encoder:
-    """Encoder of text files as token numbers."""
-
-    kind: Literal["bytes", "bpe"]
-    vocabulary: int
-    encode: Callable[[Path], Iterator[Sequence[int] | bytes]]
-    save: Callable[[Path], None]
-
-
 def make_tokens(
     texts: Sequence[Path], folder: Path, *, pairs: int | None = None, like: Path | None = None
 ) -> TokenHeader:
@@ -265,35 +253,42 @@ def make_tokens(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"`{folder}` is there already", hint="choose another name, or delete it")
     files = _files(texts)
-    encoder = _encoder(files, pairs, like)
+    if pairs is not None and like is not None:
+        raise InputError("byte pairs are learnt or taken from another folder, not both")
+    tokenizer = None
+    if pairs is not None:
+        tokenizer = learn_pairs((lines for path in files for lines in _lines(path)), pairs)
+    elif like is not None and read_header(like).tokenizer == "bpe":
+        tokenizer = read_pairs(like / TOKENIZER)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with temporary_folder(f".{folder.name}.partial-", folder.parent) as partial:
-        header = _write(files, encoder, partial)
+        header = _write(files, tokenizer, partial)
         partial.chmod(0o755)
         os.rename(partial, folder)
     return header
 
 
-def _write(files: Sequence[Path], encoder: _Encoder, folder: Path) -> TokenHeader:
-    """Write every file of a token folder, and flush the tokens to the disk."""
-    dtype: Literal["uint16", "uint32"] = "uint16" if encoder.vocabulary <= _NARROW else "uint32"
+def _write(files: Sequence[Path], tokenizer: Any, folder: Path) -> TokenHeader:
+    """Write every file of a token folder, and flush the tokens to the disk; without a tokenizer a token is a byte."""
+    vocabulary = BYTES if tokenizer is None else tokenizer.get_vocab_size()
+    dtype: Literal["uint16", "uint32"] = "uint16" if vocabulary <= _NARROW else "uint32"
     digest, count = hashlib.sha256(), 0
     with (folder / TOKENS).open("wb") as stream:
         for path in files:
-            for piece in encoder.encode(path):
-                raw = np.frombuffer(piece, np.uint8) if isinstance(piece, bytes) else np.asarray(piece)
-                encoded = raw.astype(numpy_dtype(dtype)).tobytes()
+            for tokens in _encoded(path, tokenizer):
+                encoded = tokens.astype(numpy_dtype(dtype)).tobytes()
                 stream.write(encoded)
                 digest.update(encoded)
-                count += len(raw)
+                count += len(tokens)
         stream.flush()
         os.fsync(stream.fileno())
-    encoder.save(folder)
+    if tokenizer is not None:
+        tokenizer.save(str(folder / TOKENIZER))
     header = TokenHeader(
         dtype=dtype,
         tokens=count,
-        vocabulary=encoder.vocabulary,
-        tokenizer=encoder.kind,
+        vocabulary=vocabulary,
+        tokenizer="bytes" if tokenizer is None else "bpe",
         texts=len(files),
         text_bytes=sum(path.stat().st_size for path in files),
         sha256=digest.hexdigest(),
@@ -330,36 +325,17 @@ def _obstacle(path: Path) -> str:
     return ""
 
 
-def _encoder(files: Sequence[Path], pairs: int | None, like: Path | None) -> _Encoder:
-    """Encoder by bytes, by byte pairs learnt from the files, or by the tokenizer of token folder `like`."""
-    if pairs is not None and like is not None:
-        raise InputError("byte pairs are learnt or taken from another folder, not both")
-    if pairs is not None:
-        return _by_pairs(learn_pairs((lines for path in files for lines in _lines(path)), pairs))
-    if like is not None and read_header(like).tokenizer == "bpe":
-        return _by_pairs(read_pairs(like / TOKENIZER))
-
-    def encode(path: Path) -> Iterator[bytes]:
-        """Yield the bytes of a file, and a zero at its end."""
-        with path.open("rb") as stream:
-            while chunk := stream.read(_CHUNK):
-                yield chunk
-        yield b"\0"
-
-    return _Encoder("bytes", BYTES, encode, lambda folder: None)
-
-
-def _by_pairs(tokenizer: Any) -> _Encoder:
-    """Encoder by a byte-pair tokenizer."""
-
-    def encode(path: Path) -> Iterator[Sequence[int]]:
-        """Yield the tokens of a file's lines, and the token that ends a text."""
+def _encoded(path: Path, tokenizer: Any) -> Iterator[npt.NDArray[Any]]:
+    """Yield the tokens of a text file, and the token that ends a text; without a tokenizer bytes, and a zero."""
+    if tokenizer is not None:
         for lines in _lines(path):
-            yield tokenizer.encode(lines).ids
-        yield [tokenizer.token_to_id(END)]
-
-    size = tokenizer.get_vocab_size()
-    return _Encoder("bpe", size, encode, lambda folder: tokenizer.save(str(folder / TOKENIZER)))
+            yield np.asarray(tokenizer.encode(lines).ids)
+        yield np.array([tokenizer.token_to_id(END)])
+        return
+    with path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            yield np.frombuffer(chunk, np.uint8)
+    yield np.zeros(1, np.uint8)
 
 
 def _lines(path: Path) -> Iterator[str]:

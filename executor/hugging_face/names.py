@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from cost_models.errors import InputError, did_you_mean
 from cost_models.hugging_face.config import data_of
@@ -128,6 +129,20 @@ class Part:
     columns: slice
     order: Rows
     """Index into `rows` for each row of ours."""
+
+    def of(self, tensor: Any, dims: int) -> Tensor:
+        """This part of its Hugging Face tensor, of `dims` dims, as a matrix (rows, columns); `order` gives our rows."""
+        rows, columns, slab = self.rows, self.columns, self.source.slab
+        part: Tensor
+        if slab is not None:
+            part = tensor[slab : slab + 1, rows, columns].squeeze(0)
+        elif self.source.transposed:
+            part = tensor[(columns, *[slice(None)] * (dims == 4), rows)].flatten(1).T
+        elif dims in (1, 4):
+            part = tensor[rows].flatten(1)[:, columns] if dims == 4 else tensor[rows].unsqueeze(1)
+        else:
+            part = tensor[(rows, *[slice(None)] * (dims == 3), columns)].flatten(1)
+        return part
 
 
 class Names:

@@ -62,16 +62,7 @@ class FromTensors:
         filled = 0
         for part in self.names.parts(name, box):
             source, tensor = part.source, self.tensors[part.source.name]
-            dims = len(self.names.shapes[source.name])
-            rows, columns = part.rows, part.columns
-            if source.slab is not None:
-                values = tensor[source.slab : source.slab + 1, rows, columns].squeeze(0)
-            elif source.transposed:
-                values = tensor[(columns, *[slice(None)] * (dims == 4), rows)].flatten(1).T
-            elif dims in (1, 4):
-                values = tensor[rows].flatten(1)[:, columns] if dims == 4 else tensor[rows].unsqueeze(1)
-            else:
-                values = tensor[(rows, *[slice(None)] * (dims == 3), columns)].flatten(1)
+            values = part.of(tensor, len(self.names.shapes[source.name]))
             if not values.isfinite().all():
                 raise InputError(f"`{source.name}` has {NOT_FINITE}")
             if source.added:

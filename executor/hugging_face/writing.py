@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import accumulate, pairwise
 from math import prod
 from pathlib import Path
@@ -32,7 +32,7 @@ from executor.engine.engine import Engine
 from executor.engine.weights import frozen, owned
 from executor.hugging_face.names import Names, Part, Source, family_of, has_names, parts_of
 from executor.hugging_face.reading import ADAPTER_CONFIG, CONFIG, INDEX, ONE_FILE, TYPES, Folder, FromTensors
-from executor.messages import gather_json
+from executor.messages import on_all_ranks
 from executor.models.adapters import ENDING, MATRICES
 from executor.models.ends import original
 from planner.plan import Plan
@@ -199,25 +199,15 @@ class _Writing:
     def run(self) -> None:
         """Write all files; either the folder is complete at the end, or RunError is raised."""
         try:
-            self._on_all_ranks(self._lay_out)
-            self._on_all_ranks(self._write)
-            self._on_all_ranks(self._finish)
+            for stage in (self._lay_out, self._write, self._finish):
+                on_all_ranks(stage, f"weights could not be written to {self.folder}")
+        except RunError:
+            if self.first:
+                shutil.rmtree(self.partial, ignore_errors=True)
+            raise
         finally:
             for descriptor in self._open.values():
                 os.close(descriptor)
-
-    def _on_all_ranks(self, do: Callable[[], None]) -> None:
-        """Run a function on every rank; if it fails on any, raise RunError on all."""
-        failed = ""
-        try:
-            do()
-        except OSError as error:
-            failed = (error.strerror or str(error)).lower()
-        problems = [Problem(f"rank {rank}", what) for rank, what in enumerate(gather_json(failed)) if what]
-        if problems:
-            if self.first:
-                shutil.rmtree(self.partial, ignore_errors=True)
-            raise RunError(f"weights could not be written to {self.folder}", problems=problems)
 
     def _lay_out(self) -> None:
         """Compute on every rank where each tensor lies; the first rank makes the files."""
@@ -259,7 +249,7 @@ class _Writing:
         if self.source is not None and self.first and isinstance(self.names, Names):
             for name in self.source.unused:
                 rows = self.source[name][:].view(self.names.shapes[name][0], -1)
-                self._write_block(name, rows, slice(0, len(rows)), slice(0, rows.shape[1]))
+                self._write_rows(name, rows, torch.empty_like(rows, device="meta"))
         for descriptor in self._open.values():
             os.fsync(descriptor)
 
@@ -268,38 +258,28 @@ class _Writing:
         values = piece.view(*box.sizes, 1) if len(box.sizes) == 1 else piece
         for part in self.names.parts(name, box):
             *expert, first, _ = part.into.offsets
-            matrix = values[expert[0]] if expert else values
-            self._write_part(part, matrix[first : first + len(part.order)])
+            rows = (values[expert[0]] if expert else values)[first : first + len(part.order)]
+            source, order = part.source, np.argsort(part.order)
+            shape, at = self.names.shapes[source.name], part.order[order]
+            region = part.of(torch.empty(shape, device="meta"), len(shape))
+            rows = rows.float().cpu()[torch.from_numpy(order)].sub(source.added)
+            for run in np.split(np.arange(len(at)), np.flatnonzero(np.diff(at) != 1) + 1):
+                block = region[int(at[run[0]]) : int(at[run[-1]]) + 1]
+                self._write_rows(source.name, rows[run[0] : run[-1] + 1], block)
 
-    def _write_part(self, part: Part, rows: Tensor) -> None:
-        """Write rows of one of our matrices into its Hugging Face tensor, in runs of consecutive rows of the tensor."""
-        source, order = part.source, np.argsort(part.order)
-        at = part.rows.start + part.order[order]
-        rows = rows.float().cpu()[torch.from_numpy(order)].sub(source.added)
-        for run in np.split(np.arange(len(at)), np.flatnonzero(np.diff(at) != 1) + 1):
-            block, their_columns = rows[run[0] : run[-1] + 1], slice(int(at[run[0]]), int(at[run[-1]]) + 1)
-            if source.transposed:
-                self._write_block(source.name, block.T, part.columns, their_columns)
-            else:
-                self._write_block(source.name, block, their_columns, part.columns, source.slab)
-
-    def _write_block(
-        self, name: str, block: Tensor, rows: slice, columns: slice, slab: int | None = None
-    ) -> None:
-        """Write rows and columns of a matrix into its file, at once if the rows are whole; `slab` is the matrix's
-        index in a tensor of several.
-        """
+    def _write_rows(self, name: str, values: Tensor, region: Tensor) -> None:
+        """Write a matrix into a tensor's file; `region` is its place: a view, without memory, of the whole tensor."""
+        if region.stride(0) < region.stride(1):
+            region, values = region.T, values.T
         file, start = self.starts[name]
         if file not in self._open:
             self._open[file] = os.open(self.partial / file, os.O_WRONLY)
         dtype = TYPES[self.types[name]]
-        width = prod(self.names.shapes[name][1 if slab is None else 2 :])
-        first_row = 0 if slab is None else slab * self.names.shapes[name][1]
-        stored = block.to(dtype).contiguous().view(torch.uint8).numpy()
-        if columns.stop - columns.start == width:
+        stored = values.to(dtype).contiguous().view(torch.uint8).numpy()
+        if region.stride(0) == region.shape[1]:  # rows lie behind one another
             stored = stored.reshape(1, -1)
         for index, row in enumerate(stored):
-            place = start + ((first_row + rows.start + index) * width + columns.start) * dtype.itemsize
+            place = start + (int(region.storage_offset()) + index * region.stride(0)) * dtype.itemsize
             content = memoryview(row)
             while content:
                 written = os.pwrite(self._open[file], content[:_MOST_AT_ONCE], place)

@@ -37,7 +37,7 @@ from torch import Tensor
 from cost_models.arrays import Array, Bools
 from cost_models.recommender.options import STAGES
 from executor.boxes import Box
-from executor.checkpoints.contents import Contents, Piece, RankTensor, unsplit
+from executor.checkpoints.contents import Contents, Piece, RankTensor, Saved, unsplit
 from executor.checkpoints.manifest import RecommenderProgress, progress_fields
 from executor.data.batches import Ahead
 from executor.data.clicks import Clicks, MadeUpClicks, RecordedClicks
@@ -108,7 +108,7 @@ def regrouped(
 _DENSE_STATES = {"sgd": (), "adagrad": ("step", "sum"), "adam": ("step", "exp_avg", "exp_avg_sq")}
 
 
-class RecommenderState:
+class RecommenderState(Saved):
     """Training state of a recommender on this rank, for checkpoints: tables, dense network, optimizer states."""
 
     def __init__(self, engine: RecommenderEngine, options: EngineOptions) -> None:
@@ -139,14 +139,6 @@ class RecommenderState:
             else:
                 self._add_views(contents, part)
         return contents
-
-    def substitutes(self, contents: Contents) -> dict[str, str]:
-        """Names to load in place of others: none, as every tensor has its own name."""
-        return {}
-
-    def make_anew(self, contents: Contents) -> None:
-        """Do nothing: no table has rows that only this sharding has."""
-        assert not contents
 
     def spread(self) -> None:
         """Send rows that were loaded as copies to the slices that own them."""
@@ -278,12 +270,6 @@ class _Run(Trained):
         if not self.engine.filled:
             self.engine.fill()
 
-    def forget(self) -> None:
-        """Do nothing: no counts but the clock's have to be discarded."""
-
-    def watch(self) -> None:
-        """The watch for slow ranks: None, as tables make the work of ranks uneven."""
-
     def batch(self, step: int) -> Clicks:
         """Samples of this rank in a step, on the device; steps count from 1."""
         return self.clicks.slice(step - 1, dist.get_rank(), dist.get_world_size()).to(self.device)
@@ -363,7 +349,7 @@ def _report(plan: RecommenderPlan, run: _Run, curve: Curve, watcher: Watcher) ->
         predicted_memory={name: each[rank] for name, each in plan.prediction.device_parts.items()},
         host_bytes=held_on_host(engine),
     )
-    reports = gather_json([own_report.model_dump_json(), run.clicks.stray_counts()])
+    reports = gather_json([own_report.model_dump_json(), run.clicks.strays])
     strays = run.clicks.stray_sentences([counts for _, counts in reports])
     for sentence in strays if rank == 0 else ():
         watcher.note(sentence)

@@ -58,7 +58,7 @@ def test_ids_out_of_range_are_counted_and_told(tmp_path) -> None:
     for way, ids in (("modulo", [27, 28, 29, 0, 1]), ("first", [27, 28, 29, 0, 0])):
         clicks = RecordedClicks(path, criteo(way, rows=30), 10)
         assert clicks.slice(0, 0, 1).ids[22].values.tolist()[5:] == ids
-        told = clicks.stray_sentences([clicks.stray_counts()])[1]
+        told = clicks.stray_sentences([clicks.strays])[1]
         assert told.startswith("table `c.22`: 2 ids out of 0 to 29 were taken")
         assert told.endswith("the first is 30 in row 9 of day.tsv")
 
@@ -72,7 +72,7 @@ def test_ids_out_of_range_are_counted_over_all_ranks(tmp_path) -> None:
     ranks = [RecordedClicks(path, model, 8) for _ in range(2)]
     for rank, clicks in enumerate(ranks):
         clicks.slice(0, rank, 2)
-    (told,) = ranks[0].stray_sentences([clicks.stray_counts() for clicks in ranks])
+    (told,) = ranks[0].stray_sentences([clicks.strays for clicks in ranks])
     assert told == (
         "table `c.3`: 2 ids out of 0 to 99 were taken modulo its rows; the first is 777 in row 3 of a.bin"
     )
