@@ -61,12 +61,16 @@ class CopyExchange:
         rows_of_ranks = self.rows_of_ranks([gradients.rows for gradients in own_gradients.values()])
         rows_of = dict(zip(own_gradients, zip(*rows_of_ranks, strict=True), strict=True))
         pieces = {part: _pieces(rows, self.at_once * part.bags) for part, rows in rows_of.items()}
+        own_values = {}
+        for part, of_part in pieces.items():
+            values, sizes = own_gradients[part].values, [len(rows[self.peers.rank]) for rows in of_part]
+            own_values[part] = [values] if len(sizes) == 1 else cut(values, sizes)
         sums: dict[Slice, list[RowGradients]] = {part: [] for part in own_gradients}
         for nth in range(max(map(len, pieces.values()))):
-            batch = {part: of_part[nth] for part, of_part in pieces.items() if nth < len(of_part)}
-            own = {part: own_gradients[part].values[cuts[self.peers.rank]] for part, cuts in batch.items()}
-            rows = {part: [*map(Tensor.__getitem__, rows_of[part], cuts)] for part, cuts in batch.items()}
-            for part, gradients in self._added_up(own, rows).items():
+            rows = {part: of_part[nth] for part, of_part in pieces.items() if nth < len(of_part)}
+            for part, gradients in self._added_up(
+                {part: own_values[part][nth] for part in rows}, rows
+            ).items():
                 sums[part].append(gradients)
         return sums
 
@@ -94,16 +98,17 @@ class CopyExchange:
         return [cut(rank_rows, sizes) for rank_rows, sizes in zip(rows, of_ranks, strict=True)]
 
 
-def _pieces(rows_of: Sequence[Tensor], max_rows: int) -> list[tuple[slice, ...]]:
-    """Pieces of the rows (ascending) that each rank's samples use: a range of each rank's rows, with about `max_rows`
+def _pieces(rows_of: Sequence[Tensor], max_rows: int) -> list[Sequence[Tensor]]:
+    """Pieces of the rows (ascending) that the samples of each rank use, by piece, then by rank, with about `max_rows`
     gradients of all ranks or fewer. Gradients of one row stay together.
     """
     sizes = [len(rows) for rows in rows_of]
     if sum(sizes) <= max_rows:
-        return [tuple(map(slice, sizes))]
+        return [rows_of]
     borders = torch.cat(list(rows_of)).sort().values[max_rows::max_rows].contiguous()
     inner = torch.stack([torch.searchsorted(rows, borders) for rows in rows_of], dim=1)
-    return [tuple(map(slice, *ends)) for ends in pairwise([[0] * len(sizes), *inner.tolist(), sizes])]
+    ends = pairwise([[0] * len(sizes), *inner.tolist(), sizes])
+    return [[rows[a:b] for rows, a, b in zip(rows_of, *piece, strict=True)] for piece in ends]
 
 
 class Exchange:

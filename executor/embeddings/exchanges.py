@@ -306,22 +306,15 @@ def sent_bytes(
                 total[STAGES.backward_exchange] += (ranks - 1) * (rows * row_bytes + _ID_BYTES)
             continue
         vectors = samples * piece.bags * piece.width * element_bytes
-        is_owner = piece.rank == rank
+        in_node = {"row": ranks, "node-row": places.per_node}.get(piece.form, 1)
+        nodes, is_owner = ranks // in_node, piece.rank == rank
+        partial_sums = (in_node - 1) * nodes * vectors * is_owner
+        total[STAGES.forward_exchange] += partial_sums + (nodes - 1) * vectors * is_owner
+        total[STAGES.backward_exchange] += partial_sums
         if not is_owner:
             requested = int((values % piece.ways == piece.residue).sum())
             total[STAGES.index_exchange] += samples * piece.bags * _LENGTH_BYTES + requested * _ID_BYTES
-        if piece.form == "row":
-            total[STAGES.forward_exchange] += (ranks - 1) * vectors * is_owner
-            total[STAGES.backward_exchange] += (ranks - 1) * vectors * is_owner
-        elif piece.form == "node-row":
-            in_node = (places.per_node - 1) * places.nodes * vectors
-            total[STAGES.forward_exchange] += (in_node + (places.nodes - 1) * vectors) * is_owner
-            total[STAGES.backward_exchange] += in_node * is_owner
-            same_place = piece.rank % places.per_node == rank % places.per_node
-            total[STAGES.backward_exchange] += vectors * (same_place and not is_owner)
-        else:
-            total[STAGES.forward_exchange] += (ranks - 1) * vectors * is_owner
-            total[STAGES.backward_exchange] += vectors * (not is_owner)
+            total[STAGES.backward_exchange] += vectors * (piece.rank % in_node == rank % in_node)
     if ranks > 1:
         total[STAGES.update] += 2 * (ranks - 1) * -(-dense_parameters // ranks) * _FP32
     return dict(total)

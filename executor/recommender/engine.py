@@ -203,7 +203,7 @@ class RecommenderEngine:
 
     def stages(self, clicks: Clicks) -> list[Callable[[], Any]]:
         """Calls of the six stages of a recommender's step, in order."""
-        first = (partial(self.index_exchange, clicks), self.lookup, self.forward_exchange)
+        first = (partial(self.index_exchange, clicks), self.embeddings.lookup, self.forward_exchange)
         return [*first, self.dense, self.backward_exchange, self.update]
 
     def scores(self, clicks: Clicks) -> Tensor:
@@ -220,10 +220,6 @@ class RecommenderEngine:
         self._clicks = clicks
         self.embeddings.traffic.stage = "index exchange"
         self.embeddings.index_exchange(clicks.ids)
-
-    def lookup(self) -> None:
-        """Stage 2 of a step: look up rows and sum them by bag."""
-        self.embeddings.lookup()
 
     def forward_exchange(self) -> None:
         """Stage 3 of a step: send vectors to the ranks of their samples."""

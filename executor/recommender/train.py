@@ -29,7 +29,7 @@ from functools import partial
 from math import prod
 from pathlib import Path
 
-import numpy as np
+import pandas as pd
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -49,7 +49,7 @@ from executor.measure.memory import HOST, OTHER_PART, StorageTracker
 from executor.measure.report import listed_steps
 from executor.messages import gather_json
 from executor.recommender.engine import RecommenderEngine
-from executor.recommender.training import RecommenderReport, SharedRank, make_report
+from executor.recommender.training import RecommenderReport, SharedRank
 from executor.run_config import RANDOM, TEXT, EngineOptions, RunConfig
 from executor.steps import Curve, Stopped, Trained, Watcher, kept_report, train_to_end
 from executor.timing import StepClock
@@ -353,45 +353,49 @@ def _report(plan: RecommenderPlan, run: _Run, curve: Curve, watcher: Watcher) ->
     strays = run.clicks.stray_sentences([counts for _, counts in reports])
     for sentence in strays if rank == 0 else ():
         watcher.note(sentence)
-    return make_report(
-        plan,
-        [SharedRank.model_validate_json(text) for text, _ in reports],
-        curve.course(engine.device, config.seed, tuple(dict.fromkeys((*watcher.notes, *strays)))),
+    course = curve.course(engine.device, config.seed, tuple(dict.fromkeys((*watcher.notes, *strays))))
+    all_reports = [SharedRank.model_validate_json(text) for text, _ in reports]
+    median_seconds = statistics.median(step_seconds)
+    return RecommenderReport(
+        **course,
+        model=plan.model.name,
+        step_seconds=median_seconds,
+        quickest_step_seconds=min(step_seconds),
+        sharding=plan.layout,
         auc=auc,
-        step_seconds=step_seconds,
+        samples_per_second=plan.training.global_batch / median_seconds,
+        stage_seconds={name: max(one.stage_seconds[name] for one in all_reports) for name in stages},
+        ranks=tuple(all_reports),
+        plan=plan,
     )
 
 
 def _stage_seconds(run: _Run, last: int) -> tuple[dict[str, float], dict[str, int]]:
     """Median seconds, and bytes by the formula, of each stage of a recommender's step."""
-    engine, formula = run.engine, Counter[str]()
+    engine, embeddings, formula = run.engine, run.engine.embeddings, Counter[str]()
     if not run.config.waiting_steps:
         return {}, {}
     seconds: dict[str, list[float]] = {name: [] for name in STAGES}
     clock = StepClock(engine.device)
-    engine.embeddings.traffic.take()
-    engine.embeddings.link.counts.take()
+    embeddings.traffic.take()
+    embeddings.link.counts.take()
     for step in range(run.config.waiting_steps):
         batch = run.batch(last + 1 + step)
-        formula.update(_formula(engine, batch))
+        formula.update(
+            sent_bytes(
+                embeddings.slices,
+                engine.places,
+                dist.get_rank(),
+                samples=embeddings.samples,
+                element_bytes=embeddings.exchange_dtype.itemsize,
+                dense_parameters=sum(one.numel() for one in engine.network.parameters()),
+                ids=[one.values for one in batch.ids],
+            )
+        )
         for name, stage in zip(STAGES, engine.stages(batch), strict=True):
             clock.time(stage)
             seconds[name].append(clock.wall_seconds[-1])
     return {name: statistics.median(each) for name, each in seconds.items()}, dict(formula)
-
-
-def _formula(engine: RecommenderEngine, batch: Clicks) -> dict[str, int]:
-    """Bytes that this rank should send in each stage of a recommender's step, computed from the step's samples."""
-    embeddings = engine.embeddings
-    return sent_bytes(
-        embeddings.slices,
-        engine.places,
-        dist.get_rank(),
-        samples=embeddings.samples,
-        element_bytes=embeddings.exchange_dtype.itemsize,
-        dense_parameters=sum(one.numel() for one in engine.network.parameters()),
-        ids=[one.values for one in batch.ids],
-    )
 
 
 PARTS = ("tables", "optimizer", "dense", OTHER_PART)
@@ -434,8 +438,7 @@ def area_under_curve(engine: RecommenderEngine, samples: Sequence[Clicks]) -> fl
 
 def area_of(scores: Array, labels: Bools) -> float:
     """Area under the curve, U / (clicked · not), from the ranks of scores; ties count half (Mann & Whitney 1947)."""
-    _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (counts.cumsum() - (counts - 1) / 2)[places]
+    ranks = pd.Series(scores).rank().to_numpy()
     clicked, unclicked = int(labels.sum()), int((~labels).sum())
     if not clicked or not unclicked:
         return float("nan")

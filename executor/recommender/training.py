@@ -5,14 +5,12 @@ Report of a recommender's run: stages, bytes sent and memory of both tiers, besi
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cost_models.base import Spec
 from cost_models.errors import InputError
 from executor.families import OnNote, Training
-from executor.measure.report import AnyReport, seconds_of_steps
+from executor.measure.report import AnyReport
 from executor.run_config import RunConfig
 from planner.recommender.plan import RecommenderPlan
 
@@ -90,30 +88,3 @@ class RecommenderReport(AnyReport):
     """Seconds of each stage of a step on the rank that takes longest; empty if not measured."""
     ranks: tuple[SharedRank, ...]
     plan: RecommenderPlan
-
-
-def make_report(
-    plan: RecommenderPlan,
-    ranks: Sequence[SharedRank],
-    course: Mapping[str, Any],
-    *,
-    auc: float | None,
-    step_seconds: Sequence[float] = (),
-) -> RecommenderReport:
-    """Report of a recommender's run, from its ranks' measurements. `course` has the fields of `AnyReport` that do not
-    depend on ranks, `step_seconds` every measured step.
-    """
-    steps = step_seconds or seconds_of_steps(rank.wall_seconds for rank in ranks)
-    median, names = statistics.median(steps), ranks[0].stage_seconds
-    return RecommenderReport(
-        **course,
-        model=plan.model.name,
-        step_seconds=median,
-        quickest_step_seconds=min(steps),
-        sharding=plan.layout,
-        auc=auc,
-        samples_per_second=plan.training.global_batch / median,
-        stage_seconds={name: max(one.stage_seconds[name] for one in ranks) for name in names},
-        ranks=tuple(ranks),
-        plan=plan,
-    )
