@@ -121,10 +121,8 @@ class Exchange:
         """`empty` is a tensor without elements that has the type and device of messages."""
         self.node, self.across, self.empty = node, across, empty
         tables = [part for part in slices if part.residue % node.size == 0]
-        self.by_node: list[list[Slice]] = [[] for _ in range(across.size)]
-        for part in tables:
-            assert part.rank is not None
-            self.by_node[part.rank // node.size].append(part)
+        ranks_of = [range(first, first + node.size) for first in range(0, across.size * node.size, node.size)]
+        self.by_node = [[part for part in tables if part.rank in ranks] for ranks in ranks_of]
         own_rank = across.rank * node.size + node.rank
         self.own_slices = [part for part in slices if part.rank == own_rank]
         self.sizes = [[samples * part.bags * part.width for part in group] for group in self.by_node]

@@ -249,10 +249,7 @@ class Router:
 
     def __init__(self, peers: Peers, slices: Sequence[Slice], samples: int) -> None:
         self.peers, self.samples = peers, samples
-        self.by_rank: list[list[Slice]] = [[] for _ in range(peers.size)]
-        for part in slices:
-            assert part.rank is not None
-            self.by_rank[part.rank].append(part)
+        self.by_rank = [[part for part in slices if part.rank == rank] for rank in range(peers.size)]
         self.own_slices = self.by_rank[peers.rank]
         self._splits = {(part.table, part.first): part.ways for part in slices}
 

@@ -312,16 +312,11 @@ class HostLink:
         return values.to("cpu")
 
 
-def host_of(device: torch.device) -> torch.device:
-    """Device of host memory: `cpu`, or `meta` for a meta device."""
-    return device if device.type == "meta" else torch.device("cpu")
-
-
 def on_host(rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Zeros, (rows, width), in host memory, pinned if the device is a GPU."""
     if device.type == "cuda":
         return pinned_zeros(rows * width, dtype).view(rows, width)
-    return torch.zeros(rows, width, dtype=dtype, device=host_of(device))
+    return torch.zeros(rows, width, dtype=dtype, device=device if device.type == "meta" else "cpu")
 
 
 _AT_ONCE = 1 << 22

@@ -195,30 +195,31 @@ class Names:
     def sources(self, name: str) -> list[Source]:
         """Sources of a parameter of ours: one, or for stacked experts one for each expert."""
         shape, (their_name, kind, neighbours) = self._ours[name], self._their_name(name)
+        row_dim = 1 if len(shape) == 3 else 0
+        counts = {other: self._ours[other][row_dim] for other in neighbours}
+        rows, total = self._rows(name, their_name, counts)
+        common: dict[str, Any] = {"rows": rows, "reach": self.spec.head_dim}
         if len(shape) == 3:
-            reach = self.spec.head_dim
-            rows, total = self._rows(name, their_name, {other: self._ours[other][1] for other in neighbours})
             experts = range(shape[0])
             if _EXPERT not in their_name:
                 self.shapes[their_name] = (shape[0], total, shape[2])
-                return [Source(name=their_name, rows=rows, reach=reach, slab=expert) for expert in experts]
+                return [Source(name=their_name, slab=expert, **common) for expert in experts]
             tensor_names = [f"{their_name.replace(_EXPERT, str(expert))}.weight" for expert in experts]
             self.shapes |= dict.fromkeys(tensor_names, shape[1:])
-            return [Source(name=other, rows=rows, reach=reach) for other in tensor_names]
-        rows, total = self._rows(name, their_name, {other: self._ours[other][0] for other in neighbours})
+            return [Source(name=other, **common) for other in tensor_names]
         transposed = (len(shape) == 2 or not kind) and their_name.endswith(self.family.transposed)
-        full = f"{their_name}.{kind}" if kind else their_name
-        self.shapes[full] = (*(shape[1:] or (1,)), total) if transposed else (total, *shape[1:])
-        if name == "patches.matrix.weight" and self.spec.tower is not None:
-            tower = self.spec.tower
+        full, tower = f"{their_name}.{kind}".rstrip("."), self.spec.tower
+        if name == "patches.matrix.weight" and tower is not None:
             self.shapes[full] = (total, tower.channels, tower.patch, tower.patch)
-        if name.endswith("_taps"):
+        elif name.endswith("_taps"):
             self.shapes[full] = (total, 1, shape[1])
-        elif transposed and name.endswith("decay_log"):
-            self.shapes[full] = (1, 1, total, 1)
+        elif transposed:
+            last = (1, 1, total, 1) if name.endswith("decay_log") else (*(shape[1:] or (1,)), total)
+            self.shapes[full] = last
+        else:
+            self.shapes[full] = (total, *shape[1:])
         less = self.family.less_one and is_gain(name)
-        reach = self.spec.head_dim
-        return [Source(name=full, rows=rows, transposed=transposed, added=float(less), reach=reach)]
+        return [Source(name=full, transposed=transposed, added=float(less), **common)]
 
     def _their_name(self, name: str) -> tuple[str, str, list[str]]:
         """Name of our parameter's Hugging Face module, `weight` or `bias`, and our parameters in the same tensor.

@@ -105,9 +105,6 @@ def regrouped(
     }
 
 
-_DENSE_STATES = {"sgd": (), "adagrad": ("step", "sum"), "adam": ("step", "exp_avg", "exp_avg_sq")}
-
-
 class RecommenderState(Saved):
     """Training state of a recommender on this rank, for checkpoints: tables, dense network, optimizer states."""
 
@@ -226,12 +223,11 @@ class RecommenderState(Saved):
 
     def _dense_states(self, parameter: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Yield the dense optimizer's states of a parameter, made here if no step has made them."""
-        optimizer, kind = self.engine.dense_optimizer, self.engine.training.dense_optimizer
-        state = optimizer.state[parameter]
-        for name in _DENSE_STATES[kind]:
-            if name not in state:
-                state[name] = torch.zeros(()) if name == "step" else torch.zeros_like(parameter)
-            yield name, state[name]
+        state = self.engine.dense_optimizer.state[parameter]
+        if self.engine.training.dense_optimizer == "adam" and not state:
+            moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+            state.update(step=torch.zeros(()), **moments)
+        yield from state.items()
 
 
 _UNSEEN = 10**6
