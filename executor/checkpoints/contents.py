@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, product
@@ -45,7 +46,6 @@ from executor.checkpoints.manifest import (
 )
 from executor.messages import on_all_ranks
 
-_SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")
 _SENT_BYTES = 1 << 26
 """Bytes of a tensor that are sent at a time, as data in host memory are copied to the device for it."""
 
@@ -158,7 +158,7 @@ def save(
         on_all_ranks(finish, headline, group)
     except RunError:
         if rank == 0:
-            folder.abandon(progress.step)
+            shutil.rmtree(path, ignore_errors=True)
         raise
     return sum(file["size_bytes"] for file, _ in written)
 
@@ -195,7 +195,9 @@ def _write(
     try:
         save_file(tensors, path)
     except SafetensorError as error:
-        raise _system_error(error, path) from error
+        if (match := re.search(r"\(os error (\d+)\)", str(error))) is None:
+            raise
+        raise OSError(number := int(match[1]), os.strerror(number), str(path)) from error
     with path.open("rb") as stream:
         os.fsync(stream.fileno())
     pieces = [
@@ -225,15 +227,6 @@ def _manifest(progress: Progress | RecommenderProgress, written: Sequence[Any]) 
     problems = [_of_tensor(name, tensor, manifest) for name, tensor in manifest.tensors.items()]
     assert not any(problems), problems
     return manifest
-
-
-def _system_error(error: Exception, path: Path) -> Exception:
-    """The OSError behind a safetensors error, parsed from its message."""
-    match = _SYSTEM_ERROR.search(str(error))
-    if match is None:
-        return error
-    number = int(match[1])
-    return OSError(number, os.strerror(number), str(path))
 
 
 class PieceReader:

@@ -76,10 +76,6 @@ class Folder:
         os.rename(self.partial(step), self.at(step))
         _sync(self.path)
 
-    def abandon(self, step: int) -> None:
-        """Delete the partial checkpoint that a failed save has written."""
-        shutil.rmtree(self.partial(step), ignore_errors=True)
-
     def keep(self, newest: int) -> None:
         """Delete all complete checkpoints but the newest `newest`."""
         for step in self.complete()[newest:]:
@@ -113,6 +109,7 @@ MANIFEST = "manifest.json"
 SCHEMA = 1
 DtypeName = Literal["float32", "bfloat16", "float16", "uint8", "int64"]
 Count = Annotated[int, Field(ge=0, le=10**15)]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class SavedFile(Spec):
@@ -120,7 +117,7 @@ class SavedFile(Spec):
 
     name: Annotated[str, Field(pattern=r"^rank-\d{5,}\.safetensors$")]
     size_bytes: Count
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    sha256: Digest
 
 
 class SavedPiece(Spec):

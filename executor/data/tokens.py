@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -26,14 +26,13 @@ from cost_models.errors import InputError, Problem
 from cost_models.files.reading import is_pipe, parse_json
 from cost_models.files.whole import temporary_folder, write_whole
 from cost_models.units import MB, MIB, format_bytes, grouped
-from executor.checkpoints.manifest import digest_of
+from executor.checkpoints.manifest import Digest, digest_of
 
 HEADER, TOKENS, TOKENIZER = "tokens.json", "tokens.bin", "tokenizer.json"
 CHECKED = "checked.json"
 LARGE_BYTES = int(64 * MIB)
 """Files of at least this many bytes take a moment to hash, so that their check is remembered."""
 _HINT = "meshwright tokens TEXT... -o FOLDER makes one"
-Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 Numbers = npt.NDArray[np.generic]
 

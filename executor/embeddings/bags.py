@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -161,19 +161,34 @@ class Counts(Counter[str]):
         return counts
 
 
-class Rows(Protocol):
-    """Interface of an embedding table below a cache: a tensor in host memory, or an object indexed like a tensor."""
+class StoredRows:
+    """All rows of a table (R, D): the first ones in host memory, the rest on the drive."""
 
-    @property
-    def shape(self) -> Sequence[int]:
-        """Shape of the table: (rows, width)."""
+    def __init__(self, host: Tensor, drive: Tensor) -> None:
+        self.host, self.drive = host, drive
+        self.shape = (len(host) + len(drive), host.shape[1])
+        self.dtype = host.dtype
+        self.read = 0
+        """Number of rows read from the drive."""
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of the table's elements."""
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        """Vectors (n, D) of the rows with these numbers, (n,)."""
+        on_drive = rows >= len(self.host)
+        if not on_drive.any():
+            return self.host[rows]
+        values = self.host.new_empty(len(rows), self.shape[1])
+        values[~on_drive] = self.host[rows[~on_drive]]
+        values[on_drive] = self.drive[rows[on_drive] - len(self.host)]
+        self.read += int(on_drive.sum())
+        return values
 
-    def __getitem__(self, rows: Tensor, /) -> Tensor:
-        """Vectors, (n, D), of the rows with these numbers, (n,) in host memory."""
+    def parts(self) -> list[tuple[Tensor, int]]:
+        """Rows in host memory and rows on the drive, each with its first row number."""
+        return [one for one in ((self.host, 0), (self.drive, len(self.host))) if len(one[0])]
+
+
+Rows = Tensor | StoredRows
+"""Embedding table below a cache, (R, D)."""
 
 
 class HottestRows:

@@ -41,7 +41,7 @@ from cost_models.specs.recommender.sharding import Form, Sharding, TablePlacemen
 from cost_models.specs.recommender.training import RecommenderTraining
 from executor.embeddings.bags import Bags, RowGradients, cut, row_gradients
 from executor.embeddings.exchanges import Peers, Places, Router, SentBytes, SingleRank, Slice
-from executor.embeddings.holding import Holding, HostLink, InitialRows, RowOptimizer, device_share
+from executor.embeddings.holding import Holding, HostLink, InitialRows, RowOptimizer
 from executor.mesh import make_groups
 
 
@@ -213,7 +213,7 @@ def all_slices(tables: Sequence[TableSpec], sharding: Sharding, places: Places) 
 
 def _slices(index: int, table: TableSpec, placement: TablePlacement, places: Places) -> list[Slice]:
     """Slices of one table: a copy of its hot rows on every rank, then those of its other rows."""
-    share = device_share(placement.option)
+    share = 1.0 if placement.option.tier == "device" else placement.option.cached  # of a slice's rows
     bags = int(table.pooling) if table.combiner == "concat" else 1
     size = {"rows": table.rows, "end": table.width, "bags": bags}
     complete = Slice(table=index, form=placement.option.form, **size, cached=share, hashed=table.hashed)
@@ -321,8 +321,9 @@ class Embeddings:
             Exchange(self.peers, single, self._with_form("row"), self.samples, empty),
         ]
         if nodes := self._with_form("node-row"):
-            among = _node_peers(peers, self.traffic, places)
-            self._exchanges.append(Exchange(*among, nodes, self.samples, empty))
+            of_nodes = torch.arange(places.ranks).reshape(places.nodes, places.per_node)
+            inside, across = (peers(self.traffic, make_groups(ranks)) for ranks in (of_nodes, of_nodes.T))
+            self._exchanges.append(Exchange(inside, across, nodes, self.samples, empty))
         initial = [
             InitialRows(name=name, rows=table.rows, width=table.width, seed=seed)
             for name, table in zip(model.table_names, self.tables, strict=True)
@@ -444,10 +445,3 @@ def ids_of_part(part: Slice, table: TableSpec, bags: Bags) -> Bags:
 def exchange_dtype(training: RecommenderTraining) -> torch.dtype:
     """Type of exchanged vectors; by default that of the dense network's matrix products."""
     return DTYPES[training.exchange_dtype or ("fp32" if training.precision == "fp32" else "bf16")]
-
-
-def _node_peers(peers: type[Peers], counter: SentBytes, places: Places) -> tuple[Peers, Peers]:
-    """Group of the ranks of this node, and group of the ranks at this rank's place in all nodes."""
-    nodes = torch.arange(places.ranks).reshape(places.nodes, places.per_node)
-    inside, across = make_groups(nodes), make_groups(nodes.T)
-    return peers(counter, inside), peers(counter, across)

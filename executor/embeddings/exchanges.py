@@ -224,20 +224,15 @@ class Summing:
     def gather(self) -> None:
         """Wait for the values of this rank's share, sum them, and begin to send the sum to all ranks."""
         if self._peers.size > 1:
-            share = _added(arrived(self._message).view(self._peers.size, -1))
+            first, *others = arrived(self._message).view(self._peers.size, -1)
+            share = first.clone()
+            for part in others:
+                share += part
             self._message = self._peers.begin_all_gather(share)
 
     def result(self) -> Tensor:
         """Wait for the sum over ranks, (n,), and return it."""
         return arrived(self._message).view(-1)[: self._number]
-
-
-def _added(parts: Tensor) -> Tensor:
-    """Sum of values over ranks in their order, (ranks, n) → (n,)."""
-    total = parts[0].clone()
-    for part in parts[1:]:
-        total += part
-    return total
 
 
 Parts = Mapping[tuple[int, int], Bags]

@@ -32,7 +32,6 @@ import torch
 from torch import Tensor
 
 from cost_models.errors import InputError
-from cost_models.specs.recommender.sharding import Option
 from cost_models.specs.recommender.training import TableOptimizer
 from executor.draws import bits_of, key_of, shifted
 from executor.embeddings.bags import Bags, Counts, RowGradients, pooled
@@ -284,11 +283,6 @@ class Holding:
             used = RowGradients(down(rows[split:]) - self.cut, down(values[split:]))
             mean = None if on_host is None else down(on_host)
             apply(self.host, used, mean, rate, step)
-
-
-def device_share(option: Option) -> float:
-    """Share of a slice's rows that are on the device under a sharding option."""
-    return 1.0 if option.tier == "device" else option.cached
 
 
 class HostLink:

@@ -115,12 +115,6 @@ class DenseNetwork(nn.Module):
         return torch.cat([bottom_bX, products_bFF[:, row, column]], dim=1)
 
 
-def click_loss(logits_bT: Tensor, labels_bT: Tensor, samples: int) -> Tensor:
-    """This rank's share of the mean binary cross-entropy over `samples` samples of all ranks, in fp32."""
-    total = F.binary_cross_entropy_with_logits(logits_bT.float(), labels_bT, reduction="sum")
-    return total / (samples * prod(labels_bT.shape[1:]))
-
-
 def initialise_dense(network: DenseNetwork, seed: int) -> None:
     """Fill every parameter in place: normal, with the variances of DLRM's reference implementation."""
     generator = torch.Generator().manual_seed(seed)
@@ -235,7 +229,8 @@ class RecommenderEngine:
         for index, (dense, labels) in enumerate(samples):
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.training.precision == "bf16"):
                 logits = self.network(dense, [one[index] for one in vectors])
-            loss = click_loss(logits, labels, self.training.global_batch)
+            loss = F.binary_cross_entropy_with_logits(logits.float(), labels, reduction="sum")
+            loss = loss / (self.training.global_batch * prod(labels.shape[1:]))
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         return float(total)

@@ -36,7 +36,7 @@ from executor.boxes import Box
 from executor.checkpoints.contents import Contents, Piece, PieceReader, RankTensor, lacking, problems_of
 from executor.checkpoints.manifest import BrokenError, Folder, read_manifest
 from executor.data.clicks import MadeUpClicks
-from executor.embeddings.bags import Bags, CachedSets, HottestRows
+from executor.embeddings.bags import Bags, CachedSets, HottestRows, StoredRows
 from executor.embeddings.collection import DTYPES
 from executor.embeddings.exchanges import Slice
 from executor.embeddings.holding import InitialRows, on_host
@@ -116,32 +116,6 @@ def _ids(name: str, spec: TableSpec, value: Any) -> list[int]:
         raise InputError(f"`{name}`: id {stray} is not between 0 and {spec.rows - 1}")
     modulo = spec.out_of_range == "modulo"
     return [one if 0 <= one < spec.rows else one % spec.rows if modulo else 0 for one in ids]
-
-
-class StoredRows:
-    """All rows of a table (R, D): the first ones in host memory, the rest on the drive."""
-
-    def __init__(self, host: Tensor, drive: Tensor) -> None:
-        self.host, self.drive = host, drive
-        self.shape = (len(host) + len(drive), host.shape[1])
-        self.dtype = host.dtype
-        self.read = 0
-        """Number of rows read from the drive."""
-
-    def __getitem__(self, rows: Tensor) -> Tensor:
-        """Vectors (n, D) of the rows with these numbers, (n,)."""
-        on_drive = rows >= len(self.host)
-        if not on_drive.any():
-            return self.host[rows]
-        values = self.host.new_empty(len(rows), self.shape[1])
-        values[~on_drive] = self.host[rows[~on_drive]]
-        values[on_drive] = self.drive[rows[on_drive] - len(self.host)]
-        self.read += int(on_drive.sum())
-        return values
-
-    def parts(self) -> list[tuple[Tensor, int]]:
-        """Rows in host memory and rows on the drive, each with its first row number."""
-        return [one for one in ((self.host, 0), (self.drive, len(self.host))) if len(one[0])]
 
 
 class ServedTables:
