@@ -298,7 +298,7 @@ class Embeddings:
         seed: int,
         peers: type[Peers] = Peers,
     ) -> None:
-        self.model, self.device, self.places = model, device, places
+        self.device = device
         self.tables = [model.classes[index] for index in model.class_of_table]
         self.samples = training.global_batch // places.ranks
         self.optimizer = RowOptimizer(training.optimizer)

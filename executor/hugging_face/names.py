@@ -122,13 +122,19 @@ class Part:
     """Consecutive rows and columns of a Hugging Face tensor that hold rows of one of our matrices."""
 
     source: Source
-    into: Box
-    """Place of these rows in the box of our parameter that was asked for."""
+    place: tuple[int, ...]
+    """Place of the first of these rows in the box of our parameter that was asked for: an expert if stacked, a row."""
     rows: slice
     """Rows of the Hugging Face matrix, before any transposition."""
     columns: slice
     order: Rows
     """Index into `rows` for each row of ours."""
+
+    def ours(self, values: Tensor) -> Tensor:
+        """Our rows of this part, (rows, columns), given the values of the box that was asked for."""
+        *expert, first = self.place
+        matrix = values.unsqueeze(1) if values.dim() == 1 else values[expert[0]] if expert else values
+        return matrix[first : first + len(self.order)]
 
     def of(self, tensor: Any, dims: int) -> Tensor:
         """This part of its Hugging Face tensor, of `dims` dims, as a matrix (rows, columns); `order` gives our rows."""
@@ -253,8 +259,6 @@ class Names:
         rows = np.arange(self._ours[name][-2 if len(self._ours[name]) == 3 else 0])
         if dealing := self.family.neighbours.get(name.split(".", 2)[-1].rpartition(".")[0]):
             rows = self._neighbours(dealing, len(rows))
-        if not counts:
-            return rows, len(rows)
         total = sum(counts.values())
         dealt = [unit for end, unit in self.family.dealt.items() if their_name.endswith(end)]
         units = _UNITS[dealt[0]](self.spec) if dealt else 1
@@ -284,8 +288,7 @@ def parts_of(source: Source, box: Box, place: tuple[int, ...] = ()) -> Iterator[
     begin = 0
     for run in np.split(rows, cuts) if len(rows) else ():
         low, high = int(run.min()), int(run.max()) + 1
-        into = Box((*place, begin, 0), (*(1 for _ in place), len(run), columns.stop - columns.start))
-        yield Part(source, into, slice(low, high), columns, run - low)
+        yield Part(source, (*place, begin), slice(low, high), columns, run - low)
         begin += len(run)
 
 

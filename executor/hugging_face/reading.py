@@ -58,7 +58,6 @@ class FromTensors:
             return
         if into.is_meta or not box.elements:
             return
-        into = into.view(*box.sizes, 1) if len(box.sizes) == 1 else into
         filled = 0
         for part in self.names.parts(name, box):
             source, tensor = part.source, self.tensors[part.source.name]
@@ -67,10 +66,8 @@ class FromTensors:
                 raise InputError(f"`{source.name}` has {NOT_FINITE}")
             if source.added:
                 values = values.float() + source.added
-            *expert, first, _ = part.into.offsets
-            target = into[expert[0]] if expert else into
-            filled = first + len(part.order)
-            target[first:filled].copy_(values[torch.from_numpy(part.order)])
+            part.ours(into).copy_(values[torch.from_numpy(part.order)])
+            filled += len(part.order)
         if len(box.sizes) < 3:
             into[filled:].zero_()
 

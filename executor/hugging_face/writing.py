@@ -255,14 +255,11 @@ class _Writing:
 
     def _write_box(self, name: str, box: Box, piece: Tensor) -> None:
         """Write a box of a parameter into the files."""
-        values = piece.view(*box.sizes, 1) if len(box.sizes) == 1 else piece
         for part in self.names.parts(name, box):
-            *expert, first, _ = part.into.offsets
-            rows = (values[expert[0]] if expert else values)[first : first + len(part.order)]
             source, order = part.source, np.argsort(part.order)
             shape, at = self.names.shapes[source.name], part.order[order]
             region = part.of(torch.empty(shape, device="meta"), len(shape))
-            rows = rows.float().cpu()[torch.from_numpy(order)].sub(source.added)
+            rows = part.ours(piece).float().cpu()[torch.from_numpy(order)].sub(source.added)
             for run in np.split(np.arange(len(at)), np.flatnonzero(np.diff(at) != 1) + 1):
                 block = region[int(at[run[0]]) : int(at[run[-1]]) + 1]
                 self._write_rows(source.name, rows[run[0] : run[-1] + 1], block)
