@@ -15,8 +15,7 @@ import torch.distributed as dist
 
 from cost_models.errors import Problem, RunError
 from cost_models.files.local import processor_name
-from executor.checkpoints.checkpointer import Checkpointer
-from executor.checkpoints.contents import Saved
+from executor.checkpoints.checkpointer import Checkpointer, Saved
 from executor.clock import StartClock, date
 from executor.faults.failures import Heartbeat
 from executor.faults.stopping import any_rank

@@ -3,35 +3,424 @@
 A save copies the state to host memory, which is all that training waits for; a thread with a gloo group of its own
 writes it. The state a run needs to go on bit for bit: weights, optimizer, random generators, and the step, from which
 data and learning rate follow.
+
+**Boxes.** A rank's part of the state is named tensors in boxes. A box is axis-aligned and one run of memory. A share of
+a flat buffer cuts parameters anywhere, so its part of a matrix is the end of a row, whole rows and the beginning of a
+row: at most 2·dims − 1 boxes. Of ranks that hold the same box, one writes it. A rank reads where its boxes overlap with
+saved ones, which is all of resharding; of ranks that hold the same, each may read a part and send it to the others.
+
+**Checks.** A checkpoint can be loaded if its files are what was written, its pieces cover every tensor and lie in the
+files, and nothing that a run needs is missing. A manifest may have the right digest and still lie, where what wrote it
+was wrong or a person has edited it.
+
+**Storage** is a safetensors file of each rank and a JSON manifest. In `torch.distributed.checkpoint` ranks send each
+other pickles, and its storages keep their metadata as a pickle, or one box of a tensor in each file; see
+docs/decisions/0013. Nothing here can run code on loading.
 """
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
-from typing import Any
+from itertools import islice, pairwise, product
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from cost_models.errors import WARNING, InputError, Problem, RunError
-from executor.checkpoints.contents import Contents, PieceReader, Saved, lacking, problems_of, save, unsplit
+from executor.boxes import Box
 from executor.checkpoints.manifest import (
+    MANIFEST,
     BrokenError,
     Folder,
     Manifest,
+    Progress,
     ReadingClock,
+    RecommenderProgress,
+    SavedFile,
+    SavedPiece,
+    SavedTensor,
     changes,
     differences,
+    digest_of,
     read_manifest,
+    write_manifest,
 )
 from executor.clock import making_group
 from executor.messages import gather_json, json_from_first, on_all_ranks
 from executor.run_config import Saving
+
+_SENT_BYTES = 1 << 26
+"""Bytes of a tensor that are sent at a time, as data in host memory are copied to the device for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One box of a tensor with its values on this rank; `tensor` has the box's sizes."""
+
+    box: Box
+    tensor: Tensor
+
+    def rows_from(self, size: Sequence[int]) -> Piece | None:
+        """Rows of this piece beyond the rows of a tensor of shape `size`; None if there are none."""
+        if not size or (skipped := max(0, size[0] - self.box.offsets[0])) >= self.box.sizes[0]:
+            return None
+        offsets = (self.box.offsets[0] + skipped, *self.box.offsets[1:])
+        sizes = (self.box.sizes[0] - skipped, *self.box.sizes[1:])
+        return Piece(Box(offsets, sizes), self.tensor[skipped:])
+
+
+@dataclass(slots=True)
+class RankTensor:
+    """This rank's pieces of one named tensor of `shape`."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    pieces: list[Piece] = field(default_factory=list)
+    holders: dist.ProcessGroup | None = None
+    """Ranks that hold the same pieces as this one; None if no other does."""
+
+    def staged(self) -> RankTensor:
+        """Copy of these pieces in host memory, which training does not change."""
+        pieces = [Piece(piece.box, piece.tensor.detach().to("cpu", copy=True)) for piece in self.pieces]
+        return RankTensor(self.shape, self.dtype, pieces)
+
+
+Contents = dict[str, RankTensor]
+
+
+def unsplit(tensor: Tensor, holders: dist.ProcessGroup | None = None) -> RankTensor:
+    """Checkpoint entry of a tensor that is whole on this rank, and on all ranks of `holders`."""
+    box = Box((0,) * tensor.dim(), tuple(tensor.shape))
+    return RankTensor(tuple(tensor.shape), tensor.dtype, [Piece(box, tensor.detach())], holders)
+
+
+class Saved(Protocol):
+    """Interface of the training state of a run that a checkpoint saves and loads."""
+
+    @property
+    def device(self) -> torch.device:
+        """Device on which the state is."""
+
+    def contents(self) -> Contents:
+        """Tensors of this rank that a checkpoint saves or fills; every rank calls it."""
+
+    def substitutes(self, contents: Contents) -> dict[str, str]:
+        """Names of tensors → names of tensors to load where a checkpoint lacks the former; none if not overridden."""
+        return {}
+
+    def make_anew(self, contents: Contents) -> None:
+        """Set initial values of rows that this layout has but the checkpoint lacks, such as a vocabulary's padding."""
+        assert not contents
+
+    def spread(self) -> None:
+        """Copy loaded `contents` to all places that hold the same values; every rank calls it."""
+
+    def reads_once(self, rate: float) -> bool:
+        """Whether one rank should read and send what several hold, given that each rank reads `rate` bytes/s."""
+
+    def progress(self, step: int, data: str) -> Progress | RecommenderProgress:
+        """Progress of the run after `step` steps on this data, as checkpoints record it."""
+
+
+def write_checkpoint(
+    contents: Contents,
+    folder: Folder,
+    progress: Progress | RecommenderProgress,
+    keep: int,
+    headline: str,
+    group: dist.ProcessGroup,
+) -> int:
+    """Write a checkpoint, after which `folder` keeps the newest `keep`; every rank calls it and gets the bytes written.
+
+    Raises:
+        RunError: a rank could not write, with this headline; on every rank. Nothing is left of the checkpoint.
+    """
+    rank, path = dist.get_rank(group), folder.partial(progress.step)
+    own = {key_of(name, piece.box.offsets): piece for name, one in contents.items() for piece in one.pieces}
+
+    def begin() -> dict[str, int]:
+        """Make the folder, on the first rank; returns the bytes of each piece that this rank holds."""
+        if rank == 0:
+            folder.begin(progress.step)
+        return {key: piece.tensor.nbytes for key, piece in own.items()}
+
+    def finish() -> None:
+        """Write the manifest and give the folder its final name, on the first rank."""
+        if rank == 0:
+            write_manifest(_manifest(progress, written), path)
+            folder.commit(progress.step)
+            folder.keep(keep)
+
+    try:
+        writers = _writers(on_all_ranks(begin, headline, group))
+        tensors = {key: piece.tensor.contiguous() for key, piece in own.items() if writers[key] == rank}
+        file = path / f"rank-{rank:05}.safetensors"
+        written = [
+            one for one in on_all_ranks(lambda: _write(contents, tensors, file), headline, group) if one
+        ]
+        on_all_ranks(finish, headline, group)
+    except RunError:
+        if rank == 0:
+            shutil.rmtree(path, ignore_errors=True)
+        raise
+    return sum(file["size_bytes"] for file, _ in written)
+
+
+def key_of(name: str, offsets: Iterable[int]) -> str:
+    """Name of a piece in its file: tensor name and offsets, as `weights.head.weight@0,64`."""
+    return f"{name}@{','.join(map(str, offsets))}"
+
+
+def _writers(sizes: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Rank that writes each piece: of those that hold it the one with the fewest bytes so far. `sizes` has the bytes of
+    each rank's pieces.
+    """
+    holders: dict[str, list[int]] = {}
+    for rank, pieces in enumerate(sizes):
+        for key in pieces:
+            holders.setdefault(key, []).append(rank)
+    writers, loads = {}, [0] * len(sizes)
+    for key, ranks in holders.items():
+        writers[key] = writer = min(ranks, key=loads.__getitem__)
+        loads[writer] += sizes[writer][key]
+    return writers
+
+
+def _write(
+    contents: Contents, tensors: dict[str, Tensor], path: Path
+) -> tuple[dict[str, Any], list[Any]] | None:
+    """Write pieces by key into a file; returns records of the file and of each piece, or None without pieces."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    if not tensors:
+        return None
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:
+        if (match := re.search(r"\(os error (\d+)\)", str(error))) is None:
+            raise
+        raise OSError(number := int(match[1]), os.strerror(number), str(path)) from error
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())
+    pieces = [
+        (name, str(entry.dtype).removeprefix("torch."), entry.shape, piece.box.offsets, piece.box.sizes)
+        for name, entry in contents.items()
+        for piece in entry.pieces
+        if key_of(name, piece.box.offsets) in tensors
+    ]
+    return {"name": path.name, "size_bytes": path.stat().st_size, "sha256": digest_of(path)}, pieces
+
+
+def _manifest(progress: Progress | RecommenderProgress, written: Sequence[Any]) -> Manifest:
+    """Manifest of a checkpoint, given the records of all files and their pieces."""
+    pieces: dict[Any, list[SavedPiece]] = {}
+    for file, (_, records) in enumerate(written):
+        for name, dtype, shape, offsets, sizes in records:
+            piece = SavedPiece(offsets=tuple(offsets), sizes=tuple(sizes), file=file)
+            pieces.setdefault((name, dtype, tuple(shape)), []).append(piece)
+    manifest = Manifest(
+        progress=progress,
+        tensors={
+            name: SavedTensor(dtype=dtype, shape=shape, pieces=tuple(of_tensor))
+            for (name, dtype, shape), of_tensor in pieces.items()
+        },
+        files=tuple(SavedFile(**file) for file, _ in written),
+    )
+    problems = [_of_tensor(name, tensor, manifest) for name, tensor in manifest.tensors.items()]
+    assert not any(problems), problems
+    return manifest
+
+
+class PieceReader:
+    """Reads what a rank needs of a checkpoint whose files are intact and have all tensors that it needs.
+
+    `substitutes` maps a name to the one to read where the checkpoint lacks it. A tensor may have grown or shrunk along
+    its first dim since it was saved (a vocabulary padded for other tensor ranks): `padding_rows` has the rows that it
+    has now and had not then. With `once` each part that several ranks want is read by one of them and sent by `send`;
+    these ranks share the bytes equally.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        manifest: Manifest,
+        contents: Contents,
+        substitutes: Mapping[str, str],
+        *,
+        once: bool = False,
+    ) -> None:
+        """Divide the reads of the checkpoint in folder `path` that fill `contents`."""
+        self.path = path
+        self.reads: dict[str, list[tuple[str, tuple[slice, ...], Tensor]]] = {}
+        """Parts to read of each file: name of the piece, its part, and the part of this rank's tensors to fill."""
+        self.padding_rows: Contents = {}
+        self._broadcasts: list[tuple[Tensor, dist.ProcessGroup, int]] = []
+        """Parts to broadcast, each with the group of ranks that needs it and the rank of the group that reads it."""
+        loads: dict[dist.ProcessGroup, list[int]] = {}
+        """Bytes that each rank of a group reads for the whole group so far."""
+        for name, entry in contents.items():
+            saved_name = name if name in manifest.tensors else substitutes.get(name, name)
+            saved = manifest.tensors[saved_name]
+            if padding_rows := [rows for piece in entry.pieces if (rows := piece.rows_from(saved.shape))]:
+                self.padding_rows[name] = RankTensor(entry.shape, entry.dtype, padding_rows)
+            for piece, stored in product(entry.pieces, saved.pieces):
+                stored_box = Box(stored.offsets, stored.sizes)
+                if (overlap := piece.box.overlap(stored_box)) is None:
+                    continue
+                target = piece.tensor[overlap.slices_in(piece.box)]
+                if once and (group := entry.holders) is not None:
+                    of_group = loads.setdefault(group, [0] * dist.get_world_size(group))
+                    reader = of_group.index(min(of_group))
+                    of_group[reader] += target.nbytes
+                    self._broadcasts.append((target, group, reader))
+                    if reader != dist.get_rank(group):
+                        continue
+                part = key_of(saved_name, stored.offsets), overlap.slices_in(stored_box), target
+                self.reads.setdefault(manifest.files[stored.file].name, []).append(part)
+
+    def read(self) -> None:
+        """Read the parts: each file is opened once, and only what is needed of it is read."""
+        from safetensors import safe_open
+
+        for file, parts in self.reads.items():
+            with safe_open(self.path / file, framework="pt") as stream:
+                for key, part, target in parts:
+                    target.copy_(stream.get_slice(key)[part])
+
+    def send(self, device: torch.device) -> None:
+        """Broadcast parts that one rank has read to the ranks that hold the same pieces. They go by way of a device;
+        all ranks call it together.
+        """
+        for target, group, reader in self._broadcasts:
+            rows = max(1, _SENT_BYTES * len(target) // max(1, target.nbytes)) if target.dim() else 0
+            for part in torch.split(target, rows) if rows else [target]:
+                message = part.to(device).contiguous()
+                dist.broadcast(message, group=group, group_src=reader)
+                if message is not part:
+                    part.copy_(message)
+
+
+def problems_of(
+    manifest: Manifest, folder: Path, share: int, shares: int, clock: ReadingClock | None = None
+) -> list[str]:
+    """Sentences on tensors and files that differ from the manifest; `shares` readers divide them, this is `share`."""
+    own_tensors = list(manifest.tensors.items())[share::shares]
+    of_tensors = (_of_tensor(name, record, manifest) for name, record in own_tensors)
+    problems = [f"{MANIFEST}: {problem}" for problem in of_tensors if problem]
+    for index, file in list(enumerate(manifest.files))[share::shares]:
+        problem = _of_file(file, folder / file.name, clock) or _of_pieces(index, manifest, folder)
+        problems += [problem] * bool(problem)
+    return problems
+
+
+def lacking(
+    manifest: Manifest, contents: Contents, substitutes: Mapping[str, str], padded: int | None
+) -> Iterator[str]:
+    """Sentences on tensors that this rank needs and the checkpoint lacks, or has in another shape.
+
+    A tensor may have grown or shrunk along its first dim since it was saved, beyond `padded` rows: a vocabulary that is
+    padded for other tensor ranks.
+    """
+    for name, entry in contents.items():
+        saved = manifest.tensors.get(name) or manifest.tensors.get(substitutes.get(name, name))
+        if saved is None:
+            yield f"{MANIFEST}: it has no `{name}`"
+        elif saved.shape != entry.shape and not (
+            padded is not None
+            and saved.shape[1:] == entry.shape[1:]
+            and len(saved.shape) == len(entry.shape)
+            and min(saved.shape[0], entry.shape[0]) >= padded
+        ):
+            yield f"{MANIFEST}: its `{name}` is {saved.shape}; the model's is {entry.shape}"
+
+
+def uncovered(shape: Sequence[int], boxes: Sequence[Box]) -> Box | None:
+    """The first box, in memory order, of a tensor of `shape` that none of `boxes` holds; None if they cover it.
+
+    Cuts the tensor along its first dim wherever a box begins or ends, and looks at each slice with the boxes that reach
+    it.
+    """
+    if not shape:
+        return None if boxes else Box((), ())
+    ends = {box.offsets[0] + box.sizes[0] for box in boxes}
+    cuts = sorted({0, shape[0], *(box.offsets[0] for box in boxes), *ends})
+    coming, reach = sorted(boxes, key=lambda box: box.offsets[0], reverse=True), list[Box]()
+    for begin, end in pairwise(cuts):
+        while coming and coming[-1].offsets[0] <= begin:
+            reach.append(coming.pop())
+        reach = [box for box in reach if box.offsets[0] + box.sizes[0] > begin]
+        missing = uncovered(shape[1:], [Box(box.offsets[1:], box.sizes[1:]) for box in reach])
+        if missing is not None:
+            return Box((begin, *missing.offsets), (end - begin, *missing.sizes))
+    return None
+
+
+def _of_tensor(name: str, tensor: SavedTensor, manifest: Manifest) -> str:
+    """Problem of a tensor's pieces: one lies beyond its shape or in no file, or they leave a gap; empty if none."""
+    for piece in tensor.pieces:
+        ends = [first + size for first, size in zip(piece.offsets, piece.sizes, strict=False)]
+        fits = len(piece.offsets) == len(piece.sizes) == len(tensor.shape)
+        if not fits or any(end > size for end, size in zip(ends, tensor.shape, strict=True)):
+            return f"a piece of `{name}` lies outside it, at {_range(piece.offsets, piece.sizes)} of {tensor.shape}"
+        if piece.file >= len(manifest.files):
+            return f"a piece of `{name}` is in file {piece.file} of {len(manifest.files)}"
+    missing = uncovered(tensor.shape, [Box(piece.offsets, piece.sizes) for piece in tensor.pieces])
+    return "" if missing is None else f"no piece of `{name}` holds {_range(missing.offsets, missing.sizes)}"
+
+
+def _of_file(file: SavedFile, path: Path, clock: ReadingClock | None) -> str:
+    """Problem of a file whose size or digest differs from the manifest; empty if none."""
+    try:
+        size = path.stat().st_size
+        if size != file.size_bytes:
+            return f"{file.name}: it has {size} bytes, {file.size_bytes} were written"
+        if digest_of(path, clock) != file.sha256:
+            return f"{file.name}: its bytes are not what was written (its digest differs)"
+    except OSError as error:
+        return f"{file.name}: {(error.strerror or str(error)).lower()}"
+    return ""
+
+
+def _of_pieces(index: int, manifest: Manifest, folder: Path) -> str:
+    """Problem of the first piece that an intact file lacks, or has in another size; empty if none."""
+    from safetensors import SafetensorError, safe_open
+
+    file = manifest.files[index].name
+    expected_sizes = {
+        key_of(name, piece.offsets): piece.sizes
+        for name, tensor in manifest.tensors.items()
+        for piece in tensor.pieces
+        if piece.file == index
+    }
+    try:
+        with safe_open(folder / file, framework="pt") as stream:
+            stored_keys = set(stream.keys())
+            for key, sizes in expected_sizes.items():
+                if key not in stored_keys:
+                    return f"{file}: it has no `{key}`"
+                if (shape := tuple(stream.get_slice(key).get_shape())) != sizes:
+                    return f"{file}: its `{key}` is {shape}, not {sizes}"
+    except SafetensorError as error:
+        return f"{file}: {error}"
+    return ""
+
+
+def _range(offsets: Iterable[int], sizes: Iterable[int]) -> str:
+    """A box as text, such as `[128:256, 0:64]`."""
+    parts = (f"{first}:{first + size}" for first, size in zip(offsets, sizes, strict=False))
+    return f"[{', '.join(parts)}]"
+
 
 _POLL_SECONDS = 0.01
 
@@ -118,7 +507,7 @@ class Checkpointer:
 
         def write() -> None:
             """Write the checkpoint, then call `written` on rank 0."""
-            size = save(contents, self.folder, progress, self.saving.keep, headline, self.group)
+            size = write_checkpoint(contents, self.folder, progress, self.saving.keep, headline, self.group)
             if dist.get_rank() == 0:
                 written(step, time.monotonic() - began, size)
 

@@ -33,7 +33,7 @@ from cost_models.errors import HostError, InputError, Problem, did_you_mean, fir
 from cost_models.files.reading import parse_json, read_text
 from cost_models.specs.recommender.model import RecommenderSpec, TableSpec
 from executor.boxes import Box
-from executor.checkpoints.contents import Contents, Piece, PieceReader, RankTensor, lacking, problems_of
+from executor.checkpoints.checkpointer import Contents, Piece, PieceReader, RankTensor, lacking, problems_of
 from executor.checkpoints.manifest import BrokenError, Folder, read_manifest
 from executor.data.clicks import MadeUpClicks
 from executor.embeddings.bags import Bags, CachedSets, HottestRows, StoredRows

@@ -37,7 +37,7 @@ from torch import Tensor
 from cost_models.arrays import Array, Bools
 from cost_models.recommender.options import STAGES
 from executor.boxes import Box
-from executor.checkpoints.contents import Contents, Piece, RankTensor, Saved, unsplit
+from executor.checkpoints.checkpointer import Contents, Piece, RankTensor, Saved, unsplit
 from executor.checkpoints.manifest import RecommenderProgress, progress_fields
 from executor.data.batches import Ahead
 from executor.data.clicks import Clicks, MadeUpClicks, RecordedClicks

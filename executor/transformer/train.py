@@ -24,7 +24,7 @@ from torch import Tensor
 
 from cost_models.defaults import OWN_COMPILED, OWN_STACK
 from cost_models.reliability import checkpoint_bytes, resume_of
-from executor.checkpoints.contents import Contents, Piece, RankTensor, unsplit
+from executor.checkpoints.checkpointer import Contents, Piece, RankTensor, unsplit
 from executor.checkpoints.manifest import Progress, progress_fields
 from executor.data.batches import Batches, SharedBatches
 from executor.engine.engine import Engine, mean_over_data

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executor.boxes import Box, boxes_of_range
-from executor.checkpoints.contents import uncovered
+from executor.checkpoints.checkpointer import uncovered
 
 
 @given(data=st.data(), shape=st.lists(st.integers(1, 5), max_size=4).map(tuple))

@@ -329,8 +329,7 @@ def _loaded(plan: Plan, folder: Path, once: bool) -> tuple[int, list[str]]:
     """(bytes of matrices and vectors that this rank has read, digests of all that it then holds)."""
     import torch
 
-    from executor.checkpoints.checkpointer import Checkpointer
-    from executor.checkpoints.contents import PieceReader
+    from executor.checkpoints.checkpointer import Checkpointer, PieceReader
     from executor.engine.engine import Engine
     from executor.run_config import EngineOptions, Saving
     from executor.transformer.train import TransformerState

@@ -119,7 +119,7 @@ def _held_back(spec: Any) -> list[str]:
 
     def after(what: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def held(*arguments: Any) -> Any:
-            work, until = engine._sums._work, time.monotonic() + _LONGEST
+            work, until = engine._sums._message[1], time.monotonic() + _LONGEST
             assert work is not None
             while not work.is_completed():
                 assert time.monotonic() < until, f"{what} do not travel beside the tables"
