@@ -13,7 +13,8 @@ from pathlib import Path
 
 from cost_models.files.catalog import local_cluster
 from meshwright.records.runs import comparison, read_report
-from meshwright.render.measured import comparison_rows
+from meshwright.render.measured import error_text, quantity_label
+from meshwright.render.words import percent
 
 OUT = Path("demo-output")
 
@@ -65,9 +66,10 @@ def another_layout(processes: int) -> str:
 
 def errors_of(report: Path) -> str:
     """Errors of predictions in a run report, such as "step -7.1 % (noise 4.0 %), thread cpu +2.0 % (noise 1.1 %)"."""
-    lines = [line for line in comparison(read_report(report)) if line.noise is not None]
     return ", ".join(
-        f"{label} {error} (noise {noise})" for label, _, _, error, noise in comparison_rows(lines)
+        f"{quantity_label(line.quantity)} {error_text(line)} (noise {percent(line.noise)})"
+        for line in comparison(read_report(report))
+        if line.noise is not None
     )
 
 

@@ -33,14 +33,16 @@ from meshwright.inputs.goals import confident
 from meshwright.pages.chapters import Block, Chapter, Listing, Picture
 from meshwright.pages.html import section
 from meshwright.plots.drawing import Drawing
-from meshwright.plots.pictures import draw_cloud, draw_plan
+from meshwright.plots.frontiers import frontier
+from meshwright.plots.pictures import MAX_NAMED_LAYOUTS, draw_plan, subject_of
 from meshwright.render.estimates import mfu_words
 from meshwright.render.goals import gpus_in_words
 from meshwright.render.ranked import question_header
-from meshwright.render.words import lines_of_any_length, with_units_kept
+from meshwright.render.words import lines_of_any_length, unbroken
 from meshwright.verbs.forecast import ForecastOptions
 from meshwright.verbs.forecast.forecasted import ask as ask_forecast
 from meshwright.verbs.report import USUAL_NAME
+from planner.answers.frontier import frontier_frame
 from planner.answers.optimum import answered_question
 from planner.objectives import Objective
 from planner.plan import Plan, plan_text, priced_again
@@ -90,7 +92,7 @@ def _answer(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
         RunError: time ran out before anything was found.
     """
     request = read_controls(start, values)
-    yield {"shown": request.effective_values}
+    yield {"shown": request.shown}
     budget = Budget(time_limit=SEARCH_SECONDS)
     limits = confident(request.restrictions, request.question)
     question = PlanQuestion(question=request.question, objective=Objective(), restrictions=limits)
@@ -100,7 +102,7 @@ def _answer(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
     best = priced_again(plan)
     peak = f"{format_bytes(best.peak_bytes)} of {best.limit_words}"
     brief = f"{format_seconds(best.step_seconds)} a step, {mfu_words(best)}, {peak}"
-    yield {"title": f"{plan.model.name} on {gpus_in_words(plan.question)}", "brief": with_units_kept(brief)}
+    yield {"title": f"{plan.model.name} on {gpus_in_words(plan.question)}", "brief": unbroken(brief)}
     header = question_header(plan.question, best.trust)
     facts = tuple(facts_of_file(plan, best)) if facts is None else facts
     yield _part("answer", "The answer", facts, header, *request.notes, *planned.notes)
@@ -108,7 +110,8 @@ def _answer(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
     yield _part("step", "One step", _picture(draw_plan("timeline", plan, [best]), "timeline"))
     yield _part("memory", "Memory", _picture(draw_plan("memory", plan, [best]), "memory"))
     yield _part("plan", "The plan itself", Listing(text=plan_text(plan)))
-    cloud = draw_cloud(request.question, best, limits, budget, exact=False)
+    frame = frontier_frame(request.question, best, limits, budget, max_named=MAX_NAMED_LAYOUTS)
+    cloud = Drawing.of(frontier, frame, best.memory_limit, subject_of(request.question))
     yield _part("layouts", "All layouts", _picture(cloud, "frontier"))
     if request.tokens is not None:
         try:
@@ -185,12 +188,6 @@ class Worker:
                     self._end()
                     self._begin()
 
-    @property
-    def pid(self) -> int | None:
-        """Process id of the worker."""
-        pid: int | None = self._process.pid
-        return pid
-
     def close(self) -> None:
         """Kill the worker process, and with it the answer it computes."""
         self._is_closed = True
@@ -198,15 +195,15 @@ class Worker:
 
     def _end(self) -> None:
         """Kill the worker process and wait for its end."""
-        self._process.kill()
-        self._process.join()
+        self.process.kill()
+        self.process.join()
 
     def _begin(self) -> None:
         """Start a worker process with a new pipe."""
         self._pipe, child_pipe = self._context.Pipe()
-        self._process = self._context.Process(target=_serve, args=(child_pipe, self._start), daemon=True)  # type: ignore[attr-defined]
+        self.process = self._context.Process(target=_serve, args=(child_pipe, self._start), daemon=True)  # type: ignore[attr-defined]
         with imports_of_workers():
-            self._process.start()
+            self.process.start()
         child_pipe.close()
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -17,7 +17,7 @@ from cost_models.errors import InputError, Problem, UnknownNameError, did_you_me
 from cost_models.files import catalog
 from cost_models.files.loading import read_tokens, sized
 from cost_models.question import Question
-from cost_models.specs.cluster import ClusterSpec, DeviceMemory, MixedCluster, OperationsSpec, Precision, Rate
+from cost_models.specs.cluster import ClusterSpec, DeviceMemory, MixedCluster, OperationsSpec, Rate
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import format_bandwidth, format_bytes, grouped
@@ -103,20 +103,6 @@ class Start:
             )
         return cluster
 
-    @property
-    def names(self) -> dict[str, str]:
-        """Starting values of the controls that hold text (names, choices, restrictions), by the control's name."""
-        question, options = self.question, self.options
-        return {
-            "model": question.model.name,
-            "cluster": question.cluster.name,
-            "stack": question.stack.name,
-            "precision": question.training.precision,
-            "fix": " ".join(options.fix),
-            "forbid": " ".join(options.forbid),
-            OFFLOAD: "on" if OFFLOAD in ",".join(options.allow).split(",") else "off",
-        }
-
 
 def start_of(options: ExploreOptions) -> Start:
     """Starting question from the options of the command line.
@@ -162,6 +148,8 @@ class ControlledQuestion:
     """Question as the controls set it, with restrictions, tokens to train on and operations."""
 
     question: Question
+    options: ExploreOptions
+    """Restrictions as words."""
     restrictions: Restrictions
     tokens: float | None
     """Tokens to train on, to predict the day training ends; None if unknown."""
@@ -169,11 +157,19 @@ class ControlledQuestion:
     notes: tuple[str, ...] = ()
 
     @property
-    def effective_values(self) -> dict[str, str]:
-        """Values of the question as text, by numeric control; a blank control shows them."""
-        cluster, training = self.question.cluster, self.question.training
+    def shown(self) -> dict[str, str]:
+        """Value of each control as text, where the question says it; a blank control shows it."""
+        question, options = self.question, self.options
+        cluster, training = question.cluster, question.training
         network, host = cluster.links.inter_node, cluster.gpu.host_bandwidth
         values = {
+            "model": question.model.name,
+            "cluster": cluster.name,
+            "stack": question.stack.name,
+            "precision": training.precision,
+            "fix": " ".join(options.fix),
+            "forbid": " ".join(options.forbid),
+            OFFLOAD: "on" if OFFLOAD in ",".join(options.allow).split(",") else "off",
             "gpus": grouped(cluster.num_gpus),
             "global-batch": grouped(training.global_batch),
             "sequence": grouped(training.sequence_length),
@@ -213,19 +209,12 @@ def read_controls(start: Start, values: Mapping[str, str]) -> ControlledQuestion
     question, notes = _with_hardware(question, amounts)
     return ControlledQuestion(
         question=question,
+        options=limits,
         restrictions=restrictions,
         tokens=tokens or question.training.tokens,
         operations=operations,
         notes=(*(f"Assumed: {one}" for one in assumed), *notes),
     )
-
-
-def choices_of(start: Start, catalogue: str) -> tuple[str, ...]:
-    """Choices of a control, the starting value first (precisions in their usual order)."""
-    if catalogue == "precision":
-        return get_args(Precision)
-    name = start.names[catalogue.removesuffix("s")]
-    return tuple(dict.fromkeys([name, *sorted(catalog.names(catalogue))]))  # type: ignore[arg-type]
 
 
 def _named_entry(start_spec: S, name: str | None, kind: str, load: Callable[[str], S]) -> S:
@@ -243,12 +232,10 @@ def _cluster(start: Start, values: Mapping[str, str]) -> ClusterSpec:
     """Cluster that the controls name, resized to their number of GPUs."""
     cluster = _named_entry(start.cluster, values.get("cluster"), "clusters", catalog.load_cluster)
     gpus = values.get("gpus", "").replace(",", "")
-    if not gpus:
-        return cluster if cluster is start.cluster else sized(cluster, start.cluster.num_gpus)
-    if not re.fullmatch(r"0*[1-9][0-9]{0,8}", gpus, re.ASCII):
+    if gpus and not re.fullmatch(r"0*[1-9][0-9]{0,8}", gpus, re.ASCII):
         problem = Problem("--gpus", f"`{printable(gpus)}` is no number of GPUs")
         raise InputError("the cluster cannot be sized", problems=[problem])
-    return sized(cluster, int(gpus))
+    return sized(cluster, int(gpus or start.cluster.num_gpus))
 
 
 def _amount(name: str, values: Mapping[str, str]) -> float | None:
@@ -265,20 +252,13 @@ def _amount(name: str, values: Mapping[str, str]) -> float | None:
 def _limits(options: ExploreOptions, values: Mapping[str, str]) -> ExploreOptions:
     """Options with the restrictions that the controls state; a control that is not set leaves the starting
     restriction."""
-    allow = options.allow
+    words: dict[str, Any] = {  # `tp=8, pp>=2` and `tp=8 pp>=2` are two words, `tp=2,4` is one
+        name: tuple(values[name].replace(", ", " ").split()) for name in ("fix", "forbid") if name in values
+    }
     if turned := values.get(OFFLOAD):
-        allow = tuple(word for text in allow for word in text.split(",") if word != OFFLOAD)
-        allow = (*allow, *([OFFLOAD] if turned == "on" else []))
-    fix, forbid = (
-        _words(values[name]) if name in values else own
-        for name, own in (("fix", options.fix), ("forbid", options.forbid))
-    )
-    return replace(options, allow=allow, fix=fix, forbid=forbid)
-
-
-def _words(text: str) -> tuple[str, ...]:
-    """Split text at spaces: `tp=8, pp>=2` or `tp=8 pp>=2` → two words; `tp=2,4` stays a single word."""
-    return tuple(text.replace(", ", " ").split())
+        others = (word for text in options.allow for word in text.split(",") if word != OFFLOAD)
+        words["allow"] = (*others, *[OFFLOAD] * (turned == "on"))
+    return replace(options, **words)
 
 
 def _with_hardware(

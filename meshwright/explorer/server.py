@@ -4,12 +4,12 @@ only."""
 from __future__ import annotations
 
 import json
-import os
 import socket
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from importlib.resources import files
+from typing import get_args
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -19,16 +19,10 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from cost_models.errors import InputError, RunError
+from cost_models.files import catalog
+from cost_models.specs.cluster import Precision
 from meshwright.explorer.answers import Worker, error_messages
-from meshwright.explorer.questions import (
-    CONTROLS,
-    GROUPS,
-    LONGEST,
-    Start,
-    choices_of,
-    read_controls,
-    values_of,
-)
+from meshwright.explorer.questions import CONTROLS, GROUPS, LONGEST, Start, read_controls, values_of
 from meshwright.pages.html import templates
 
 SLOTS = ("error", "answer", "ends", "why", "step", "layouts", "memory", "ranking", "changes", "plan")
@@ -37,11 +31,14 @@ SLOTS = ("error", "answer", "ends", "why", "step", "layouts", "memory", "ranking
 
 def page_of(start: Start, address: Mapping[str, str]) -> str:
     """Render the page with its controls set from the URL's query; wrong values are refused later, by the answer."""
-    choices = {}
+    choices, shown = {}, read_controls(start, {}).shown
     for one in CONTROLS.values():
         if one.catalogue not in ("", "choice"):
+            known = get_args(Precision)
+            if one.catalogue != "precision":  # the first is that of the question
+                known = (shown[one.name], *sorted(catalog.names(one.catalogue)))  # type: ignore[arg-type]
             unknown = address.get(one.name, "")[:LONGEST]  # which the answer refuses
-            choices[one.name] = dict.fromkeys(filter(None, [*choices_of(start, one.catalogue), unknown]))
+            choices[one.name] = dict.fromkeys(filter(None, [*known, unknown]))
     return (
         templates("meshwright.explorer")
         .get_template("page.html.j2")
@@ -50,7 +47,7 @@ def page_of(start: Start, address: Mapping[str, str]) -> str:
             about=f"{start.question.model.name} on {start.question.cluster.name}",
             groups=GROUPS,
             said=address,
-            shown=read_controls(start, {}).effective_values | start.names,
+            shown=shown,
             longest=LONGEST,
             slots=SLOTS,
             choices=choices,
@@ -178,16 +175,8 @@ def listening(port: int | None) -> socket.socket:
 def _first_free(ports: Iterable[int]) -> socket.socket | None:
     """Listening socket at the first of these ports that can be opened; None if none can."""
     for port in ports:
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            if os.name == "posix":  # else a port in use could be opened twice
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((HOST, port))
-            listener.listen()
-        except OSError:
-            listener.close()
-        else:
-            return listener
+        with suppress(OSError):
+            return socket.create_server((HOST, port))
     return None
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshwright.plots.drawing import Drawing
 from meshwright.render.tables import Table
-from meshwright.render.words import Fact, with_units_kept
-
-Words = tuple[str, tuple[str, ...]]
-"""A sentence, and the items of the list below it."""
+from meshwright.render.words import Fact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,17 +41,14 @@ class Chapter:
         return "-".join(self.title.lower().split())
 
 
-def paragraphs(text: str) -> Iterator[Words]:
+def paragraphs(text: str) -> list[tuple[str, list[str]]]:
     """Split printed text into pairs of a sentence and its list items; unindented lines are sentences, indented lines
     below are items."""
-    sentence: str | None = None
-    items: list[str] = []
-    for line in filter(str.strip, with_units_kept(text).splitlines()):
-        if line.startswith(" "):
-            items.append(line.strip())
-            continue
-        if sentence is not None or items:
-            yield sentence or "", tuple(items)
-        sentence, items = line, []
-    if sentence is not None or items:
-        yield sentence or "", tuple(items)
+    words: list[tuple[str, list[str]]] = []
+    for line in filter(str.strip, text.splitlines()):
+        is_item = line.startswith(" ")
+        if not is_item or not words:
+            words.append(("" if is_item else line, []))
+        if is_item:
+            words[-1][1].append(line.strip())
+    return words

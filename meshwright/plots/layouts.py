@@ -12,13 +12,12 @@ from typing import NamedTuple
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from cost_models.estimate import fullness
 from cost_models.pipeline.seconds import HIDDEN_PARTS
 from cost_models.units import counted, format_bytes, format_seconds
 from meshwright.plots import style
-from meshwright.plots.parts import draw_memory_bars, part_legend, stack_bars, visible_parts
+from meshwright.plots.parts import draw_memory_bars, legend_below, stack_bars
 from meshwright.plots.style import Frame, brief_layout, short_layout
 from meshwright.render.words import change, lines_of, part_label, percent, sentence_list, size_unit, time_unit
 
@@ -61,7 +60,7 @@ def memory_by_rank(
         axes.text(*place, span.name, transform=across, ha="center", va="top", color=style.SOFT, weight="bold")
         if span.first:
             axes.axvline(span.first - 0.5, color=style.GREY, linewidth=0.9)
-    part_legend(figure, visible_parts(frame, style.MEMORY_COLOURS))
+    legend_below(figure, axes)
     return figure
 
 
@@ -79,7 +78,7 @@ def _memory_finding(frame: Frame, limits: Sequence[float]) -> str:
 
 _TIME_BAR, _HIDDEN_STRIP = 0.56, 0.15
 """Heights, in rows: of a bar, and of the strip under it for what is hidden."""
-_HATCH = "//////"
+_HATCH, _HIDDEN = "//////", "overlapped with compute"
 _LONGEST_NAME = 60
 """Largest number of characters of a full layout in a title; of a longer one, only degrees are named."""
 _LEAST_SHARE = 0.002
@@ -113,14 +112,13 @@ def time_breakdown(frame: Frame, subject: str) -> Figure:
     axes.set_yticks(range(len(frame)), _layout_names(frame))
     axes.set_ylim(len(frame) - 0.4, -0.5)
     style.name_axes(axes, f"time of one step ({unit})", grid="x")
-    hatch = Patch(facecolor="white", edgecolor=style.INK, hatch=_HATCH, label="overlapped with compute")
-    hidden = [hatch] if _draw_hidden(axes, frame, scale) else []
-    part_legend(figure, visible_parts(frame, colours), *hidden)
+    _draw_hidden(axes, frame, scale)
+    legend_below(figure, axes)
     return figure
 
 
-def _draw_hidden(axes: Axes, frame: Frame, scale: float) -> bool:
-    """Draw a hatched strip of hidden communication under each layout's bar; return whether there is any."""
+def _draw_hidden(axes: Axes, frame: Frame, scale: float) -> None:
+    """Draw a hatched strip of hidden communication under each layout's bar."""
     parts = [part for part in HIDDEN_PARTS if part in frame and frame[part].max() > 0]
     for row, (_, layout) in enumerate(frame.iterrows()):
         start = 0.0
@@ -129,10 +127,9 @@ def _draw_hidden(axes: Axes, frame: Frame, scale: float) -> bool:
             if value < _LEAST_SHARE * axes.get_xlim()[1]:
                 continue
             middle, colour = row + (_TIME_BAR + _HIDDEN_STRIP) / 2, style.TIME_COLOURS[HIDDEN_PARTS[part]]
-            (strip,) = axes.barh(middle, value, left=start, height=_HIDDEN_STRIP, facecolor="white")
-            strip.set(edgecolor=colour, linewidth=0.6, hatch=_HATCH)
+            look: style.Look = {"edgecolor": colour, "linewidth": 0.6, "hatch": _HATCH, "label": _HIDDEN}
+            axes.barh(middle, value, left=start, height=_HIDDEN_STRIP, facecolor="white", **look)
             start += value
-    return bool(parts)
 
 
 def _layout_names(frame: Frame) -> list[str]:
@@ -169,11 +166,11 @@ def _time_finding(frame: Frame, parts: list[str], totals: Frame) -> str:
 
 
 _RESIDENCIES = {
-    "states": (style.BLUE, 4.5, "states of {} on the host"),
-    "parked": (style.GREEN, 1.5, "states of {} parked on the host"),
-    "streamed": (style.VERMILION, 1.8, "{} streamed from the host"),
+    "states": (style.BLUE, 7.0, "states of {} on the host"),
+    "parked": (style.GREEN, 3.5, "states of {} parked on the host"),
+    "streamed": (style.VERMILION, 3.5, "{} streamed from the host"),
 }
-"""Colour, width of the line in points, and words; `states` and `parked` coincide in both memories, the wider below."""
+"""Colour, size of marks in points, and words; `states` and `parked` coincide in both memories, the larger below."""
 _NEAR_LIMIT = 2.0
 """Ratio of the memory limit to the highest point above which the limit is written, not drawn."""
 
@@ -189,7 +186,8 @@ def window(frame: Frame, device_limit: float, host_limit: float | None, subject:
         host_limit: what blocks may fill of one host; None where nobody says.
         subject: what was priced.
     """
-    lines = {str(name): line.sort_values("blocks") for name, line in frame.groupby("residency", sort=True)}
+    kinds = [name for name in _RESIDENCIES if name in set(frame["residency"])]
+    lines = {name: frame[frame["residency"] == name].sort_values("blocks") for name in kinds}
     subject += "; hollow: does not fit; star: the plan"
     figure = style.new_figure(10.8, 4.6, _window_finding(lines), subject)
     charts = figure.subplots(1, 3)
@@ -200,7 +198,9 @@ def window(frame: Frame, device_limit: float, host_limit: float | None, subject:
     ):
         unit, scale = unit_of(max(float(frame[column].max()), 1e-9))
         for name, line in lines.items():
-            _residency_curve(axes, line["blocks"], line[column] / scale, line, name)
+            x, y, (colour, size, _) = line["blocks"], line[column] / scale, _RESIDENCIES[name]
+            style.draw_curve(axes, x, y, colour, "o", ~line["fits"], name, size)
+            style.mark_plan(axes, x[line["chosen"]], y[line["chosen"]])
         highest = float(frame[column].max())
         if limit is not None:
             is_near = limit <= _NEAR_LIMIT * highest
@@ -211,18 +211,6 @@ def window(frame: Frame, device_limit: float, host_limit: float | None, subject:
         style.name_axes(axes, "blocks of a rank in host memory", f"{label} ({unit})", grid="y")
         style.name_lines(axes)
     return figure
-
-
-def _residency_curve(axes: Axes, x: Frame, y: Frame, line: Frame, name: str) -> None:
-    """Draw the line of one way to use host memory (such as streamed blocks); points are filled if both memories
-    suffice, hollow if not."""
-    colour, width, _ = _RESIDENCIES[name]
-    zorder = 3.0 - 0.2 * width  # the wider, the lower
-    axes.plot(x, y, color=colour, linewidth=width, zorder=zorder, label=name)
-    for mask, face in ((~line["fits"], "white"), (line["fits"], colour)):
-        points = axes.scatter(x[mask], y[mask], s=9 * width, facecolors=face, edgecolors=colour)
-        points.set(linewidths=1.0, zorder=zorder + 0.1)
-    style.mark_plan(axes, x[line["chosen"]], y[line["chosen"]])
 
 
 def _window_finding(lines: dict[str, Frame]) -> str:

@@ -66,7 +66,6 @@ _MAX_QUANTITIES = 24
 _MAX_LABELS = 12
 _MAX_COLOURS = 5
 """Largest number of runs that each get a colour of their own."""
-_RUN_COLOURS = (style.BLUE, style.ORANGE, style.GREEN, style.PURPLE, style.SKY)
 _MAX_ERROR = 100.0
 """Percent of error beyond which a dot is drawn as an arrow at the chart's edge; computed figures use the true
 error."""
@@ -89,7 +88,9 @@ def accuracy(frame: Frame, subject: str) -> Figure:
     rows = list(dict.fromkeys(sorted(compared["quantity"], key=_quantity_order)))[:_MAX_QUANTITIES]
     runs = list(dict.fromkeys(frame["label"]))
     has_colours = len(runs) <= _MAX_COLOURS
-    colours = {run: _RUN_COLOURS[number] if has_colours else style.BLUE for number, run in enumerate(runs)}
+    colours = {
+        run: style.SERIES_COLOURS[number] if has_colours else style.BLUE for number, run in enumerate(runs)
+    }
     size = (10.0 if len(rows) > 1 else 6.6, max(5.4, 1.6 + 0.34 * len(rows)))
     figure = style.new_figure(*size, _step_time_finding(steps["measured"], steps["predicted"]), subject)
     charts = figure.subplots(1, 2 if len(rows) > 1 else 1, squeeze=False)[0]
@@ -313,10 +314,6 @@ _GROUPS = {
 _MAX_GROUPS = 9
 _MIN_RUNS = 3
 """Fewest runs of a group that gets a box."""
-_SOURCE_COLOURS = (
-    *(style.BLUE, style.VERMILION, style.GREEN, style.ORANGE, style.PURPLE, style.SKY),
-    *(style.BROWN, style.INK, style.YELLOW),
-)
 _MARKERS = ("o", "s", "^", "D", "v")
 _BOXES = "boxes: the middle half, whiskers: 10th to 90th percentile, in brackets: runs"
 _MAX_REACH = 60.0
@@ -332,16 +329,17 @@ def predicted_against_measured(frame: Frame, subject: str) -> Figure:
         frame: a row per run with `source`, `measured_seconds`, `predicted_seconds`.
         subject: where the runs come from.
     """
-    has_many_sources = frame["source"].nunique() > len(_SOURCE_COLOURS)
+    colours = style.SERIES_COLOURS
+    has_many_sources = frame["source"].nunique() > len(colours)
     measured, predicted = frame["measured_seconds"], frame["predicted_seconds"]
     height, finding = 8.6 if has_many_sources else 6.8, _step_time_finding(measured, predicted)
     figure, axes = style.new_chart(6.8, height, finding, subject)
     _draw_diagonal(axes, measured, predicted)
     for number, (source, runs) in enumerate(frame.groupby("source", sort=False)):
         error = (runs["predicted_seconds"] / runs["measured_seconds"] - 1).abs().median()
-        round_number, place = divmod(number, len(_SOURCE_COLOURS))
-        mark, colour = _MARKERS[round_number % len(_MARKERS)], _SOURCE_COLOURS[place]
-        look: style.Look = {"s": 16, "alpha": 0.65, "linewidths": 0, "color": colour, "marker": mark}
+        round_number, place = divmod(number, len(colours))
+        look: style.Look = {"s": 16, "alpha": 0.65, "linewidths": 0, "color": colours[place]}
+        look["marker"] = _MARKERS[round_number % len(_MARKERS)]
         points = axes.scatter(runs["measured_seconds"], runs["predicted_seconds"], **look)
         label = f"{source_title(str(source))}, {counted(len(runs), 'run')}: {percent(float(error))}"
         points.set(label=label, zorder=3 + 1 / len(runs))  # the few above the many

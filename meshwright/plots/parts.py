@@ -11,7 +11,6 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from matplotlib.text import Annotation
 from matplotlib.transforms import Bbox
 
@@ -44,34 +43,35 @@ def stack_bars(
     reach: float = 0.0,
 ) -> None:
     """Draw stacked bars: a bar per row of `values`, a piece per column, and its number in each piece that is long
-    enough, as a share of the longest bar or of `reach`."""
-    min_length = _MIN_LABEL_SHARE * max(reach, values.sum(axis=1).max())
+    enough, as a share of the longest bar or of `reach`; columns that are seen in some bar are labelled."""
+    longest = values.sum(axis=1).max()
     draw, start = axes.barh if horizontal else axes.bar, np.zeros(len(values))
     for part in values:
         colour, lengths = colours[str(part)], values[part].to_numpy()
         look: style.Look = {"color": colour, "edgecolor": "white", "linewidth": 0.8}
+        if lengths.max() > _VISIBLE_SHARE * longest:
+            look["label"] = part_label(str(part))
         bars = draw(range(len(values)), lengths, width, start, **look)
         if numbers:
+            min_length = _MIN_LABEL_SHARE * max(reach, longest)
             texts = [f"{length:.1f}" if length >= min_length else "" for length in lengths]
             ink = style.text_colour(colour)
             axes.bar_label(bars, texts, label_type="center", color=ink, size=8)
         start = start + lengths
 
 
-def visible_parts(frame: Frame, colours: dict[str, str]) -> dict[str, str]:
-    """Colours of the parts (columns) large enough to be seen in some bar."""
-    colours = {part: colour for part, colour in colours.items() if part in frame}
-    reach = float(frame[[*colours]].sum(axis=1).max())
-    return {part: colours[part] for part in colours if float(frame[part].max()) > _VISIBLE_SHARE * reach}
+def labelled(*charts: Axes) -> dict[str, Artist]:
+    """What is labelled in the charts, by label."""
+    pairs = [axes.get_legend_handles_labels() for axes in charts]
+    return {label: artist for artists, labels in pairs for artist, label in zip(artists, labels, strict=True)}
 
 
-def part_legend(figure: Figure, colours: dict[str, str], *other_handles: Artist) -> None:
-    """Draw a legend of the parts' colours below the chart, in as few rows as possible."""
-    parts = [Patch(facecolor=colour, label=part_label(part)) for part, colour in colours.items()]
-    handles = [*parts, *other_handles]
-    columns = math.ceil(len(handles) / math.ceil(len(handles) / _IN_A_ROW))
+def legend_below(figure: Figure, *charts: Axes) -> None:
+    """Draw a legend of what is labelled in the charts below them, in as few rows as possible."""
+    names = labelled(*charts)
+    columns = math.ceil(len(names) / math.ceil(len(names) / _IN_A_ROW))
     place: style.Look = {"loc": "outside lower center", "ncols": columns}
-    figure.legend(handles=handles, **place, handlelength=1.0, columnspacing=1.4)
+    figure.legend(names.values(), names, **place, handlelength=1.0, columnspacing=1.4)
 
 
 def draw_memory_bars(

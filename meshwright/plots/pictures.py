@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from cost_models.communication.topology import used_levels
@@ -49,11 +48,12 @@ from planner.recommender.plan import RecommenderPlan
 from planner.search.search import KINDS, Budget, scaling_sizes
 from planner.serving import ServingPlan, load_serving_plan
 from planner.space.obstacles import notes_of
-from planner.space.restrictions import Restrictions
 from planner.space.sizes import is_possible_size, on_whole_nodes, parse_sizes
 
 MOST_POINTS = 1000
 """Largest number of points of a frontier that a user can ask for."""
+MAX_NAMED_LAYOUTS = 2000
+"""Largest number of layouts of a cloud that are named if the picture is to appear at once."""
 _STACKED = "stacked"
 """Kind of scaling picture with bars: strong scaling, parts of each step stacked."""
 
@@ -122,6 +122,8 @@ def subject_of(question: Question, estimate: Estimate | None = None, *, sized: b
 @picture("time", Plan)
 def _time(request: PictureRequest) -> Drawing:
     """Draw step time by part of each layout; layouts of different questions carry the question's name."""
+    from meshwright.plots.layouts import time_breakdown
+
     plans = request.all(Plan)
     pairs = [(plan.question, priced_again(plan)) for plan in plans]
     if changes := differences([question for question, _ in pairs]):
@@ -134,13 +136,6 @@ def _time(request: PictureRequest) -> Drawing:
         rivals = search_rivals(plans[0], PlanCache(plans[0]))
         others = [rival for rival in rivals if rival.layout != plans[0].layout]
         pairs += [(plans[0].question, rival) for rival in others[: RIVALS - 1]]
-    return draw_time(pairs)
-
-
-def draw_time(pairs: Sequence[tuple[Question, Estimate]]) -> Drawing:
-    """Draw step time by part, a bar for each pair of question and priced layout."""
-    from meshwright.plots.layouts import time_breakdown
-
     frame = frames.time_frame([estimate for _, estimate in pairs])
     subjects = [subject_of(question) for question, _ in pairs]
     subject, count = subjects[0], len(set(subjects))
@@ -213,12 +208,15 @@ def draw_frontier(plan: Plan, estimate: Estimate, request: PictureRequest) -> Dr
     prices = {"cost": options.price}
     goals = [Goal(objective=name, tokens=tokens, price=prices.get(name)) for name in names]
     (first, count), (second, _) = map(objective_of, goals)
-    if count is not None:
-        target = replace(target, training=target.training.model_copy(update={"tokens": count}))
+    target = target if count is None else target.updated("training", tokens=count)
     points, sizes = _points(options.points), () if options.gpus is None else parse_sizes(options.gpus, target)
     limits, budget = plan.user_restrictions, request.budget
     if {first.name, second.name} == {"time", "memory"} and not sizes:
-        return draw_cloud(target, estimate, limits, budget, points=points, named=request.named)
+        from meshwright.plots.frontiers import frontier
+
+        most = None if request.named else MAX_NAMED_LAYOUTS
+        frame = frontier_frame(target, estimate, limits, budget, exact=True, points=points, max_named=most)
+        return Drawing.of(frontier, frame, estimate.memory_limit, subject_of(target))
     from meshwright.plots.frontiers import pareto
 
     objectives = first, second
@@ -229,32 +227,6 @@ def draw_frontier(plan: Plan, estimate: Estimate, request: PictureRequest) -> Dr
     subject = subject_of(answer.points[0].question, sized=one_size)
     ends = (first.name, second.name), (first.measure, second.measure)
     return Drawing.of(pareto, pareto_frame(answer), *ends, subject, complete=answer.complete)
-
-
-_MAX_NAMED_LAYOUTS = 2000
-"""Largest number of layouts of a cloud that are named if the picture is to appear at once."""
-
-
-def draw_cloud(
-    question: Question,
-    chosen: Estimate,
-    restrictions: Restrictions,
-    budget: Budget,
-    *,
-    points: int | None = POINTS,
-    exact: bool = True,
-    named: bool = True,
-) -> Drawing:
-    """Draw peak memory against throughput on the plan's GPUs, over the cloud of all layouts.
-
-    `exact`: proved for as many points; else the best of all layouts with even stages, at once.
-    """
-    from meshwright.plots.frontiers import frontier
-
-    max_named = None if exact and named else _MAX_NAMED_LAYOUTS
-    space = question, chosen, restrictions, budget
-    frame = frontier_frame(*space, exact=exact, points=points, max_named=max_named)
-    return Drawing.of(frontier, frame, chosen.memory_limit, subject_of(question))
 
 
 def _points(text: str | None) -> int | None:

@@ -10,15 +10,13 @@ from matplotlib.figure import Figure
 
 from cost_models.units import counted, format_count, format_seconds, grouped
 from meshwright.plots import style
-from meshwright.plots.parts import part_legend, stack_bars, visible_parts
+from meshwright.plots.parts import legend_below, stack_bars
 from meshwright.plots.style import Frame, brief_layout, short_layout, unproven
 from meshwright.render.words import part_label, percent, sentence_list
 
 _KINDS = {"strong": (style.BLUE, "o"), "weak": (style.VERMILION, "s")}
 """Colour and mark of each kind of scaling."""
 BATCH_WORDS = {"strong": "same batch", "weak": "batch growing with them"}
-_MANY_POINTS = 12
-"""Largest number of points of a line with large marks."""
 _LAYOUT_DISTANCE = 0.12
 """Smallest distance between numbers of GPUs with layouts written below, as a share of the axis."""
 _LAYOUT_COLUMNS = 11
@@ -48,7 +46,7 @@ def scaling(frame: Frame, subject: str) -> Figure:
     speed, use = figure.subplots(1, 2, width_ratios=(3, 2))
     gpu_ticks = draw_speed(speed, frame, lines, "tokens")
     for kind, line in lines.items():
-        _draw_kind(use, kind, line, 100 * line["mfu"])
+        style.draw_curve(use, line["gpus"], 100 * line["mfu"], *_KINDS[kind], line["gap"] > 0)
     use.set_ylim(0, 1.25 * 100 * frame["mfu"].max())
     use.margins(x=0.08)
     style.gpu_ticks(use, gpu_ticks, distance=_LAYOUT_DISTANCE)
@@ -69,18 +67,13 @@ def draw_speed(axes: Axes, frame: Frame, lines: dict[str, Frame], unit: str) -> 
         ideal = [first[name] * gpus / first["gpus"] / per_tick for gpus in ends]
         axes.plot(ends, ideal, color=style.SOFT, linewidth=1.2, linestyle=style.DOTS, label="ideal")
     for kind, line in lines.items():
-        _draw_kind(axes, kind, line, line[name] / per_tick, label=_batch_words(kind, line))
+        speeds, look = line[name] / per_tick, _KINDS[kind]
+        style.draw_curve(axes, line["gpus"], speeds, *look, line["gap"] > 0, _batch_words(kind, line))
     style.name_lines(axes, "upper left")
     axes.margins(x=0.08, y=0.1)
     style.log_axis(axes, "y", frame[name] / per_tick)
     style.name_axes(axes, "GPUs", f"throughput ({word}{unit}/s, all GPUs)")
     return style.gpu_ticks(axes, counts, distance=_LAYOUT_DISTANCE)
-
-
-def _draw_kind(axes: Axes, kind: str, line: Frame, values: Frame, label: str = "") -> None:
-    """Draw the curve of one kind of scaling; points without proof are hollow."""
-    size = 5 if len(line) <= _MANY_POINTS else 3
-    style.draw_curve(axes, line["gpus"], values, *_KINDS[kind], line["gap"] > 0, size=size, label=label)
 
 
 def _write_layouts(axes: Axes, gpu_ticks: list[int], lines: dict[str, Frame]) -> None:
@@ -147,14 +140,13 @@ def stacked_scaling(frame: Frame, subject: str) -> Figure:
     points = frame.sort_values("gpus").reset_index(drop=True)
     time_parts = [part for part in style.TIME_COLOURS if part in points]
     gpu_seconds = points[time_parts].mul(points["gpus"], axis=0)
-    colours = visible_parts(gpu_seconds, style.TIME_COLOURS)
     totals = points["step_seconds"] * points["gpus"]
     word, scale = ("GPU-hours", 3600.0) if totals.max() >= 7200 else ("GPU-seconds", 1.0)
     subject += f"; line: what {grouped(int(points['gpus'].iloc[0]))} GPUs spend"
     subject += "; *: not proven the best in time" if (points["gap"] > 0).any() else ""
     width = max(7.6, 1.6 + _BAR_INCHES * len(points))
     figure, axes = style.new_chart(width, 5.8, _stacked_finding(points, gpu_seconds), subject)
-    stack_bars(axes, gpu_seconds[[*colours]] / scale, colours, _BAR_WIDTH)
+    stack_bars(axes, gpu_seconds / scale, style.TIME_COLOURS, _BAR_WIDTH)
     axes.axhline(totals[0] / scale, color=style.SOFT, linewidth=1.2, linestyle=style.DOTS)
     soft: style.Look = {"xycoords": axes.get_xaxis_transform(), "annotation_clip": False, "color": style.SOFT}
     for at, row in points.iterrows():
@@ -167,7 +159,7 @@ def stacked_scaling(frame: Frame, subject: str) -> Figure:
     axes.set_ylim(0, 1.16 * float(totals.max()) / scale)
     style.name_axes(axes, y=f"{word} of one step, all GPUs", grid="y")
     axes.set_xlabel("GPUs, and the best layout on so many", labelpad=2)
-    part_legend(figure, colours)
+    legend_below(figure, axes)
     return figure
 
 
@@ -209,7 +201,7 @@ def far_links(frame: Frame, bandwidth: float, inside: str, subject: str) -> Figu
     for at, (domains, line) in enumerate(lines.items()):
         colour, x, y = style.SERIES_COLOURS[at % 4], line["bandwidth"] * _GIGABITS, 100 * line["mfu"]
         label = counted(domains, inside) if domains else ""
-        style.draw_curve(axes, x, y, colour, _DOMAIN_MARKS[at % 4], line["gap"] > 0, label=label)
+        style.draw_curve(axes, x, y, colour, _DOMAIN_MARKS[at % 4], line["gap"] > 0, label)
         changes = line["crossing"] != line["crossing"].shift()
         for rate, mfu, crossing in zip(x[changes], y[changes], line["crossing"][changes], strict=True):
             words = str(crossing).split()

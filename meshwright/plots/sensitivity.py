@@ -11,10 +11,8 @@ from string import ascii_lowercase
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Rectangle
 
 from cost_models.arrays import Array
 from cost_models.errors import InfeasibleError
@@ -22,7 +20,7 @@ from cost_models.reliability import Forecast, ends_of, least_steps
 from cost_models.reliability import forecast as forecast_of
 from cost_models.units import counted, format_bytes, format_days, format_seconds, grouped
 from meshwright.plots import style
-from meshwright.plots.parts import part_legend
+from meshwright.plots.parts import labelled, legend_below
 from meshwright.plots.style import Frame, fit_lines
 from meshwright.records import frame_of
 from meshwright.render.words import change, percent, sentence_list, time_unit
@@ -53,10 +51,10 @@ def ladder(frame: Frame, subject: str) -> Figure:
     figure, axes = style.new_chart(9.6, 1.8 + 0.42 * len(frame), _ladder_finding(frame), subject)
     base = 0.0
     for at, row in enumerate(frame.to_dict(orient="records")):
-        mfu, (colour, _) = 100 * float(row["mfu"]), _RUNGS[str(row["kind"])]
-        start, alpha = min(mfu, base), 1.0 if row["has"] or not at else 0.45
-        axes.barh(at, start, color=style.FAINT, height=0.62)
-        axes.barh(at, max(abs(mfu - base), 0.12), left=start, color=colour, alpha=alpha, height=0.62)
+        mfu, (colour, kind) = 100 * float(row["mfu"]), _RUNGS[str(row["kind"])]
+        look: style.Look = {"color": colour, "alpha": 1.0 if row["has"] or not at else 0.45, "label": kind}
+        axes.barh(at, min(mfu, base), color=style.FAINT, height=0.62)
+        axes.barh(at, max(abs(mfu - base), 0.12), left=min(mfu, base), height=0.62, **look)
         added = f"  {100 * float(row['adds']):+.1f}" if at else ""
         fits = "" if row["fits"] else ", does not fit"
         words = f"{mfu:.1f} %{added}   {format_seconds(float(row['step_seconds']))}{fits}"
@@ -66,8 +64,7 @@ def ladder(frame: Frame, subject: str) -> Figure:
     axes.invert_yaxis()
     axes.set_xlim(0, 1.45 * 100 * float(frame["mfu"].max()))
     style.name_axes(axes, "MFU (%), and seconds for a batch of the plan's size", grid="x")
-    rungs = [_RUNGS[kind] for kind in _RUNGS if kind in set(frame["kind"])]
-    part_legend(figure, {}, *(Patch(color=colour, label=words) for colour, words in rungs))
+    legend_below(figure, axes)
     return figure
 
 
@@ -207,20 +204,22 @@ def tornado(frame: Frame, subject: str) -> Figure:
     figure, axes = style.new_chart(9.6, 2.1 + 0.72 * len(names), tornado_finding(frame), subject)
     diamond: style.Look = {"marker": "D", "markersize": 5, "color": style.INK, "linestyle": ""}
     diamond["markerfacecolor"] = "white"
-    handles: dict[str, Artist] = {}
     for row in frame.to_dict(orient="records"):
         shift, colour = (-0.5, style.BLUE) if row["factor"] > 1 else (0.5, style.ORANGE)
         at = names.index(str(row["quantity"])) + shift * _BAR_HEIGHT
-        handles[f"{percent(float(row['factor']) - 1, '+.0%')} of it"] = Patch(color=colour)
         held_seconds, best_seconds, fits = row["held_seconds"], row["step_seconds"], row["held_fits"]
         words, ends = "does not fit", [base]
         if fits:
             words = change(base, held_seconds)
             ends.append(held_seconds)
-            axes.barh(at, (held_seconds - base) / scale, left=base / scale, height=_BAR_HEIGHT, color=colour)
+            look: style.Look = {
+                "color": colour,
+                "label": f"{percent(float(row['factor']) - 1, '+.0%')} of it",
+            }
+            axes.barh(at, (held_seconds - base) / scale, left=base / scale, height=_BAR_HEIGHT, **look)
         if not math.isnan(best_seconds):
             ends.append(best_seconds)
-            axes.plot([best_seconds / scale], [at], **diamond)
+            axes.plot([best_seconds / scale], [at], **diamond, label="re-planned")
             if not (fits and abs(best_seconds - held_seconds) <= 5e-4 * base):
                 words += f"{', ' if fits else '; '}re-planned {change(base, best_seconds)}"
         end = max(ends, key=lambda seconds: abs(seconds - base))
@@ -231,7 +230,7 @@ def tornado(frame: Frame, subject: str) -> Figure:
     axes.invert_yaxis()
     axes.margins(x=0.3)
     style.name_axes(axes, f"step ({unit})", grid="x")
-    handles["re-planned"] = Line2D([], [], **diamond)
+    handles = labelled(axes)
     place: style.Look = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "ncols": 3, "fontsize": 8}
     axes.legend(handles.values(), handles, **place)
     return figure

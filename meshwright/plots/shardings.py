@@ -8,12 +8,11 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from cost_models.recommender.serving import batch_latencies
 from cost_models.units import counted, format_bytes, grouped
 from meshwright.plots import style
-from meshwright.plots.parts import draw_memory_bars, part_legend, stack_bars, visible_parts
+from meshwright.plots.parts import draw_memory_bars, legend_below, stack_bars
 from meshwright.plots.scaling import BATCH_WORDS, draw_speed, lines_by_kind, scaling_finding
 from meshwright.plots.style import Frame, unproven
 from meshwright.records.shardings import moment_words
@@ -58,10 +57,12 @@ def stages(frame: Frame, subject: str) -> Figure:
     for stage in frame[frame["gpu"].isin(drawn_gpus)].itertuples():
         place: style.Look = {"left": stage.start_seconds / scale, "height": _BAR}
         row, length = drawn_gpus.index(stage.gpu), stage.stage_seconds / scale
-        axes.barh(row, length, color=style.FAINT, linewidth=0, **place)
-        axes.barh(row, stage.busy_seconds / scale, color=_STAGE_COLOURS[stage.stage], linewidth=0, **place)
+        colour, busy = _STAGE_COLOURS[stage.stage], stage.busy_seconds / scale
+        axes.barh(row, length, color=style.FAINT, linewidth=0, label="waits", **place)
+        axes.barh(row, busy, color=colour, linewidth=0, label=stage.stage, **place)
         if stage.waits:
-            axes.barh(row, length, facecolor="none", edgecolor=style.INK, linewidth=1.4, zorder=4, **place)
+            place |= {"facecolor": "none", "edgecolor": style.INK, "label": "ends the stage"}
+            axes.barh(row, length, linewidth=1.4, zorder=4, **place)
     axes.set(ylim=(len(drawn_gpus) - 0.4, -0.6), xlim=(0, step / scale))
     axes.set_yticks(range(len(drawn_gpus)), [f"GPU {gpu}" for gpu in drawn_gpus])
     style.name_axes(axes, f"time of one step ({unit})", grid="x")
@@ -70,9 +71,7 @@ def stages(frame: Frame, subject: str) -> Figure:
         axes.axvline(end, color="white", linewidth=1.0, zorder=3)
         if end - start >= _MIN_NAMED_SHARE * step / scale:
             axes.text((start + end) / 2, 1.005, f"{end - start:.2f}", ha="center", size=8, **across)
-    ends = Patch(facecolor="white", edgecolor=style.INK, linewidth=1.4, label="ends the stage")
-    handles = [Patch(facecolor=style.FAINT, label="waits"), *([] if last.empty else [ends])]
-    part_legend(figure, visible_parts(lengths.to_frame().T, _STAGE_COLOURS), *handles)
+    legend_below(figure, axes)
     return figure
 
 
@@ -117,12 +116,10 @@ def tiers(frame: Frame, subject: str) -> Figure:
     figure = style.new_figure(9.6, 4.8, _tiers_finding(panels), subject)
     widths = [max(len(bars), 2) ** 0.5 for bars in panels.values()]
     charts = figure.subplots(1, len(panels), width_ratios=widths, squeeze=False)[0]
-    visible: dict[str, str] = {}
     for axes, (place, bars) in zip(charts, panels.items(), strict=True):
         draw_memory_bars(axes, bars, list(bars["limit_bytes"]), _PART_COLOURS, f"memory of each {place}")
         axes.set_xlabel(place)
-        visible |= visible_parts(bars, _PART_COLOURS)
-    part_legend(figure, {part: _PART_COLOURS[part] for part in _PART_COLOURS if part in visible})
+    legend_below(figure, *charts)
     return figure
 
 
@@ -170,11 +167,15 @@ def places(frame: Frame, subject: str) -> Figure:
     rows = {table: row for row, table in enumerate(tables["table"])}
     edge = "white" if gpus <= 4 * _MAX_GPU_TICKS else "none"
     for (form, tier), shards in frame[frame["table"].isin(rows)].groupby(["form", "tier"]):
-        look: style.Look = {"height": 0.86, "color": _FORMS[form][0], "edgecolor": edge, "linewidth": 0.8}
-        hatch = _HOST_HATCH if tier == "host" else None
-        axes.barh(shards["table"].map(rows), 1.0, left=shards["gpu"] - 0.5, hatch=hatch, **look)
+        colour, words = _FORMS[form]
+        look: style.Look = {"height": 0.86, "color": colour, "edgecolor": edge, "linewidth": 0.8}
+        if tier == "host":
+            words, look["hatch"] = f"{words} in host memory", _HOST_HATCH
+        axes.barh(shards["table"].map(rows), 1.0, left=shards["gpu"] - 0.5, label=words, **look)
     hot = tables["table"][tables["hot"] > 0].map(rows) - 0.33
-    axes.barh(hot, gpus, left=-0.5, height=0.22, color=style.GREEN, linewidth=0, zorder=3)
+    if len(hot):
+        look = {"height": 0.22, "color": style.GREEN, "linewidth": 0, "label": "hot rows copied"}
+        axes.barh(hot, gpus, left=-0.5, zorder=3, **look)
     sizes = zip(tables["name"], tables["bytes"], strict=True)
     names = [f"{name}  {format_bytes(size)}" for name, size in sizes]
     axes.set_yticks(range(len(tables)), names, size=8)
@@ -183,16 +184,7 @@ def places(frame: Frame, subject: str) -> Figure:
     axes.set_xlabel("GPU")
     axes.grid(False)
     axes.spines[["left", "bottom"]].set_visible(False)
-    forms = set(tables["form"])
-    handles = []
-    if (tables["tier"] == "host").any():
-        hatched = Patch(facecolor=style.GREY, edgecolor="white", hatch=_HOST_HATCH, label="in host memory")
-        handles.append(hatched)
-    if len(hot):
-        handles.append(Patch(facecolor=style.GREEN, label="hot rows copied"))
-    part_legend(
-        figure, {words: colour for form, (colour, words) in _FORMS.items() if form in forms}, *handles
-    )
+    legend_below(figure, axes)
     return figure
 
 
@@ -233,7 +225,7 @@ def sharding_scaling(frame: Frame, subject: str) -> Figure:
         axes.set_xticks(range(len(line)), [grouped(int(gpus)) for gpus in line["gpus"]])
         axes.set_ylim(0, 1.08 * longest / scale)
         style.name_axes(axes, "GPUs", f"step, {BATCH_WORDS[kind]} ({unit})", grid="y")
-    part_legend(figure, visible_parts(frame, _STAGE_COLOURS))
+    legend_below(figure, *charts)
     return figure
 
 

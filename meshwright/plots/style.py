@@ -178,18 +178,11 @@ def name_lines(axes: Axes, loc: str = "best") -> None:
 
 
 def draw_curve(
-    axes: Axes,
-    x: Frame,
-    y: Frame,
-    colour: str,
-    mark: str,
-    is_open: Frame,
-    *,
-    size: float = 5,
-    label: str = "",
+    axes: Axes, x: Frame, y: Frame, colour: str, mark: str, is_open: Frame, label: str = "", size: float = 4
 ) -> None:
-    """Draw a line with a mark at each point; marks are hollow where `is_open`: optimality is not proven."""
-    axes.plot(x, y, color=colour, marker=mark, linewidth=1.8, markersize=size, label=label or None)
+    """Draw a line with a mark at each point; marks are hollow where `is_open`: optimality is not proven, or the layout
+    does not fit."""
+    axes.plot(x, y, color=colour, marker=mark, linewidth=0.45 * size, markersize=size, label=label or None)
     axes.plot(x[is_open], y[is_open], mark, color=colour, markersize=size, markerfacecolor="white")
 
 

@@ -17,6 +17,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from cost_models.arrays import Array
 from cost_models.units import format_seconds
 from meshwright.plots import style
 from meshwright.plots.layouts import PoolSpan
@@ -101,8 +102,7 @@ def timeline(frame: Frame, ranks: int, subject: str, *, pools: Sequence[PoolSpan
     lanes = list(dict.fromkeys(moves["lane"])) if len(moves) else []
     details = _detail_windows(frame, step)
     rows = ranks * (1 + _LANE_HEIGHT * len(lanes))
-    row_inches = max(0.12, min(0.42, 5.0 / rows))
-    heights = [rows * row_inches]
+    heights = [rows * max(0.12, min(0.42, 5.0 / rows))]
     if details:
         heights = [0.5 + 0.5 * heights[0], 0.4 + heights[0]]
     figure = style.new_figure(_WIDTH_INCHES, 2.4 + sum(heights) + 0.5 * len(details[:1]), finding, subject)
@@ -114,12 +114,14 @@ def timeline(frame: Frame, ranks: int, subject: str, *, pools: Sequence[PoolSpan
     for axes, span, share in zip([step_axes, *detail_axes], [step, *details], (1.0, *shares), strict=False):
         is_detail = axes is not step_axes
         numbered = ranks <= _MAX_NUMBERED_RANKS and (is_detail == bool(details) or ranks == 1)
-        _name_rows(axes, ranks, lanes)
-        written = _draw_passes(axes, frame, span, unit, len(lanes), share if numbered else 0.0)
-        middles = _row_of(moves["rank"], len(lanes)) + 0.5
-        middles += _LANE_HEIGHT * (np.array([lanes.index(lane) for lane in moves.get("lane", ())]) + 0.5)
+        part = 1 / (1 + _LANE_HEIGHT * len(lanes))
+        _name_rows(axes, ranks, lanes, part)
+        written = _draw_passes(axes, frame, span, unit, part, share if numbered else 0.0)
+        places = moves["rank"] + _lane_places(
+            np.array([lanes.index(lane) for lane in moves.get("lane", ())]), part
+        )
         colours = np.array([to_rgb(_MOVES[kind][1]) for kind in moves["kind"]])
-        _draw_bars(axes, moves, middles, _LANE_HEIGHT * _MOVE_HEIGHT, colours, unit[1], 0.2)
+        _draw_bars(axes, moves, places, part * _LANE_HEIGHT * _MOVE_HEIGHT, colours, unit[1], 0.2)
         words = f"{span.name}: {format_seconds(span.end - span.start)}"
         words += f" from {format_seconds(span.start)} on" if span.start else ""
         side: Literal["left", "right"] = "left" if is_detail or ranks == 1 else "right"
@@ -173,21 +175,20 @@ def _passes_of(frame: Frame) -> Frame:
     return frame[frame["kind"].isin(list(_PASSES))]
 
 
-def _row_of(ranks: Frame, lanes: int) -> Frame:
-    """Vertical middle of each rank's row in the chart. Rows are higher by `lanes` lanes, which show host copies and
-    CPU updates."""
-    return (1 + _LANE_HEIGHT * lanes) * ranks.to_numpy(float)
+def _lane_places(lanes: Array, part: float) -> Array:
+    """Places of lanes below the middle of their rank, whose passes take `part` of its row."""
+    return part * (0.5 + _LANE_HEIGHT * (lanes + 0.5))
 
 
-def _name_rows(axes: Axes, ranks: int, lanes: Sequence[str]) -> None:
-    """Set limits and ticks of rows: numbers of ranks, and names of lanes if there is room."""
-    height = 1 + _LANE_HEIGHT * len(lanes)
-    axes.set_ylim(ranks * height - 0.4, -0.6)
-    tick_ranks = range(0, ranks, -(-ranks // _MAX_NUMBERED_RANKS))
-    axes.set_yticks([rank * height for rank in tick_ranks], [str(rank) for rank in tick_ranks])
+def _name_rows(axes: Axes, ranks: int, lanes: Sequence[str], part: float) -> None:
+    """Set limits and ticks of rows: numbers of ranks, and names of lanes if there is room; passes take `part` of a
+    rank's row, above its lanes."""
+    axes.set_ylim(ranks - 0.4 * part, -0.6 * part)
+    axes.set_yticks(range(0, ranks, -(-ranks // _MAX_NUMBERED_RANKS)))
     if lanes and ranks <= _MAX_NAMED_RANKS:
-        first = 0.5 + _LANE_HEIGHT * (np.arange(len(lanes)) + 0.5)
-        places = np.add.outer(height * np.arange(ranks), first).ravel()
+        places = np.add.outer(
+            np.arange(ranks), _lane_places(np.arange(len(lanes), dtype=np.float64), part)
+        ).ravel()
         axes.set_yticks(places, [*lanes] * ranks, minor=True, size=7)
         axes.tick_params(axis="y", which="minor", length=0)
 
@@ -204,19 +205,19 @@ def _mark_pools(axes: Axes, spans: Sequence[PoolSpan], *, has_names: bool) -> No
 
 
 def _draw_passes(
-    axes: Axes, frame: Frame, span: TimeSpan, unit: tuple[str, float], lanes: int, share: float
+    axes: Axes, frame: Frame, span: TimeSpan, unit: tuple[str, float], part: float, share: float
 ) -> bool:
     """Draw bars of passes within `span`, with microbatch numbers in bars wide enough; return whether most bars have
     numbers.
 
-    `share`: of the figure's width that the chart has; 0: no numbers.
+    `part`: of a rank's row that passes take; `share`: of the figure's width that the chart has; 0: no numbers.
     """
     name, scale = unit
     actions = frame[(frame["start_seconds"] < span.end) & (frame["end_seconds"] > span.start)]
-    middles, chunks = _row_of(actions["rank"], lanes), int(frame["chunk"].max()) + 1
+    chunks = int(frame["chunk"].max()) + 1
     passes = zip(actions["kind"], actions["chunk"], strict=True)
     colours = np.array([_pass_colour(*action, chunks) for action in passes])
-    _draw_bars(axes, actions, middles, _PASS_BAR, colours, scale, 0.4 if share else 0.0)
+    _draw_bars(axes, actions, actions["rank"], part * _PASS_BAR, colours, scale, 0.4 if share else 0.0)
     axes.set(xlim=(span.start / scale, span.end / scale), xlabel=f"time ({name})")
     axes.xaxis.set_major_formatter(style.NUMBERS)
     axes.grid(False)
@@ -232,18 +233,19 @@ def _draw_passes(
         is_light = chunks > 1 and action.chunk > (chunks - 1) / 2
         ink = style.INK if is_light else style.text_colour(_PASSES[action.kind][1])
         middle = (action.start_seconds + action.end_seconds) / 2 / scale
-        row = float((1 + _LANE_HEIGHT * lanes) * action.rank)
-        axes.text(middle, row, text, size=_NUMBER_POINTS, color=ink, ha="center", va="center_baseline")
+        axes.text(
+            middle, action.rank, text, size=_NUMBER_POINTS, color=ink, ha="center", va="center_baseline"
+        )
     return written > len(passes) / 2
 
 
 def _draw_bars(
-    axes: Axes, frame: Frame, middles: Frame, height: float, colours: Frame, scale: float, edge: float
+    axes: Axes, frame: Frame, places: Frame, height: float, colours: Frame, scale: float, edge: float
 ) -> None:
-    """Draw a white-edged bar for each row; `scale` is the seconds in a unit of the axis, `edge` the edge's width in
-    points."""
+    """Draw a white-edged bar for each row at its place; `scale` is the seconds in a unit of the axis, `edge` the
+    edge's width in points."""
     left, right = (frame[f"{side}_seconds"].to_numpy(float) / scale for side in ("start", "end"))
-    low, high = middles - height / 2, middles + height / 2
+    low, high = (places.to_numpy(float) + side * height / 2 for side in (-1, 1))
     corners = np.array([[left, low], [right, low], [right, high], [left, high]]).transpose(2, 0, 1)
     bars = PolyCollection(list(corners), facecolors=colours, rasterized=len(corners) > _MANY_BARS)
     bars.set(edgecolor="white" if edge else "face", linewidth=edge or 0.2)
@@ -319,8 +321,8 @@ def timelines(measured: Frame, planned: Frame, ranks: int, subject: str) -> Figu
     for axes, frame, words in zip(
         charts, (measured, planned), ("measured, until the last pass", "planned, the step"), strict=True
     ):
-        _name_rows(axes, ranks, ())
-        _draw_passes(axes, frame, TimeSpan("", 0.0, end), unit, 0, share)
+        _name_rows(axes, ranks, (), 1.0)
+        _draw_passes(axes, frame, TimeSpan("", 0.0, end), unit, 1.0, share)
         seconds = float(frame["end_seconds"].max())
         axes.set_title(f"{words}: {format_seconds(seconds)}", loc="left", size=9)
         axes.set_ylabel("pipeline rank")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cost_models.units import counted, format_bandwidth, format_bytes, format_count, format_seconds, grouped
 from meshwright.records.runs import ComparedQuantity, comparison
 from meshwright.render.goals import changes_sentence
-from meshwright.render.tables import Table, table, table_of
+from meshwright.render.tables import Table, table_of
 from meshwright.render.words import percent, sentence_list, wrapped
 
 if TYPE_CHECKING:
@@ -59,9 +59,15 @@ def run_text(report: RunReport, steps: int) -> Iterator[str | Table]:
 def comparison_table(lines: Sequence[ComparedQuantity]) -> Table:
     """Table of predicted beside measured quantities, with errors, and the noise among steps if the run has
     several."""
-    repeated = any(line.noise is not None for line in lines)
-    headers = ["", "predicted", "measured", "error", *["noise"] * repeated]
-    return table(headers, [row[: len(headers)] for row in comparison_rows(lines)], words=("",))
+    columns = {
+        "": [quantity_label(line.quantity) for line in lines],
+        "predicted": [quantity_text(line.quantity, line.predicted) for line in lines],
+        "measured": [quantity_text(line.quantity, line.measured) for line in lines],
+        "error": list(map(error_text, lines)),
+    }
+    if any(line.noise is not None for line in lines):
+        columns["noise"] = ["" if line.noise is None else percent(line.noise) for line in lines]
+    return table_of(columns, words=("",))
 
 
 def routers_line(routers: Sequence[RouterReport]) -> str:
@@ -72,20 +78,6 @@ def routers_line(routers: Sequence[RouterReport]) -> str:
     lowest = f"lowest {least.smallest_load:.1f} x (block {least.layer})"
     entropy = min(router.entropy for router in routers)
     return f"load of experts: {highest}, {lowest}; entropy at least {entropy:.2f} of an even load's"
-
-
-def comparison_rows(lines: Sequence[ComparedQuantity]) -> list[tuple[str, str, str, str, str]]:
-    """Cells of the table of predicted beside measured: label, predicted, measured, error, noise."""
-    return [
-        (
-            quantity_label(line.quantity),
-            quantity_text(line.quantity, line.predicted),
-            quantity_text(line.quantity, line.measured),
-            error_text(line),
-            "" if line.noise is None else percent(line.noise),
-        )
-        for line in lines
-    ]
 
 
 def quantity_label(quantity: str) -> str:

@@ -104,25 +104,19 @@ def table(
 ) -> Table:
     """Make a text table: columns in `words` are left-aligned and wrap, columns in `names` are left-aligned, the
     others hold numbers."""
-    assert all(len(row) == len(headers) for row in rows)
-    return Table(
-        columns=tuple(
-            Column(
-                header=header,
-                cells=tuple(row[place] for row in rows),
-                wraps=header in words,
-                is_left=header in (*words, *names),
-            )
-            for place, header in enumerate(headers)
-        )
-    )
+    cells = zip(*rows, strict=True) if rows else [()] * len(headers)
+    return table_of(dict(zip(headers, cells, strict=True)), words=words, names=names)
 
 
 def table_of(
     columns: Mapping[str, Sequence[str]], *, words: Sequence[str] = (), names: Sequence[str] = ()
 ) -> Table:
     """Make a text table from columns, by header; `words` and `names` as for `table`."""
-    return table(tuple(columns), list(zip(*columns.values(), strict=True)), words=words, names=names)
+    made = [
+        Column(header=header, cells=tuple(cells), wraps=header in words, is_left=header in (*words, *names))
+        for header, cells in columns.items()
+    ]
+    return Table(columns=tuple(made))
 
 
 def in_notebook(text: Sequence[str | Table]) -> str:

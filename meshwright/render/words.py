@@ -143,11 +143,6 @@ def lines_of_any_length() -> Iterator[None]:
         _BROKEN.reset(token)
 
 
-def with_units_kept(text: str) -> str:
-    """Text with no-break spaces between numbers and their units."""
-    return _WORD.sub(lambda word: word[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
-
-
 def line_width() -> int:
     """Characters of a line of the terminal (or `COLUMNS`); 80 if stdout is no terminal."""
     return max(shutil.get_terminal_size((LINE_WIDTH, 0)).columns, _LEAST_WIDTH)

@@ -173,11 +173,11 @@ def test_who_stops_to_listen_ends_the_work() -> None:
     async def ask_and_leave() -> None:
         worker = Worker(start())
         try:
-            before = worker.pid
+            before = worker.process.pid
             parts = worker.ask({})
             assert "shown" in await anext(parts)
             await parts.aclose()
-            assert worker.pid != before
+            assert worker.process.pid != before
             heard = [message async for message in worker.ask({"gpus": "many"})]
             assert heard[-1]["slot"] == "error"
         finally:
