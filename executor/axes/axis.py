@@ -25,7 +25,7 @@ from cost_models.pipeline.pricing import price_ranks
 from cost_models.schedules.registry import schedule_named
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from executor.mesh import make_context_group, make_expert_mesh, make_mesh, place_of
+from executor.mesh import local, make_context_group, make_expert_mesh, make_mesh, place_of
 from executor.models.ends import held_by_several
 from executor.models.transformer import Transformer
 from executor.run_config import EngineOptions
@@ -122,6 +122,25 @@ class Rank:
 def moments_of(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
     """Names of the states of an optimizer that are as large as the parameters: moments of AdamW and LAMB."""
     return () if isinstance(optimizer, torch.optim.SGD) else ("exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Elements of one parameter that this rank updates: `begin` to `end` − 1 of an updated tensor."""
+
+    parameter: nn.Parameter
+    first: int
+    """Index of the first of these elements in this rank's part of the parameter."""
+    updated: nn.Parameter
+    begin: int
+    end: int
+    optimizer: torch.optim.Optimizer
+    holders: dist.ProcessGroup | None
+    """Ranks that update the same elements as this one; None if no other does."""
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """Elements of this slice, flat, in the updated tensor, its gradient or one of its states."""
+        return local(tensor.detach()).view(-1)[self.begin : self.end]
 
 
 class Shards:

@@ -34,7 +34,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 
 from cost_models.axes.layout import Layout
-from executor.axes.axis import Axis, Rank
+from executor.axes.axis import Axis, Rank, Slice
 from executor.mesh import as_part, held, local
 from executor.models.experts import routers
 from executor.models.transformer import Transformer
@@ -110,16 +110,11 @@ class FlatParameters:
         self.share_gradient = self.gradients[self._own_range]
         """The averaged gradient of this rank's share, once it is reduced."""
         self.shard, gradient = self._share()
-        self.reduced = [(p, gradient[at : at + end - begin]) for p, begin, end, at in self.owned()]
-        """Parameters that reach into this rank's share, each with a flat view of its averaged gradient."""
         self.optimizer = make([self.shard])
-
-    @property
-    def share_holders(self) -> dist.ProcessGroup | None:
-        """Group of the ranks that update the same share; None if it is this rank alone, or two groups."""
-        if self.shards == 1 and dist.get_world_size(self.group) > 1:
-            return self.group if self.copies is None else None  # no group is of both
-        return self.copies
+        self.slices = list(self._slices())
+        """Elements of each parameter that are in this rank's share."""
+        self.reduced = [(one.parameter, gradient[one.begin : one.end]) for one in self.slices]
+        """Parameters that reach into this rank's share, each with a flat view of its averaged gradient."""
 
     def contains(self, parameter: Tensor) -> bool:
         """Whether a parameter lies in this buffer."""
@@ -182,13 +177,17 @@ class FlatParameters:
         """Multiply the averaged gradient of this rank's share by `factor`."""
         self.share_gradient.mul_(factor)
 
-    def owned(self) -> Iterator[tuple[nn.Parameter, int, int, int]]:
-        """Yield (parameter, begin, end, start): elements `begin` to `end` − 1 are in the share from `start` on."""
+    def _slices(self) -> Iterator[Slice]:
+        """Yield the elements of each parameter that are in this rank's share."""
+        share, holders = self._own_range, self.copies
+        if self.shards == 1 and dist.get_world_size(self.group) > 1:
+            holders = self.group if self.copies is None else None  # no group is of both
         for parameter in self.parameters:
-            start, share = self._starts[id(parameter)], self._own_range
+            start = self._starts[id(parameter)]
             begin, end = max(start, share.start), min(start + local(parameter).numel(), share.stop)
             if begin < end:
-                yield parameter, begin - start, end - start, begin - share.start
+                run = begin - share.start, end - share.start
+                yield Slice(parameter, begin - start, self.shard, *run, self.optimizer, holders)
 
     def spread(self) -> None:
         """Write this rank's updated share into the weights and gather the shares of all ranks."""

@@ -15,7 +15,6 @@ zero, the ratio is 1.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -25,7 +24,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from executor.axes.axis import Bucket, Gradient, Rank, Shards, moments_of
+from executor.axes.axis import Bucket, Gradient, Rank, Shards, Slice, moments_of
 from executor.axes.data import Copies, FlatParameters, settle
 from executor.axes.expert import ExpertParameters
 from executor.mesh import as_part, held, local, make_group_over, settle_gradient
@@ -137,9 +136,7 @@ class Optimizer:
     def slices(self) -> Iterator[Slice]:
         """Yield the elements of each parameter that this rank updates."""
         for flat in self.flats:
-            for parameter, begin, end, start in flat.owned():
-                run = start, start + end - begin
-                yield Slice(parameter, begin, flat.shard, *run, flat.optimizer, flat.share_holders)
+            yield from flat.slices
         experts = self.experts
         for shards in self.sharded:
             for parameter, updated in zip(shards.parameters, shards.updated, strict=True):
@@ -292,25 +289,6 @@ def states_of(optimizer: torch.optim.Optimizer, updated: nn.Parameter) -> dict[s
 _EPSILON = 1e-6
 _CHUNK = 2**22
 """Elements that LAMB works on at a time, which bounds its temporaries."""
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """Elements of one parameter that this rank updates: `begin` to `end` − 1 of an updated tensor."""
-
-    parameter: nn.Parameter
-    first: int
-    """Index of the first of these elements in this rank's part of the parameter."""
-    updated: nn.Parameter
-    begin: int
-    end: int
-    optimizer: torch.optim.Optimizer
-    holders: dist.ProcessGroup | None
-    """Ranks that update the same elements as this one; None if no other does."""
-
-    def of(self, tensor: Tensor) -> Tensor:
-        """Elements of this slice, flat, in the updated tensor, its gradient or one of its states."""
-        return local(tensor.detach()).view(-1)[self.begin : self.end]
 
 
 class Lamb(torch.optim.Optimizer):

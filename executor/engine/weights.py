@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
+from executor.axes.axis import Slice
 from executor.boxes import Box, boxes_of_range
-from executor.engine.optimizer import Optimizer, Slice
+from executor.engine.optimizer import Optimizer
 from executor.mesh import as_part, held, local
 from executor.models.experts import RoutedExperts
 from executor.models.initial import Values, has_values

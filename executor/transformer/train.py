@@ -62,12 +62,7 @@ class TransformerState:
     """Training state of a transformer on this rank, for checkpoints: weights and optimizer states."""
 
     def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the engine."""
-        return self.engine.device
+        self.engine, self.device = engine, engine.device
 
     def contents(self) -> Contents:
         """Views of all tensors that this rank updates or keeps frozen; states that no step has made are made here."""
