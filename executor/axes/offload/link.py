@@ -24,7 +24,7 @@ import tempfile
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, field
@@ -353,16 +353,16 @@ class Drive:
                 buffers[kind] = self.link.buffer(self.chunk, torch.float32, pinned=False)
         return {kind: buffers[kind][:count] for kind in kinds}
 
-    def read(self, places: Mapping[str, FileRange], first: int, slot: Mapping[str, Tensor]) -> None:
-        """Fill the host buffers in `slot` from the file, from element `first` of each range on."""
-        for kind, buffer in slot.items():
-            self._move(os.preadv, places[kind].start + _FP32 * first, buffer)
+    def read(self, chunk: Chunk) -> None:
+        """Fill the buffers of a chunk from the file."""
+        for start, buffer in chunk.states.values():
+            self._move(os.preadv, start, buffer)
             self.link.traffic.drive_read_bytes += buffer.nbytes
 
-    def write(self, places: Mapping[str, FileRange], first: int, slot: Mapping[str, Tensor]) -> None:
-        """Write the host buffers in `slot` to the file, from element `first` of each range on."""
-        for kind, buffer in slot.items():
-            self._move(os.pwritev, places[kind].start + _FP32 * first, buffer)
+    def write(self, chunk: Chunk) -> None:
+        """Write the buffers of a chunk to the file."""
+        for start, buffer in chunk.states.values():
+            self._move(os.pwritev, start, buffer)
             self.link.traffic.drive_written_bytes += buffer.nbytes
 
     def _move(self, call: Callable[[int, list[memoryview], int], int], start: int, buffer: Tensor) -> None:
@@ -442,7 +442,7 @@ class HostOptimizer:
         self._updates.param_groups[0] |= {**self._optimizer.param_groups[0], "params": [self._at_work]}
         for hook in self._optimizer._optimizer_step_pre_hooks.values():
             hook(self._optimizer, (), {})
-        self._run_chunks(self._drive, list(self._chunks(self._drive.chunk)))
+        self._run_chunks(self._drive, list(self._chunks(self._drive)))
         for parameter in self._parameters:
             if parameter.grad is not None and "step" in self._optimizer.state[parameter]:
                 self._optimizer.state[parameter]["step"] += 1
@@ -458,21 +458,23 @@ class HostOptimizer:
         for parameter in self._parameters if self._drive is None else ():
             yield from (one for one in self._optimizer.state[parameter].values() if isinstance(one, Tensor))
 
-    def _chunks(self, length: int) -> Iterator[_Chunk]:
-        """Yield chunks of at most `length` elements of all parameters that have gradients."""
+    def _chunks(self, drive: Drive) -> Iterator[Chunk]:
+        """Yield the chunks of all parameters that have gradients, in order."""
+        number = 0
         for parameter, places in zip(self._parameters, self._places, strict=True):
             if parameter.grad is None:
                 continue
             weights, gradient = (local(one.detach()).view(-1) for one in (parameter, parameter.grad))
             step = self._optimizer.state[parameter].get("step")
-            for first in range(0, weights.numel(), length):
-                part = slice(first, first + length)
-                chunk_weights = None if _WEIGHTS in places else weights[part]
-                yield _Chunk(places, first, chunk_weights, gradient[part], step)
+            for first in range(0, weights.numel(), drive.chunk):
+                part = slice(first, first + drive.chunk)
+                buffers = drive.slot(number, places, len(gradient[part]))
+                states = {kind: (one.start + _FP32 * first, buffers[kind]) for kind, one in places.items()}
+                yield Chunk(states, None if _WEIGHTS in places else weights[part], gradient[part], step)
+                number += 1
 
-    def _run_chunks(self, drive: Drive, chunks: list[_Chunk]) -> None:
+    def _run_chunks(self, drive: Drive, chunks: list[Chunk]) -> None:
         """Read, update and write each chunk, three in flight: a buffer is read into once its last write is done."""
-        slots = [drive.slot(at, chunk.places, chunk.gradient.numel()) for at, chunk in enumerate(chunks)]
         reads: list[Future[None]] = []
         writes: list[Future[None]] = []
 
@@ -480,28 +482,26 @@ class HostOptimizer:
             """Read the chunk with this index, once the last write of its buffers is done."""
             if at >= SLOTS:
                 writes[at - SLOTS].result()
-            drive.read(chunks[at].places, chunks[at].first, slots[at])
+            drive.read(chunks[at])
 
         for at, chunk in enumerate(chunks):
             ahead = range(len(reads), min(at + 2, len(chunks)))
             reads += [drive.reader.submit(read, number) for number in ahead]
             reads[at].result()
-            self._update(chunk, dict(slots[at]))
-            writes.append(drive.writer.submit(drive.write, chunk.places, chunk.first, slots[at]))
+            self._update(chunk)
+            writes.append(drive.writer.submit(drive.write, chunk))
         for written in writes:
             written.result()
 
-    def _update(self, chunk: _Chunk, states: dict[str, Tensor]) -> None:
-        """Update one chunk in memory; `states` are its weights and moments read from the drive."""
-        parameter = self._at_work
+    def _update(self, chunk: Chunk) -> None:
+        """Update one chunk in memory, whose states have been read."""
+        parameter, states = self._at_work, {kind: buffer for kind, (_, buffer) in chunk.states.items()}
         parameter.grad = None
         weights = chunk.weights if chunk.weights is not None else states.pop(_WEIGHTS)
         parameter.data, parameter.grad = weights, chunk.gradient
-        state = self._updates.state[parameter]
-        state.clear()
         if chunk.step is not None:
-            state["step"] = chunk.step.clone()
-        state.update(states)
+            states["step"] = chunk.step.clone()
+        self._updates.state[parameter] = states
         self._updates.step()
 
 
@@ -521,11 +521,11 @@ def _place_states(
 
 
 @dataclass(frozen=True, slots=True)
-class _Chunk:
+class Chunk:
     """A run of elements of one parameter that is read, updated and written together."""
 
-    places: dict[str, FileRange]
-    first: int
+    states: dict[str, tuple[int, Tensor]]
+    """Kind of each state on the drive → byte of the file at which this run of it begins, and its buffer in memory."""
     weights: Tensor | None
     """The weights that are updated, if they are in memory; None if they are on the drive."""
     gradient: Tensor
