@@ -36,9 +36,18 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from executor.axes.axis import Axis, Rank
-from executor.models.attention import AttentionInputs, AttentionResult, Gradients, kernel_for
+from executor.models.attention import (
+    Attention,
+    AttentionInputs,
+    AttentionResult,
+    Gradients,
+    LatentAttention,
+    kernel_for,
+)
+from executor.models.ends import Positions
 from executor.models.positions import Places, Sequence, Turns, Visibility, WholeSequence, positions
-from executor.models.transformer import Block, Transformer
+from executor.models.recurrence import StateScan
+from executor.models.transformer import Transformer
 
 Tensors = tuple[Tensor, ...]
 Way = Callable[[Tensors, dist.ProcessGroup], Tensors]
@@ -263,15 +272,12 @@ class ContextAxis(Axis):
 
 def share_sequence(model: Transformer, sequence: Sequence) -> None:
     """Tell every module that depends on positions which tokens this rank has; call before blocks are wrapped."""
-    if model.embedding is not None and model.embedding.positions is not None:
-        model.embedding.positions.sequence = sequence
     turns = Turns()
-    for block in model.blocks.values():
-        assert isinstance(block, Block)
-        if block.attention is not None:
-            block.attention.sequence, block.attention.turns = sequence, turns
-        if block.recurrence is not None:
-            block.recurrence.scan.sequence = sequence
+    for module in model.modules():
+        if isinstance(module, (Attention, LatentAttention)):
+            module.sequence, module.turns = sequence, turns
+        elif isinstance(module, (Positions, StateScan)):
+            module.sequence = sequence
 
 
 @dataclass(frozen=True)
