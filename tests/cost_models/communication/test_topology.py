@@ -8,7 +8,6 @@ from itertools import pairwise, permutations
 import numpy as np
 import pytest
 from clusters import cluster, columns, levelled, profile
-from effort import number
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -117,9 +116,6 @@ def _edge(levels: tuple[Level, ...], at: int, gpu: int) -> tuple[str, str]:
     return f"gpu{gpu}", switch
 
 
-Listed_topology = np.ndarray[tuple[int, int], np.dtype[np.int64]]
-"""(groups, members): global ranks."""
-
 AXES = ("tp", "cp", "pp", "every", "shard", "copies", "ep", "etp", "experts", "expert shard", "expert copies")
 
 
@@ -130,7 +126,7 @@ def mesh(layout: Layout) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     return ranks.transpose([list(reversed(inside_out)).index(axis) for axis in ("pp", "dp", "cp", "tp")])
 
 
-def listed(layout: Layout, axis: str) -> Listed_topology:
+def listed(layout: Layout, axis: str) -> Listed:
     """Every group of an axis, written out rank by rank."""
     places = mesh(layout)
     if axis in ("pp", "cp", "tp"):
@@ -156,13 +152,6 @@ def listed(layout: Layout, axis: str) -> Listed_topology:
     }[axis]
 
 
-def spread(groups: Listed_topology, gpus_per_node: int) -> tuple[int, int, bool]:
-    """Fewest members in a node, most nodes of a group, whether any node holds two."""
-    members = [Counter((group // gpus_per_node).tolist()) for group in groups]
-    sizes = [size for count in members for size in count.values()]
-    return min(sizes), max(len(count) for count in members), max(sizes) > 1
-
-
 def groups_of(layout: Layout, axis: str, of: ClusterSpec) -> Groups:
     """Groups of one axis of a layout on a cluster."""
     found = axis_groups(of, LayoutColumns.of([layout]))
@@ -186,25 +175,6 @@ def layouts(draw: st.DrawFn, degrees: tuple[int, ...]) -> Layout:
     shard = draw(st.sampled_from([d for d in range(1, cp * dp + 1) if cp * dp % d == 0]))
     order = draw(st.sampled_from(ORDERS))
     return Layout(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep, etp=etp, zero=1, shard=shard, order=order)
-
-
-@pytest.mark.parametrize("axis", AXES)
-@settings(max_examples=number(60, 400))
-@given(data=st.data(), powers=st.booleans())
-def test_groups_sit_where_listing_says(axis: str, data: st.DataObject, powers: bool) -> None:
-    """Exactly where degrees are powers of two; odd sizes are not flattered."""
-    layout = data.draw(layouts((1, 2, 4, 8) if powers else (1, 2, 3, 4, 6)))
-    gpus_per_node = data.draw(st.sampled_from([1, 2, 4, 8, 16] if powers else [1, 3, 4, 6, 8, 12]))
-    groups = groups_of(layout, axis, cluster(nodes=64, gpus_per_node=gpus_per_node))
-    ranks = listed(layout, axis)
-    fewest, most, shared = spread(ranks, gpus_per_node)
-    assert groups.size[0] == ranks.shape[1]
-    assert groups.ranks_per_node[0] <= fewest
-    assert most <= groups.nodes[0] <= groups.size[0]
-    assert groups.reach[0].meets[0] >= shared
-    if powers:
-        assert (groups.ranks_per_node[0], groups.nodes[0]) == (fewest, most)
-        assert groups.size[0] == 1 or groups.reach[0].meets[0] == shared
 
 
 @given(cp=st.integers(1, 3), dp=st.integers(1, 3), pp=st.integers(1, 3))

@@ -35,19 +35,10 @@ from cost_models.files.reading import parse_yaml
 from cost_models.operators.parameters import total_parameters
 
 MODELS = """
-    meta-llama/Llama-3.1-70B | llama3.1-70b | meta-llama/Meta-Llama-3-8B-Instruct | llama3-8b
-    meta-llama/Llama-2-70b-hf | llama2-70b | mistralai/Mixtral-8x7B-Instruct-v0.1 | mixtral-8x7b
-    Qwen/Qwen3-235B-A22B | qwen3-235b-a22b | deepseek-ai/DeepSeek-V3 | deepseek-v3
-    openai-community/gpt2 | gpt2-small | Llama 3.1 8B | llama3.1-8b
-    gpt3 | gpt3-175b | Qwen/Qwen2.5-7B | qwen2.5-7b
-    Qwen/Qwen2.5-Coder-32B-Instruct | qwen2.5-32b | meta-llama/Llama-3.3-70B-Instruct | llama3.1-70b
-    deepseek-ai/DeepSeek-R1 | deepseek-v3 | deepseek-ai/DeepSeek-V3.1 | deepseek-v3
-    deepseek-ai/DeepSeek-R1-Distill-Qwen-14B | qwen2.5-14b | microsoft/phi-4 | phi-4
-    tiiuae/falcon-40b-instruct | falcon-40b | facebook/opt-13b | opt-13b
-    EleutherAI/gpt-j-6B | gpt-j-6b | 01-ai/Yi-1.5-34B-Chat | yi-34b
-    codellama/CodeLlama-34b-hf | codellama-34b | google-bert/bert-base-uncased | bert-base
-    mistralai/Mistral-Nemo-Base-2407 | mistral-nemo-12b | google/gemma-2b-it | gemma-2b
-    google/gemma-2-2b-it | gemma2-2b | bigscience/bloom-7b1 | bloom-7b1
+    Llama 3.1 8B | llama3.1-8b | gpt3 | gpt3-175b
+    meta-llama/Meta-Llama-3-8B-Instruct | llama3-8b | Qwen/Qwen2.5-Coder-32B-Instruct | qwen2.5-32b
+    deepseek-ai/DeepSeek-R1 | deepseek-v3 | deepseek-ai/DeepSeek-R1-Distill-Qwen-14B | qwen2.5-14b
+    mistralai/Mistral-Nemo-Base-2407 | mistral-nemo-12b | google-bert/bert-base-uncased | bert-base
 """
 
 
@@ -145,9 +136,7 @@ def test_sizes_and_clusters_that_a_hint_names_are_there(cluster: str, gpus: int,
 def test_a_sequence_and_a_batch() -> None:
     for text, tokens in rows("""
         8192 | 8192
-        8,192 | 8192
         8K | 8192
-        8k | 8192
         128 K | 131072
         1M | 1048576
         8K tokens | 8192
@@ -157,11 +146,9 @@ def test_a_sequence_and_a_batch() -> None:
         512 | 8192 | 512
         1,536 | 2048 | 1536
         4M tokens | 8192 | 512
-        4M tokens | 4096 | 1024
         4M tokens | 2000 | 2000
         4Mtokens | 8192 | 512
         2K sequences | 8192 | 2048
-        16384 tokens | 4096 | 4
     """):
         assert read_batch(text, int(sequence)) == int(sequences)
 
@@ -230,15 +217,11 @@ def test_what_people_write() -> None:
         (units.parse_bytes, "80 GiB", 80 * 2**30),
         (units.parse_bytes, "80 GB", 80e9),
         (units.parse_bytes, "1.5TB", 1.5e12),
-        (units.parse_bytes, " 512 B ", 512),
         (units.parse_bandwidth, "400 Gb/s", 50e9),
         (units.parse_bandwidth, "50 GB/s", 50e9),
-        (units.parse_bandwidth, "3.35 TB/s", 3.35e12),
         (units.parse_seconds, "5 us", 5e-6),
         (units.parse_seconds, "5 µs", 5e-6),
-        (units.parse_seconds, "2 h", 7200),
         (units.parse_flop_rate, "312 TFLOP/s", 312e12),
-        (units.parse_flop_rate, "2e3 TFLOP/s", 2e15),
     ]:
         assert parse(text) == pytest.approx(value, rel=1e-15)
 
@@ -246,16 +229,12 @@ def test_what_people_write() -> None:
 def test_wrong_quantities_are_named() -> None:
     for parse, text, message in [
         (units.parse_bandwidth, "400 Gb", "`400 Gb` is not a bandwidth; write it like `400 Gb/s` (bits) or"),
-        (units.parse_bandwidth, "50", "is not a bandwidth"),
         (units.parse_bandwidth, 50e9, "is not a bandwidth"),
         (units.parse_bandwidth, "50 gb/s", "is not a bandwidth"),
-        (units.parse_bytes, "80 GiB/s", "is not a size"),
         (units.parse_bytes, None, "is not a size"),
         (units.parse_bytes, "nan GiB", "is not a size"),
-        (units.parse_seconds, "5 minutes", "is not a duration"),
         (units.parse_flop_rate, "312 TFLOPS", "is not a compute rate; write it like `312 TFLOP/s`"),
         (units.parse_bytes, "0 GiB", "must be above zero"),
-        (units.parse_bytes, "-1 GiB", "must be above zero"),
         (units.parse_bandwidth, "1e300 GB/s", "is too large a number"),
         (units.parse_count, "12 X", "is not a number; write it like `1.4T`, `300B` or `1.4e12`"),
         (units.parse_count, "nan", "must be a number above zero"),

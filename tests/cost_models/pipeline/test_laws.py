@@ -15,6 +15,7 @@ from asking import ask, change
 from effort import number
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from questions import random_model
 
 from cost_models.axes.layout import Layout, parse_layout
 from cost_models.defaults import complete_question
@@ -50,27 +51,12 @@ def _one_of(draw: st.DrawFn, *values: Any) -> Any:
 
 @st.composite
 def models(draw: st.DrawFn) -> TransformerSpec:
-    """Two to twelve blocks, dense or a mixture."""
-    heads = _one_of(draw, 4, 8, 16)
-    fields: dict[str, Any] = {
-        "num_layers": draw(st.integers(2, 12)),
-        "num_heads": heads,
-        "num_kv_heads": _one_of(draw, heads, heads // 2, heads // 4),
-        "hidden_size": heads * _one_of(draw, 32, 64, 128),
-        "vocab_size": _one_of(draw, 256, 1000, 50257),
-        "gated_mlp": draw(st.booleans()),
-        "tied_embeddings": draw(st.booleans()),
-        "norm": _one_of(draw, "rmsnorm", "layernorm"),
-        "positions": _one_of(draw, "rotary", "learned", "alibi"),
-        "qk_norm": draw(st.booleans()),
-        "parallel_block": draw(st.booleans()),
-        "max_positions": 4096,
-    }
-    if draw(st.integers(0, 3)) == 0:
-        fields |= {"num_experts": 4, "experts_per_token": 2, "moe_ffn_hidden_size": 128}
-    if draw(st.integers(0, 5)) == 0:
-        fields["attention_window"] = _one_of(draw, 16, 128, 1024)
-    return TransformerSpec(name="drawn", **fields)
+    """A few narrow blocks of any kind, dense or a mixture."""
+    drawn = random_model(np.random.default_rng(draw(st.integers(0, 10**6))))
+    kinds = {"norm": _one_of(draw, "rmsnorm", "layernorm"), "qk_norm": draw(st.booleans())}
+    kinds |= {"positions": _one_of(draw, "rotary", "learned", "alibi"), "max_positions": 4096}
+    kinds |= {"attention_window": _one_of(draw, None, None, 128), "parallel_block": draw(st.booleans())}
+    return TransformerSpec.model_validate(dict(drawn) | kinds)
 
 
 @st.composite

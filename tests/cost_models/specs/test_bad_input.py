@@ -23,7 +23,6 @@ from cost_models.files.loading import resolve_cluster, resolve_model, resolve_tr
 from cost_models.files.reading import parse_yaml
 from cost_models.specs.cluster import GpuSpec, LinkSpec
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import Recurrence, TransformerSpec
 
@@ -47,8 +46,6 @@ def test_a_wrong_value_is_named_with_its_line() -> None:
     for line, problem in [
         ("num_layers: 0", "model.yaml:2  num_layers: must be above zero, not `0`"),
         ("num_layers: 2.5", "model.yaml:2  num_layers: `2.5` is not a whole number"),
-        ("num_layers: two", "model.yaml:2  num_layers: `two` is not a whole number"),
-        ("num_layers: true", "model.yaml:2  num_layers: `true` is not a whole number"),
         ("num_layers: .nan", "model.yaml:2  num_layers: `.nan` is not a finite number"),
         ("num_layers: 1e999", "model.yaml:2  num_layers: `1e999` is too large a number"),
         ("num_layers: " + "9" * 20, f"model.yaml:2  num_layers: must be at most 4096, not `{'9' * 20}`"),
@@ -140,7 +137,6 @@ def test_broken_json_is_refused(tmp_path: Path) -> None:
 GPU = catalog.load_gpu("a100-sxm-80gb").model_dump(mode="json")
 LINK = {"kind": "nvlink", "bandwidth": "300 GB/s", "latency": "3 us"}
 TRAINING = {"global_batch": 8, "sequence_length": 64}
-STACK = {"name": "mine"}
 PROFILE = catalog.load_profile("datasheet-gpu").model_dump(mode="json")
 
 
@@ -148,20 +144,14 @@ def test_values_out_of_range() -> None:
     for spec, right, wrong, said in [
         (GpuSpec, GPU, {"memory": "1 KiB"}, "memory: must be between 1 MiB and 1000 TB"),
         (GpuSpec, GPU, {"memory_bandwidth": "1e-300 B/s"}, "`1e-300 B/s` is too small a number"),
-        (GpuSpec, GPU, {"memory_bandwidth": "1 B/s"}, "must be between 1 KB/s and 100000 TB/s"),
         (GpuSpec, GPU, {"peak": {"bf16": "1 FLOP/s"}}, "peak.bf16: must be between 1 MFLOP/s and"),
         (GpuSpec, GPU, {"sustained": {"bf16": 1e-308}}, "sustained.bf16: must be at least 0.001"),
         (GpuSpec, GPU, {"sm_count": 10**12}, "sm_count: must be at most 1e+06"),
-        (LinkSpec, LINK, {"latency": "1e300 s"}, "`1e300 s` is too large a number"),
         (LinkSpec, LINK, {"latency": "1 h"}, "latency: must be between 0.001 ns and 10 s"),
         (HardwareProfile, PROFILE, {"jitter_per_doubling": 1e308}, "jitter_per_doubling: must be at most 1"),
-        (HardwareProfile, PROFILE, {"kernel_seconds": 1e300}, "kernel_seconds: must be at most 60"),
         (HardwareProfile, PROFILE, {"gemm_efficiency": 1e-300}, "gemm_efficiency: must be at least 1e-06"),
-        (TrainingSpec, TRAINING, {"tokens": 1e300}, "tokens: must be at most 1e+21"),
         (TrainingSpec, TRAINING, {"sequence_length": 10**12}, "sequence_length: must be at most 1e+09"),
         (TrainingSpec, TRAINING, {"recompute": []}, "recompute: lists 0; at least 1 is needed"),
-        (StackSpec, STACK, {"zero_stages": []}, "zero_stages: lists 0; at least 1 is needed"),
-        (StackSpec, STACK, {"extra_loss_copies": 1e300}, "extra_loss_copies: must be at most 100"),
     ]:
         assert validate(parse_yaml(json.dumps(right), source="mine.yaml"), spec)
         assert said in refusal(validate, parse_yaml(json.dumps(right | wrong), source="mine.yaml"), spec)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -42,15 +42,6 @@ BASES = 48
 """Random questions; restrictions and limits make many of each."""
 
 
-@dataclass
-class Tally:
-    """What the queries were, all together."""
-
-    queries: int = 0
-    layouts: int = 0
-    infeasible: int = 0
-
-
 def ask_both(query: Query) -> None:
     """Check a query, that what is found fits and is legal, and that the integer program agrees."""
     if (result := require_query(query)) is None:
@@ -66,7 +57,7 @@ def ask_both(query: Query) -> None:
 
 @pytest.mark.timeout(1800)
 def test_search_equals_brute_force_on_random_questions() -> None:
-    tally = Tally()
+    tally = SimpleNamespace(queries=0, layouts=0, infeasible=0)
 
     @given(st.integers(0, 10**9))
     @settings(max_examples=QUERIES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

@@ -11,7 +11,6 @@ from itertools import chain, compress
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
 import pytest
 from effort import number
 from small import MODEL, small_question
@@ -37,7 +36,7 @@ from cost_models.specs.training import TrainingSpec
 from meshwright.verbs.export import export
 from planner.formats.exporter import ABOUT_STACKS, Job, contradictions, field_paths, settings_of
 from planner.formats.registry import exporter_named
-from planner.formats.trainers import TRAINERS, refusals, require_own_stack, rows_for, trainer_named
+from planner.formats.trainers import TRAINERS, refusals, require_own_stack, trainer_named
 from planner.plan import Plan, make_plan
 from planner.rules.legality import check
 from planner.space.restrictions import parse_restrictions
@@ -353,23 +352,6 @@ def test_every_rule_is_shown_to_refuse_something(trainer: str) -> None:
             if rule.broken(asked(trainer, **model), LayoutColumns.of([parse_layout(text)]))[0]
         ]
         assert broken, rule.name
-
-
-@pytest.mark.parametrize("trainer", TRAINERS)
-@pytest.mark.parametrize("experts", [False, True])
-def test_the_search_keeps_to_the_rules(trainer: str, experts: bool) -> None:
-    question = asked(trainer, experts=experts)
-    words = ["ep=1,2", "etp=1,2", "cp=1,2", "order=tp-cp-dp-pp,tp-cp-pp-dp"] if experts else ["cp=1,2"]
-    free = enumerate_layouts(question, parse_restrictions(words))
-    held = enumerate_layouts(question, parse_restrictions(words, trainer=trainer))
-    allowed = rows_for(trainer, question, free)
-    assert 0 < len(held) < len(free)
-    assert {str(held.layout(row)) for row in range(len(held))} == {
-        str(free.layout(row)) for row in np.flatnonzero(allowed)
-    }
-    for row in range(len(held)):
-        assert not refusals(trainer, question, held.layout(row))
-        assert not check(question, held.layout(row))
 
 
 def test_megatron_recomputes_some_blocks_of_every_stage_in_full() -> None:

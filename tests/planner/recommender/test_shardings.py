@@ -13,8 +13,6 @@ import numpy as np
 import pulp
 import pytest
 from effort import number
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from cost_models.arrays import Array
 from cost_models.errors import DoesNotFitError, InputError, RunError, UnknownNameError
@@ -33,9 +31,8 @@ from planner.recommender import search as proving
 from planner.recommender.advice import alternative, binding_stages
 from planner.recommender.local_search import State, improve, repack
 from planner.recommender.problem import OBJECTIVES, Objective, build_problem
-from planner.recommender.program import OptionsProgram, PlacesProgram
 from planner.recommender.restrictions import ShardingLimits, ShardingRestrictions, covered_options
-from planner.recommender.search import Search, plan_sharding, probe
+from planner.recommender.search import plan_sharding
 from planner.verify import recommenders
 from planner.verify.recommenders import verify_sharding
 
@@ -215,23 +212,6 @@ def test_no_sharding_of_a_few_tables_is_better(seed: int) -> None:
         assert loads.host_bytes.max() <= priced.host_memory * (1 + 1e-7)
 
 
-@settings(max_examples=number(15, 300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.integers(1000, 10**6), st.sampled_from(OBJECTIVES), st.booleans())
-def test_the_bound_over_options_is_never_above_the_optimum(
-    seed: int, objective: Objective, whole: bool
-) -> None:
-    priced = random_prices(seed, tables=3)
-    least = least_of_all(priced, objective)
-    try:
-        problem = build_problem(priced, objective, ShardingRestrictions())
-    except DoesNotFitError:
-        assert math.isinf(least)
-        return
-    solved = solve(OptionsProgram(problem.in_units_of(1e-3), integer=whole).problem, "highs")
-    assert solved.bound * 1e-3 + problem.fixed <= least * (1 + 1e-7)
-    assert float(problem.least_stages.sum()) + problem.fixed <= least * (1 + 1e-9)
-
-
 def test_a_search_that_ends_with_nothing_in_time_is_not_blamed_on_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -260,25 +240,6 @@ def test_a_search_ends_by_work_and_not_by_the_clock(monkeypatch: pytest.MonkeyPa
     assert first == again.model_copy(update={"seconds": first.seconds})
     longer = plan_sharding(priced, seconds=1e9).certificate
     assert longer.gap < first.gap < 1
-
-
-@settings(max_examples=number(15, 300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.integers(1000, 10**6), st.sampled_from(OBJECTIVES), st.floats(1.0, 1.2))
-def test_probing_leaves_the_optimum_open(seed: int, objective: Objective, known: float) -> None:
-    priced = random_prices(seed, tables=3)
-    least = least_of_all(priced, objective)
-    try:
-        problem = build_problem(priced, objective, ShardingRestrictions())
-    except DoesNotFitError:
-        return
-    if math.isinf(least):
-        return
-    search = Search(problem=problem, solver="highs", value=least * known)
-    for relaxed in (OptionsProgram, PlacesProgram):
-        assert probe(search, relaxed)
-        assert search.bound <= least * (1 + 1e-9)
-        classes = problem.rows.unit_class[search.open_rows]
-        assert set(classes.tolist()) == set(range(len(problem.members)))
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -543,23 +504,8 @@ def test_places_that_are_said_are_kept(question: RecommenderQuestion, sharding: 
     assert found.tables == (0, 1)
 
 
-def test_rules_refuse(question: RecommenderQuestion, sharding: Sharding) -> None:
-    for words, rule in [
-        ("table:1=column5", "item has 48 columns, which 5 slices do not divide; 2, 3, 4 do"),
-        ("table:0=column8", "`column8` has 8 slices, and there are 4 GPUs"),
-    ]:
-        found = alternative(question, sharding, words, NONE)
-        assert found.sharding is None
-        assert found.refused == rule
-
-
 def test_what_the_plan_forbids_is_priced_and_told(question: RecommenderQuestion, sharding: Sharding) -> None:
     limits = ShardingRestrictions(forbidden=frozenset({"row"}))
     found = alternative(question, sharding, "table:0=row", limits)
     assert found.sharding is not None
     assert found.forbidden == "the plan forbids `row`"
-
-
-def test_words_that_are_none(question: RecommenderQuestion, sharding: Sharding) -> None:
-    with pytest.raises(InputError, match="no word of a sharding"):
-        alternative(question, sharding, "tp8", NONE)

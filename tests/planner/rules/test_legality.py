@@ -1,8 +1,7 @@
-"""The rules say what users read, the space is what they allow, and each reads no more than it is asked of."""
+"""The rules say what users read, and the space is what they allow."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
@@ -12,19 +11,15 @@ from asking import change
 from effort import few
 from small import MODEL, every_axis, small_question
 
-from cost_models.arrays import Ints
 from cost_models.axes.columns import COLUMNS, USUAL_CONTEXT, LayoutColumns
 from cost_models.axes.layout import Layout, parse_layout
-from cost_models.axes.rule import Rule
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_stack
 from cost_models.question import Question
 from cost_models.schedules.registry import PLAIN, schedule_named
 from cost_models.specs.choices import CONTEXTS, ORDERS, SCHEDULES
 from cost_models.specs.training import TrainingSpec
-from planner.formats.trainers import TRAINERS
-from planner.rules.legality import RULES, SCHEDULE_RULE, SIZED_RULES, check, legal_rows, require_legal
-from planner.space.axes import columns_that_affect
+from planner.rules.legality import check, legal_rows, require_legal
 from planner.space.restrictions import Restrictions, parse_restrictions
 from planner.space.space import enumerate_layouts
 
@@ -175,65 +170,6 @@ def test_forbidding_every_policy_is_an_input_error() -> None:
         limits.recompute(replace(question(4), training=TRAINING.model_copy(update={"recompute": ("none",)})))
     with pytest.raises(InputError, match="contradict one another"):
         parse_restrictions(forbid=["recompute=none", "recompute=selective", "recompute=full"])
-
-
-STATES = {*columns_that_affect("states"), "pp", "zero", "shard"}
-"""What decides the ZeRO stages and shard groups of a core; pp is what the other degrees leave of the GPUs."""
-PIPELINE = {*columns_that_affect("pipeline"), "microbatches", "zero", "vpp", "schedule"}
-"""What decides its chunks and schedules."""
-
-
-class Read(LayoutColumns):
-    """Columns that note which of them are read."""
-
-    __slots__ = ("names",)
-
-    names: set[str]
-
-    def __getattribute__(self, name: str) -> object:
-        if name in COLUMNS:
-            object.__getattribute__(self, "names").add(name)
-        return super().__getattribute__(name)
-
-    def microbatches(self, global_batch: int) -> Ints:
-        """Microbatches, which are a quantity of their own."""
-        self.names.add("microbatches")
-        return np.ones(len(self), dtype=np.int64)
-
-    def __len__(self) -> int:
-        return 64
-
-
-def every_rule() -> Iterator[Rule]:
-    """Of layouts, schedules and trainers."""
-    yield from (*RULES, SCHEDULE_RULE)
-    for trainer in TRAINERS.values():
-        yield from trainer.rules
-
-
-def columns_read_by(rule: Rule) -> set[str]:
-    """Names of the columns that a rule reads of random layouts, in questions of several stacks and precisions."""
-    rng, found = np.random.default_rng(0), set[str]()
-    for stack, precision in (("meshwright", "bf16"), ("megatron-core", "fp8"), ("deepspeed", "bf16")):
-        question = every_axis(small_question(stack=stack, precision=precision))
-        simplest = LayoutColumns.of([Layout()] * 64)
-        drawn = {name: getattr(simplest, name) + rng.integers(0, 3, 64) for name in COLUMNS}
-        columns = Read(**drawn)
-        object.__setattr__(columns, "names", set())
-        rule.broken(question, columns)
-        found |= columns.names
-    return found
-
-
-@pytest.mark.parametrize("rule", list(every_rule()), ids=lambda rule: rule.name)
-def test_a_rule_reads_no_more_than_it_is_asked_of(rule: Rule) -> None:
-    read = columns_read_by(rule)
-    if read & {"vpp", "schedule"}:
-        assert read <= PIPELINE
-    elif read & {"zero", "shard"}:
-        assert read <= STATES
-    else:
-        assert (rule in SIZED_RULES) == bool(read & {"mbs", "microbatches"})
 
 
 def test_experts_and_stages_are_shared_as_rules_say() -> None:

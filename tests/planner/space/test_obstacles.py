@@ -30,11 +30,7 @@ QUESTION = small_question(8)
 def test_the_rules_that_stand_in_the_way_are_told() -> None:
     for fix, trainer, why, hint in [
         (["tp=16"], None, ["`tp16` does not divide 8 GPUs"], "tp8 would"),
-        (["tp=8"], None, ["`tp8` splits 4 key/value heads"], "tp1, tp2 or tp4 divide them"),
         (["zero=3"], None, ["software stack `megatron-core` cannot run `zero3`"], "it has zero0 or zero1"),
-        (["ep=8"], None, ["`ep8` shares experts, and model `small` has none"], "leave it out"),
-        (["pp=8"], None, ["`pp8` makes 8 stages"], "only the first stage and the last"),
-        (["dp=3"], None, ["`dp3` does not divide 8 GPUs"], "dp2 or dp4 would"),
         (["tp=4", "dp=4"], None, ["`tp4 dp4` do not divide 8 GPUs"], "dp2 would"),
         (["mbs=3"], None, ["global batch 8 is not a multiple of dp1 x mbs3"], "6 and 9 are"),
         (["vpp=2", "schedule=1f1b"], None, ["`vpp=2` and `schedule=1f1b` exclude one another"], "loosen"),
