@@ -67,16 +67,11 @@ def objective_of(goal: Goal) -> tuple[Objective, float | None]:
 def _amounts(amounts: Amount, problems: Problems, unread: str) -> tuple[float | None, float | None]:
     """Read the flags `--price` (of a GPU-hour on one cluster) and `--tokens` (to train on); None for a flag that is
     not given."""
-
-    def single_price(price: str | float | Sequence[float]) -> float | None:
-        """Parse one price; None if empty. Raises ValueError for several."""
-        prices = read_prices(price)
-        if len(prices) > 1:
-            raise ValueError(f"names {len(prices)} prices for one cluster")
-        return prices[0] if prices else None
-
-    price = problems.read(read_flag, "--price", amounts.price, single_price, unread)
-    return price, problems.read(read_flag, "--tokens", amounts.tokens, read_tokens, unread)
+    prices = problems.read(read_flag, "--price", amounts.price, read_prices, unread) or ()
+    if len(prices) > 1:
+        several = Problem("--price", f"names {len(prices)} prices for one cluster")
+        problems.errors.append(InputError(unread, problems=[several]))
+    return next(iter(prices), None), problems.read(read_flag, "--tokens", amounts.tokens, read_tokens, unread)
 
 
 def trained_at(amounts: Amount, question: Question) -> tuple[Question, Objective, tuple[str, ...]]:

@@ -28,6 +28,11 @@ def estimate_record(estimate: Estimate, question: Question | None = None) -> dic
     several."""
     pools = pool_records(question, estimate) if question is not None else []
     windows = None if question is None else host_windows(question, estimate)
+    crossed: dict[str, Any] = {}
+    if question is not None and (traffic := crossing(question, estimate)) is not None:
+        axes = [fields_of(use, "axis", "share", "gpu_bytes") for use in traffic.uses]
+        level = {"leaves": traffic.inside, "level": traffic.level.name, "bandwidth": traffic.level.bandwidth}
+        crossed = {**level, "axes": axes, "stay": list(traffic.stay)}
     return {
         "layout": str(estimate.layout),
         **fields_of(estimate, "step_seconds", "weighed_seconds", *_RATES),
@@ -42,7 +47,7 @@ def estimate_record(estimate: Estimate, question: Question | None = None) -> dic
         "trust": fields_of(estimate.trust, *_TRUST),
         **_host(estimate),
         **present(host_channels=windows and windows._asdict(), pools=pools),
-        **present(crossing=_crossing(question, estimate)),
+        **present(crossing=crossed),
     }
 
 
@@ -51,17 +56,6 @@ def _host(estimate: Estimate) -> dict[str, Any]:
     tiers = {"host": bool(estimate.host_bytes), "drive": bool(estimate.layout.offload.drive)}
     used = [f"{tier}_{field}" for tier, is_used in tiers.items() if is_used for field in ("bytes", "limit")]
     return fields_of(estimate, *used)
-
-
-def _crossing(question: Question | None, estimate: Estimate) -> dict[str, Any] | None:
-    """Record of the parallel axes whose traffic crosses the slowest network level; None for a network of one
-    level."""
-    traffic = None if question is None else crossing(question, estimate)
-    if traffic is None:
-        return None
-    axes = [fields_of(use, "axis", "share", "gpu_bytes") for use in traffic.uses]
-    level = {"leaves": traffic.inside, "level": traffic.level.name, "bandwidth": traffic.level.bandwidth}
-    return level | {"axes": axes, "stay": list(traffic.stay)}
 
 
 def estimate_row(estimate: Estimate) -> dict[str, Any]:

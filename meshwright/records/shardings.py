@@ -21,23 +21,18 @@ def stages_frame(priced: RecommenderEstimate) -> pd.DataFrame:
     """Frame with a row for each stage of a recommender's step (such as the index exchange) and GPU: `stage`, `gpu`,
     `start_seconds` and `stage_seconds` of the stage, `busy_seconds` of the GPU, and `waits`: whether the stage waits
     for this GPU."""
-    rows, start = [], 0.0
-    for at, (stage, seconds) in enumerate(priced.stages.items()):
-        load = priced.loads[:, at]
-        is_limit = load.max() > 0 and load.max() >= priced.hidden[at] and np.ptp(load) > 0
-        rows += [
-            {
-                "stage": stage,
-                "gpu": gpu,
-                "start_seconds": start,
-                "stage_seconds": seconds,
-                "busy_seconds": float(own + priced.fixed[at]),
-                "waits": bool(is_limit and gpu == priced.busiest[at]),
-            }
-            for gpu, own in enumerate(load)
-        ]
-        start += seconds
-    return frame_of(rows)
+    gpus, seconds_K = len(priced.loads), np.array(list(priced.stages.values()))
+    longest_K, is_even_K = priced.loads.max(axis=0), np.ptp(priced.loads, axis=0) == 0
+    is_limit_K = (longest_K > 0) & (longest_K >= priced.hidden) & ~is_even_K
+    columns = {
+        "stage": np.repeat(list(priced.stages), gpus),
+        "gpu": np.tile(np.arange(gpus), len(seconds_K)),
+        "start_seconds": np.repeat(np.cumsum(seconds_K) - seconds_K, gpus),
+        "stage_seconds": np.repeat(seconds_K, gpus),
+        "busy_seconds": (priced.loads + priced.fixed).T.ravel(),
+        "waits": (is_limit_K & (np.arange(gpus)[:, None] == priced.busiest)).T.ravel(),
+    }
+    return frame_of(columns)
 
 
 def tiers_frame(priced: RecommenderEstimate) -> pd.DataFrame:

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cost_models.documents import Document, printable
+from cost_models.documents import Document
 from cost_models.errors import InputError, Problem, UnknownNameError
 from cost_models.files import catalog
 from cost_models.files.loading import read_once
@@ -53,9 +53,6 @@ from planner.recommender.problem import OBJECTIVES, Objective
 from planner.recommender.restrictions import ShardingLimits, ShardingRestrictions, covered_options
 from planner.recommender.search import ENOUGH, PROVEN, ShardingCertificate, plan_sharding
 from planner.search.search import Budget
-
-if TYPE_CHECKING:
-    pass
 
 
 class ShardingEstimated(PlanAnswer):
@@ -215,14 +212,13 @@ class ShardingQuestion:
         """Search for the best sharding within the time limit of `budget`. Raises DoesNotFitError if it is proven that
         none fits."""
         budget, restrictions = budget or Budget(), self.limits.read(self.question.model)
-        prices, aim = covered_options(self.question, restrictions), self.objective
-
-        def progress(value: float, bound: float, doing: str) -> None:
-            """Pass the search's status on to the budget's listener."""
-            budget.tell(doing)
-
-        limits = restrictions
-        result = plan_sharding(prices, objective=aim, restrictions=limits, budget=budget, progress=progress)
+        result = plan_sharding(
+            covered_options(self.question, restrictions),
+            objective=self.objective,
+            restrictions=restrictions,
+            budget=budget,
+            progress=lambda value, bound, doing: budget.tell(doing),
+        )
         budget.interrupted = budget.interrupted or result.interrupted
         return ShardingPlanned(
             question=self.question,
@@ -241,7 +237,7 @@ def ask(options: PlanOptions) -> ShardingQuestion:
         InputError: something is missing or wrong; everything that is, at once.
     """
     problems = Problems()
-    gpus = problems.read(_number_of_gpus, options.gpus)
+    gpus = problems.read(questions.one_count, options.gpus, "tables are sharded over one")
     model = Problems().read(recommender_of, options.model)  # `question_of` reports its problems
     request = options if model is None else replace(options, model=model)
     question = problems.read(question_of, request, gpus)
@@ -270,12 +266,10 @@ def ask_estimate(options: EstimateOptions) -> PreparedQuestion[ShardingEstimated
     """
     question = question_of(options, questions.single_count(options.gpus))
     sharding, assumed = sharding_of(question, options.layout), tuple(_assumed(options, question))
-
-    def solve(budget: Budget) -> ShardingEstimated:
-        """Price the given sharding."""
-        return replace(priced_sharding(question, sharding), assumptions=assumed)
-
-    return PreparedQuestion(solve=solve, assumptions=assumed)
+    return PreparedQuestion(
+        solve=lambda budget: replace(priced_sharding(question, sharding), assumptions=assumed),
+        assumptions=assumed,
+    )
 
 
 def sharding_of(question: RecommenderQuestion, text: str) -> Sharding:
@@ -326,15 +320,6 @@ def _training(request: Request) -> RecommenderTraining:
     amounts = {"global_batch": request.global_batch, "precision": questions.in_words(request.precision)}
     resolve, noun = resolve_recommender_training, "a recommender"
     return questions.job_of(request.training, RecommenderTraining, resolve, amounts, noun)
-
-
-def _number_of_gpus(gpus: object) -> int | None:
-    """Parse the number of GPUs; None if not given. Raises InputError unless it is a single number above zero."""
-    text = "" if gpus is None else str(gpus).strip()
-    if text and not (text.isdecimal() and text.strip("0")):
-        reason = f"`{printable(text)}` is not one number of GPUs"
-        raise InputError(f"--gpus: {reason}", hint="tables are sharded over one")
-    return int(text) if text else None
 
 
 def _objective(word: str | None) -> Objective:

@@ -63,8 +63,7 @@ class RecommenderRan(AnyRan[RecommenderReport]):
         yield table(("", "predicted", "measured"), lines, words=("",))
         if report.stage_seconds and len(report.ranks) > 1:
             yield "Gradients of the dense network travel beside the backward exchange and update."
-        sums = [sum(getattr(one, name) for one in report.ranks) for name in _CACHE_FIELDS]
-        lookups, hits, up, down = sums
+        lookups, hits, up, down = (sum(getattr(one, name) for one in report.ranks) for name in _CACHE_FIELDS)
         if lookups:
             yield wrapped(
                 f"Tables in host memory: {percent(hits / lookups)} of their rows were found on the device; a step"

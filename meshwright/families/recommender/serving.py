@@ -39,6 +39,7 @@ from meshwright.records import fields_of
 from meshwright.render.tables import Table, table_of
 from meshwright.render.words import percent, spaced, wrapped
 from meshwright.terminal.answers import SavedAnswer
+from meshwright.verbs.contract import refuse
 from meshwright.verbs.plan import CacheOptions
 from meshwright.verbs.serve import ServeOptions
 from planner.serving import (
@@ -327,7 +328,12 @@ def serve(options: ServeOptions) -> CacheServed:
     problems, source = Problems(), options.plan
     plan = problems.read(lambda: source if isinstance(source, ServingPlan) else load_serving_plan(source))
     batches = problems.read(lambda: read_batches(options.batch, ()))
-    problems.read(_require_meant, options)
+    wrong = [
+        ("--scale", "a share of the plan's rows lies above 0 and is 1 at most", not 0 < options.scale <= 1),
+        ("--synthetic", "draws samples; --requests has them", bool(options.requests and options.synthetic)),
+        ("--weights", "are of whole tables: leave out --scale", bool(options.weights) and options.scale != 1),
+    ]
+    problems.read(refuse, "that cannot be served", [Problem(*one) for *one, holds in wrong if holds])
     problems.require()
     require_torch("serve")
     from executor.recommender import serving
@@ -338,19 +344,6 @@ def serve(options: ServeOptions) -> CacheServed:
     run = serving.serve(plan, sizes, samples=options.synthetic or SAMPLES, **places)
     question = _on_device(plan.question, run.device, options).model_copy(update={"batches": sizes})
     return CacheServed(plan=plan.model_copy(update={"question": question}), scale=options.scale, run=run)
-
-
-def _require_meant(options: ServeOptions) -> None:
-    """Raise InputError for options of `serve` that contradict each other or are out of range."""
-    problems = []
-    if not 0 < options.scale <= 1:
-        problems.append(Problem("--scale", "a share of the plan's rows lies above 0 and is 1 at most"))
-    if options.requests is not None and options.synthetic is not None:
-        problems.append(Problem("--synthetic", "draws samples; --requests has them"))
-    if options.weights is not None and options.scale != 1:
-        problems.append(Problem("--weights", "are of whole tables: leave out --scale"))
-    if problems:
-        raise InputError("that cannot be served", problems=problems)
 
 
 def _on_device(question: ServingQuestion, device: str, options: ServeOptions) -> ServingQuestion:

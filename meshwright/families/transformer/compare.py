@@ -169,8 +169,11 @@ class Compared(Answer):
         }
 
     def view(self) -> tuple[str | Table, ...]:
-        """Text: the plans, differences of their questions, verdicts, and the table of quantities."""
+        """Text: the plans, differences of their questions, verdicts, and the table of quantities. In it parts are
+        indented below their totals, and column `change` goes from the first plan to the last: shares in points, other
+        quantities in percent."""
         heads, read, differing = [], [], list[str | Table]()
+        headers = ["", *(str(number) for number in range(1, len(self.plans) + 1))]
         for number, plan in enumerate(self.plans, start=1):
             fits = "" if plan.estimate.fits else ", does not fit"
             step = step_words(plan.estimate.step_seconds, plan.expected)
@@ -181,12 +184,20 @@ class Compared(Answer):
         if self.differs:
             work = ", and their steps do different work: parts are shares of their own step."
             words = f"They answer different questions{':' if same_work(self.questions) else work}"
-            headers = ["", *(str(number) for number in range(1, len(self.plans) + 1))]
             rows = [(difference.what, *difference.values) for difference in self.differs]
             differing += ["", wrapped(words), table(headers, rows, words=headers)]
         verdicts = [wrapped(plan.words) for plan in self.against]
-        blank = [""] * bool(verdicts)
-        return *heads, *read, *differing, *blank, *verdicts, "", comparison_table(self.lines)
+        first, *others = self.lines
+        cells = []
+        for quantity in (first, *sorted(others, key=lambda line: line.group != "time")):
+            is_total = quantity.group == "memory" and quantity.name in ("step", "peak memory")
+            is_part = quantity.group in ("time", "memory") and not is_total
+            write, (start, *_, final) = UNIT_TEXTS[quantity.unit], quantity.values
+            values = [write(value) if value else "-" for value in quantity.values]
+            changed = change_words(write, quantity.unit, start, final) if quantity.comparable else ""
+            cells.append(["  " * is_part + part_label(quantity.name), *values, changed])
+        quantities = table([*headers, "change"], cells, words=("",))
+        return *heads, *read, *differing, *[""] * bool(verdicts), *verdicts, "", quantities
 
 
 def compare(first: Plan, choices: Sequence[str | Path | AnyPlan], trainer: str | None) -> Compared:
@@ -209,23 +220,6 @@ def compare(first: Plan, choices: Sequence[str | Path | AnyPlan], trainer: str |
     plans = [problems.read(priced, choice) for choice in (first, *choices)]
     problems.require()
     return Compared(plans=tuple(plans))
-
-
-_TOTALS = ("step", "peak memory")
-
-
-def comparison_table(lines: Sequence[Line]) -> Table:
-    """Table of quantities, with a column for each plan and a column `change` from the first plan to the last.
-    Parts are indented below their totals; shares change in points, other quantities in percent."""
-    headers = ["", *[str(number + 1) for number in range(len(lines[0].values))], "change"]
-    rows = []
-    for line in (lines[0], *sorted(lines[1:], key=lambda line: line.group != "time")):  # first the step
-        is_part = line.group == "time" or (line.group == "memory" and line.name not in _TOTALS)
-        write, (start, *_, final) = UNIT_TEXTS[line.unit], line.values
-        cells = [write(value) if value else "-" for value in line.values]
-        changed = change_words(write, line.unit, start, final) if line.comparable else ""
-        rows.append(["  " * is_part + part_label(line.name), *cells, changed])
-    return table(headers, rows, words=("",))
 
 
 _LABELS = ("name", "source", "vocab_multiple")

@@ -101,15 +101,10 @@ class Estimated(PlanAnswer):
             "notes": list(self.notes),
             "estimate": estimate_record(self.estimate, self.question),
             "expected": expected_record(self.question, layout, self.expected),
-            "split": {"layers": list(layout.layers), "chosen": self._searches_split},
+            "split": {"layers": list(layout.layers), "chosen": "layers=" not in self.layout},
             **completed_record(self.completed),
             **present(training=self.training and self.training.record()),
         }
-
-    @property
-    def _searches_split(self) -> bool:
-        """Whether the layout leaves the number of blocks on each stage open."""
-        return "layers=" not in self.layout
 
     @cached_property
     def expected(self) -> ExpectedStep | None:
@@ -128,7 +123,8 @@ class Estimated(PlanAnswer):
 
     def __repr__(self) -> str:
         """Text on the layout, without the question's header."""
-        words = [filled_sentence(self.completed), estimate_text(self.estimate, searched=self._searches_split)]
+        is_searched = "layers=" not in self.layout
+        words = [filled_sentence(self.completed), estimate_text(self.estimate, searched=is_searched)]
         words += expected_lines(self.question, self.estimate.layout, self.expected)
         words += [wrapped(f"Training: {self.training.words}")] if self.training else []
         return "\n".join(filter(None, [*words, crossing_sentence(crossing(self.question, self.estimate))]))

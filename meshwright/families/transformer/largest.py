@@ -3,7 +3,6 @@ cluster."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -67,12 +66,8 @@ class Largest(SavedAnswer):
     @property
     def largest(self) -> LargestSize:
         """Largest size over all choices of offload; among equals the one with the fastest step."""
-
-        def key(size: LargestSize) -> tuple[int, float]:
-            """Sort key: larger sizes rank higher, and among equal sizes those with the faster step."""
-            return size.size, -math.inf if size.result is None else -size.result.best.step_seconds
-
-        return max(self.sizes, key=key)
+        speeds = [0.0 if one.result is None else 1 / one.result.best.step_seconds for one in self.sizes]
+        return max(zip(self.sizes, speeds, strict=True), key=lambda pair: (pair[0].size, pair[1]))[0]
 
     @property
     def plan(self) -> Plan | None:

@@ -72,6 +72,7 @@ from planner.formats.trainers import trainers_of
 from planner.objectives import DAY, Certificate
 from planner.plan import Plan, PlanCache, PlanChoice, PlanRecommendation, make_plan, save_plan
 from planner.search.search import Budget
+from planner.space.axes import divisors
 from planner.space.obstacles import notes_of
 
 if TYPE_CHECKING:
@@ -104,10 +105,9 @@ def gain_of_fastest(plan: Plan, pick: PlanRecommendation) -> float:
     return 1 - (pick.fastest_weighed or pick.fastest_seconds) / (step.weighed_seconds or step.step_seconds)
 
 
-def recommended_in_plan(plan: Plan | None) -> str:
+def recommended_in_plan(plan: Plan) -> str:
     """Sentence on why a plan file's layout was recommended; empty without a recommendation."""
-    pick = None if plan is None else plan.recommendation
-    if plan is None or pick is None:
+    if (pick := plan.recommendation) is None:
         return ""
     if not pick.why:
         reason = "no simpler layout comes within the model's error."
@@ -531,12 +531,7 @@ def odd_count_note(gpus: int, certificate: Certificate) -> str:
 
 def _largest_factor(number: int) -> int:
     """Largest prime factor of a number; 1 for 1."""
-    largest, factor = 1, 2
-    while number > 1:
-        while number % factor == 0:
-            number, largest = number // factor, factor
-        factor += 1
-    return largest
+    return max((divisor for divisor in divisors(number) if len(divisors(divisor)) == 2), default=1)
 
 
 _POINTS = 2
@@ -609,8 +604,13 @@ def ranking_facts(ranking: Ranking) -> Iterator[Fact]:
         if (training := training_of(rival)) is not None:
             words += f", {_days(rival)}{training.expected_words}"
         yield Fact(name="runner-up", value=words)
-    if frontier := frontier_words(ranking):
-        yield Fact(name="trade-off", value=frontier)
+    if sooner := [point for point in ranking.frontier[::-1] if point is not ranking.best]:
+        words = "; ".join(
+            f"{money(one.cost or 0.0)} in {_days(one)} on {_gpus(one)}" for one in sooner[:_POINTS]
+        )
+        number = len(sooner) - _POINTS
+        words += f"; {number} more {'ends' if number == 1 else 'end'} sooner" if number > 0 else ""
+        yield Fact(name="trade-off", value=f"on paper {words}")
 
 
 def _gpus(answer: OfferAnswer) -> str:
@@ -629,17 +629,6 @@ def training_of(answer: OfferAnswer) -> TrainingRun | None:
     optimum, best = answer.optimum, answer.optimum.result.best
     priced = replace(optimum.objective, price=answer.offer.price)
     return training_run(optimum.question, priced, best, expected_step(optimum.question, best))
-
-
-def frontier_words(ranking: Ranking) -> str:
-    """Words on costlier answers that end sooner, cheapest first; empty if there are none."""
-    points = [point for point in ranking.frontier[::-1] if point is not ranking.best]
-    if not points:
-        return ""
-    words = [f"{money(one.cost or 0.0)} in {_days(one)} on {_gpus(one)}" for one in points[:_POINTS]]
-    number = len(points) - _POINTS
-    remainder = f"; {number} more {'ends' if number == 1 else 'end'} sooner" if number > 0 else ""
-    return f"on paper {'; '.join(words)}{remainder}"
 
 
 def _proof_words(ranking: Ranking) -> str:
