@@ -40,11 +40,11 @@ _MOST_PROBLEMS = 10
 def time_frame(estimates: Sequence[Estimate]) -> pd.DataFrame:
     """Frame with a row per layout: `layout`, seconds of each part of a step, and seconds of communication hidden
     behind compute (`tp_hidden` ...)."""
-    rows = []
-    for estimate in estimates:
-        hidden = {f"{part.removesuffix('_comm')}_hidden": s for part, s in estimate.hidden_comm.items()}
-        rows.append({"layout": estimate.layout.brief, **estimate.time, **hidden})
-    return frame_of(rows)
+    return frame_of(
+        {"layout": one.layout.brief, **one.time}
+        | {f"{part.removesuffix('_comm')}_hidden": seconds for part, seconds in one.hidden_comm.items()}
+        for one in estimates
+    )
 
 
 def memory_frame(estimate: Estimate) -> pd.DataFrame:
@@ -173,9 +173,8 @@ def _csv_rows(path: Path) -> list[dict[str, Any]]:
                 problems.append(Problem(f"{place}:{line}  {name}", text))
         rows.append(row)
     if problems:
-        tail = len(problems) - _MOST_PROBLEMS
-        first = problems[:_MOST_PROBLEMS] + ([Problem(place, f"and {tail} more")] if tail > 0 else [])
-        raise InputError(f"`{place}` cannot be compared", problems=first, hint=_ACCURACY_HINT)
+        first, more = problems[:_MOST_PROBLEMS], len(problems[_MOST_PROBLEMS:])
+        raise InputError(f"`{place}` cannot be compared", problems=first, more=more, hint=_ACCURACY_HINT)
     return rows
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -16,7 +16,6 @@ from cost_models.families import family_of_plan_kind, load
 from cost_models.files.catalog import validate
 from cost_models.files.reading import parse_json, read_text
 from cost_models.units import MB
-from executor.axes.offload.reporting import DriveReport, HostReport
 from executor.measure.report import AnyReport, RankReport, RunReport
 from planner.plan import without_dropped_facts
 
@@ -89,14 +88,7 @@ def comparison(report: RunReport) -> tuple[ComparedQuantity, ...]:
     fullest = max(report.ranks, key=lambda rank: rank.peak_bytes)
     planned = fullest.predicted_memory
     parts = [_part(part, planned.get(part, 0.0), size) for part, size in fullest.memory.items()]
-    return (
-        *speed,
-        *_peaks(report),
-        *parts,
-        *_of_the_allocator(report),
-        *_of_tier(_HOST, (rank.host for rank in report.ranks)),
-        *_of_tier(_DRIVE, (rank.drive for rank in report.ranks)),
-    )
+    return (*speed, *_peaks(report), *parts, *_of_the_allocator(report), *_of_tiers(report.ranks))
 
 
 def emulated(report: EmulationReport) -> tuple[ComparedQuantity, ...]:
@@ -115,14 +107,7 @@ def emulated(report: EmulationReport) -> tuple[ComparedQuantity, ...]:
     ]
     step = report.step_seconds
     total = [] if step is None else [ComparedQuantity("step_seconds", report.predicted.step_seconds, step)]
-    return (
-        peak,
-        *memory,
-        *compute,
-        *total,
-        *_of_tier(_HOST, [report.host]),
-        *_of_tier(_DRIVE, [report.drive]),
-    )
+    return (peak, *memory, *compute, *total, *_of_tiers([report]))
 
 
 def _part(part: str, predicted: float, measured: float) -> ComparedQuantity:
@@ -175,51 +160,46 @@ def _of_the_allocator(report: RunReport) -> list[ComparedQuantity]:
     return [one for one in compared if one.measured > 0]
 
 
-_HOST = (
-    ("host_memory_bytes", "predicted_bytes", "peak_bytes"),
-    ("host_link_seconds", "predicted_copy_seconds", "copy_seconds"),
-    ("host_update_seconds", "predicted_update_seconds", "update_seconds"),
-)
-"""Quantities of host memory, its link and the CPU's updates: name, and fields of `HostReport` with the predicted value
-and the measured values, of which the first quantity finds the fullest rank."""
-_DRIVE = (
-    ("drive_bytes", "predicted_bytes", "held_bytes"),
-    ("drive_read_bytes", "predicted_read_bytes", "read_bytes"),
-    ("drive_written_bytes", "predicted_written_bytes", "written_bytes"),
-    ("drive_transfer_seconds", "predicted_seconds", "seconds"),
-)
-"""Quantities of a drive as in `_HOST`, of `DriveReport`."""
+_TIERS = {
+    "host": (
+        ("host_memory_bytes", "predicted_bytes", "peak_bytes"),
+        ("host_link_seconds", "predicted_copy_seconds", "copy_seconds"),
+        ("host_update_seconds", "predicted_update_seconds", "update_seconds"),
+    ),
+    "drive": (
+        ("drive_bytes", "predicted_bytes", "held_bytes"),
+        ("drive_read_bytes", "predicted_read_bytes", "read_bytes"),
+        ("drive_written_bytes", "predicted_written_bytes", "written_bytes"),
+        ("drive_transfer_seconds", "predicted_seconds", "seconds"),
+    ),
+}
+"""Tier below device memory → its quantities: name, and fields of a rank's report (`HostReport`, `DriveReport`) with the
+predicted value and the measured values; by the first quantity the fullest rank is found."""
 
 
-def _of_tier(
-    quantities: Sequence[tuple[str, str, str]], ranks: Iterable[HostReport | DriveReport | None]
-) -> list[ComparedQuantity]:
-    """Predicted beside measured quantities of a tier below device memory, on the rank that holds most there; of
-    steps the median. Empty if no rank uses the tier, and without quantities that were not measured."""
-    fullest = max(filter(None, ranks), key=attrgetter(quantities[0][2]), default=None)
-    compared = [
-        ComparedQuantity(name, getattr(fullest, predicted), float(np.median(getattr(fullest, measured))))
-        for name, predicted, measured in quantities
-        if fullest is not None
-    ]
-    unpriced = "drive_transfer_seconds"  # where the drives' speed is not given
-    return [one for one in compared if one.measured > 0 and (one.predicted or one.quantity != unpriced)]
+def _of_tiers(ranks: Sequence[RankReport | EmulationReport]) -> Iterator[ComparedQuantity]:
+    """Predicted beside measured quantities of host memory and drives, each on the rank that holds most there; of steps
+    the median. Empty without offload, and without quantities that were not measured."""
+    for tier, quantities in _TIERS.items():
+        used = [seen for rank in ranks if (seen := getattr(rank, tier)) is not None]
+        for name, predicted, measured in quantities if used else ():
+            fullest = max(used, key=attrgetter(quantities[0][2]))
+            price, seen = getattr(fullest, predicted), float(np.median(getattr(fullest, measured)))
+            if seen > 0 and (price or name != "drive_transfer_seconds"):  # the drives' speed may not be given
+                yield ComparedQuantity(name, price, seen)
 
 
 def _peaks(report: RunReport) -> list[ComparedQuantity]:
     """Predicted beside measured peak memory of the fullest process of each pipeline rank."""
     by_stage: dict[int, RankReport] = {}
-    for rank in report.ranks:
-        if not rank.memory:  # the step that tells it did not come to its end
-            continue
-        fullest = by_stage.get(rank.pipeline_rank)
-        if fullest is None or rank.peak_bytes > fullest.peak_bytes:
-            by_stage[rank.pipeline_rank] = rank
-    peaks = []
-    for stage, rank in sorted(by_stage.items()):
-        name = "peak_bytes" if len(by_stage) == 1 else f"peak_bytes_stage_{stage}"
-        peaks.append(ComparedQuantity(name, sum(rank.predicted_memory.values()), float(rank.peak_bytes)))
-    return peaks
+    for rank in sorted(report.ranks, key=lambda rank: -rank.peak_bytes):
+        if rank.memory:  # else the step that tells it did not come to its end
+            by_stage.setdefault(rank.pipeline_rank, rank)
+    name = "peak_bytes" if len(by_stage) == 1 else "peak_bytes_stage_{}"
+    return [
+        ComparedQuantity(name.format(stage), sum(rank.predicted_memory.values()), float(rank.peak_bytes))
+        for stage, rank in sorted(by_stage.items())
+    ]
 
 
 MAX_REPORT_BYTES = int(1000 * MB)

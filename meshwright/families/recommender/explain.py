@@ -303,9 +303,9 @@ class ShardingAdvised(AnyAdvised):
         advice, today = self.advice, self.advice.today
         yield question_text(advice.question, today)
         yield ""
-        limit = format_bytes(today.device_memory) + ", which does not fit" * (not today.fits)
+        size = f"{format_bytes(today.peak_bytes)} of {format_bytes(today.device_memory)}"
         yield wrapped(
-            f"today: step {precise(today.step_seconds)}, {format_bytes(today.peak_bytes)} of {limit}"
+            f"today: step {precise(today.step_seconds)}, {size}{', which does not fit' * (not today.fits)}"
         )
         yield ""
         if advice.changes or not advice.is_reached:

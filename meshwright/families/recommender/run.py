@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
@@ -83,8 +84,10 @@ def _value_text(quantity: str, value: float) -> str:
 
 
 _HEADERS = ("rank", "slices", "rows", "tables", "as planned", "states", "as planned", "on its host")
-_SIZES = ("table_bytes", "predicted_table_bytes", "state_bytes", "predicted_state_bytes", "host_bytes")
-"""Fields of a built rank that fill the last columns of the table."""
+_SIZES = attrgetter(
+    "table_bytes", "predicted_table_bytes", "state_bytes", "predicted_state_bytes", "host_bytes"
+)
+"""Sizes of a built rank that fill the last columns of the table."""
 
 
 class ShardsBuilt(Answer):
@@ -112,12 +115,7 @@ class ShardsBuilt(Answer):
             f" {grouped(dense)} parameters of the dense network each"
         )
         cells = [
-            (
-                str(one.rank),
-                str(one.slices),
-                grouped(one.rows),
-                *(format_bytes(getattr(one, name)) for name in _SIZES),
-            )
+            (str(one.rank), str(one.slices), grouped(one.rows), *map(format_bytes, _SIZES(one)))
             for one in self.ranks
         ]
         return wrapped(words), "", table(_HEADERS, cells)

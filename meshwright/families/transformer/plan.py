@@ -355,15 +355,9 @@ class Planned(HoldsRequest, PlanAnswer):
         return make_plan(self.question, *fields, advice.for_file(limits, self.certificate.top))
 
     @cached_property
-    def _writer(self) -> tuple[str, str]:
+    def exporter(self) -> tuple[str, str]:
         """Trainer that `export` can write the plan for ("" if none), and the reason if none."""
         return exporter_of(self.plan)
-
-    @property
-    def exporter(self) -> tuple[str, str]:
-        """Trainer that `export` can write a recommended layout for, and the reason if none; both empty without a
-        recommendation."""
-        return ("", "") if self.recommendation is None else self._writer
 
     def save(self, path: str | Path) -> None:
         """Write the picked plan to a file, and store its proved rivals for later verbs."""
@@ -478,7 +472,7 @@ class Planned(HoldsRequest, PlanAnswer):
         ]
         remarks += [self.note, left_out_text(self.optimum)]
         remarks += [odd_count_note(self.question.cluster.num_gpus, self.certificate)]
-        if reason := self.exporter[1]:
+        if self.recommendation is not None and (reason := self.exporter[1]):
             remarks.append(f"note: `export` cannot write this plan: {reason}")
         compares = self.request.compares and not self.question.has_pools
         if interrupted:
@@ -503,7 +497,7 @@ class Planned(HoldsRequest, PlanAnswer):
         if self.question.has_pools and not self.best.replicas:
             return f"meshwright explain {path}"
         cluster, stack = self.question.cluster, self.plan.stack
-        command, trainer = f"meshwright run {path}", self._writer[0] or next(iter(trainers_of(stack)), "")
+        command, trainer = f"meshwright run {path}", self.exporter[0] or next(iter(trainers_of(stack)), "")
         if stack.name in OWN_STACKS:
             here = cluster.num_gpus <= cluster.gpus_per_node or cluster.gpu.kind == "cpu"
             trainer = "" if here else "slurm"
@@ -605,10 +599,8 @@ def ranking_facts(ranking: Ranking) -> Iterator[Fact]:
             words += f", {_days(rival)}{training.expected_words}"
         yield Fact(name="runner-up", value=words)
     if sooner := [point for point in ranking.frontier[::-1] if point is not ranking.best]:
-        words = "; ".join(
-            f"{money(one.cost or 0.0)} in {_days(one)} on {_gpus(one)}" for one in sooner[:_POINTS]
-        )
-        number = len(sooner) - _POINTS
+        points = [f"{money(one.cost or 0.0)} in {_days(one)} on {_gpus(one)}" for one in sooner[:_POINTS]]
+        words, number = "; ".join(points), len(sooner) - _POINTS
         words += f"; {number} more {'ends' if number == 1 else 'end'} sooner" if number > 0 else ""
         yield Fact(name="trade-off", value=f"on paper {words}")
 

@@ -120,9 +120,8 @@ class PlanQuestion(_Search):
             advice = recommend(question, optimum.result, limits, budget)
         optimum = replace(optimum, result=replace(optimum.result, searches=()))
         request = replace(self, restrictions=limits)
-        return Planned(
-            request=request, optimum=optimum, recommendation=advice, ranks=top is not None, note=note
-        )
+        answer = Planned(request=request, optimum=optimum, recommendation=advice, note=note)
+        return answer if top is None else replace(answer, ranks=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -135,18 +135,14 @@ class Emulated(AnyEmulated):
         ranks = f"{report.layout.num_gpus} (stage {report.pipeline_rank})"
         yield wrapped(f"{report.model}, {report.layout}: rank {report.rank} of {ranks} {alone}")
         device = report.device if report.on_a_device else "a CPU"
-        operators = f"The executor's own operators ran, on {device}, and keep other tensors"
-        yield from self.compared(
-            quantity_label, quantity_text, f"{operators}: `as run` is the prediction for these"
-        )
+        operators = f"The executor's own operators ran, on {device}, and keep other tensors: `as run` is the prediction"
+        yield from self.compared(quantity_label, quantity_text, f"{operators} for these")
         if not report.on_a_device:
             kernels = "memory that kernels and libraries allocate for themselves is not counted."
             yield wrapped(f"Without a device, {kernels}")
             if report.layout.tp > 1:
-                tried = "3 to 13 % of the peak where it was tried."
-                yield wrapped(
-                    f"Under tp, activations being gathered count differently than on a device: {tried}"
-                )
+                differently = "count differently than on a device: 3 to 13 % of the peak where it was tried."
+                yield wrapped(f"Under tp, activations being gathered {differently}")
         elif not report.on_planned_device:
             reason = "says nothing of it, so none is shown."
             yield wrapped(f"Compute on another kind of device than the plan's {reason}")
