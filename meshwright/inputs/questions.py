@@ -70,8 +70,8 @@ def question_of(request: Request, own_stack: StackSpec | None = None) -> tuple[Q
     require_nouns(request)
     problems = Problems()
     model = problems.read(loaded_model, request.model)
-    cluster = problems.read(lambda: cluster_of(request.cluster, one_count(request.gpus)))
-    host_memory = problems.read(read_host_memory, request.host_memory)
+    count = problems.read(one_count, request.gpus)
+    cluster = problems.read(cluster_of, request.cluster, count, request.host_memory)
     job = training = problems.read(_training, request, model.spec if model else None)
     if job is not None:
         training = problems.read(with_tuning, job, request, model.spec if model else None)
@@ -83,7 +83,6 @@ def question_of(request: Request, own_stack: StackSpec | None = None) -> tuple[Q
     problems.read(require_profile, request.profile)
     confidence = problems.read(read_confidence, request.confidence)
     problems.require()
-    cluster = with_host_memory(cluster, host_memory)
     spec, training = apply_changes(model.spec, training, request.changes)
     stack = own_stack or request.stack or (trainer.stack if trainer else None)
     pools = cluster.pools if isinstance(cluster, MixedCluster) else (cluster,)
@@ -130,11 +129,21 @@ def with_dropout_of(model: LoadedModel, training: TrainingSpec) -> tuple[Trainin
 
 
 def cluster_of(
-    cluster: str | ClusterSpec | MixedCluster | Sequence[str | ClusterSpec], gpus: int | None = None
+    cluster: str | ClusterSpec | MixedCluster | Sequence[str | ClusterSpec],
+    gpus: int | None = None,
+    host_memory: str | None = None,
 ) -> ClusterSpec | MixedCluster:
-    """Load a cluster from its name or file, sized to `gpus`; a spec is returned as it is, with the GPUs it states."""
+    """Load a cluster from its name or file, sized to `gpus`, with `host_memory` (such as `128GiB`) on every host; a
+    spec keeps the GPUs it states. Raises InputError."""
     assert isinstance(cluster, (str, ClusterSpec, MixedCluster)), "of several each is read"
-    return resolve_cluster(cluster, gpus) if isinstance(cluster, str) else cluster
+    problems = Problems()
+    loaded = problems.read(lambda: resolve_cluster(cluster, gpus) if isinstance(cluster, str) else cluster)
+    size = problems.read(_read_host_memory, host_memory)
+    problems.require()
+    update: dict[str, Any] = {} if size is None else {"host_memory": size}
+    if isinstance(loaded, MixedCluster):
+        update = {"pools": tuple(pool.model_copy(update=update) for pool in loaded.pools)}
+    return loaded.model_copy(update=update)
 
 
 def single_count(gpus: int | str | Sequence[int] | None) -> int | None:
@@ -153,20 +162,7 @@ def one_count(gpus: int | str | Sequence[int] | None, hint: str = "") -> int | N
     return count
 
 
-def whole_cluster(request: Request) -> ClusterSpec | MixedCluster:
-    """Cluster of the request with all its nodes, whatever `--gpus` says, and with `--host-memory`."""
-    return with_host_memory(cluster_of(request.cluster), read_host_memory(request.host_memory))
-
-
-def with_host_memory(cluster: ClusterSpec | MixedCluster, size: float | None) -> ClusterSpec | MixedCluster:
-    """Cluster whose every host has `size` bytes of memory; unchanged for None."""
-    update: dict[str, Any] = {} if size is None else {"host_memory": size}
-    if isinstance(cluster, MixedCluster):
-        update = {"pools": tuple(pool.model_copy(update=update) for pool in cluster.pools)}
-    return cluster.model_copy(update=update)
-
-
-def read_host_memory(text: str | None) -> float | None:
+def _read_host_memory(text: str | None) -> float | None:
     """Parse the size of each host's memory, such as `128GiB`, into bytes; None if not given. Raises InputError."""
     if text is None:
         return None

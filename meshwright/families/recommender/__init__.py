@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,10 +119,31 @@ class RecommenderVerbs(Verbs["RecommenderPlan"]):
         yield from pictures(plan, request, drawn, self.pictures)
 
     def why_not(self, plan: RecommenderPlan, layout: str) -> ShardingNotChosen:
-        """Explain why the plan does not shard some embedding tables as `layout` says."""
-        from meshwright.families.recommender.explain import why_not
+        """Explain why the plan does not shard some embedding tables as `layout` says.
 
-        return why_not(plan, layout)
+        Raises:
+            InputError: words that are none, or places that are not there.
+        """
+        from cost_models.errors import InfeasibleError
+        from cost_models.recommender.prices import estimate
+        from meshwright.families.recommender.explain import SECONDS, ShardingNotChosen
+        from planner.recommender.advice import alternative
+        from planner.recommender.search import best_sharding
+        from planner.search.search import Budget
+
+        question, limits = plan.question, plan.restrictions.read(plan.model)
+        variant = alternative(question, plan.sharding, layout, limits)
+        today, otherwise, anew = estimate(question, plan.sharding), None, None
+        if variant.sharding is not None:
+            otherwise = estimate(question, variant.sharding)
+            if plan.searched and not variant.forbidden:
+                tables = set(variant.tables)
+                fixed = [one for one in limits.fixed if not tables & set(range(one.first, one.last + 1))]
+                limits = replace(limits, fixed=(*fixed, *variant.words))
+                with suppress(InfeasibleError):
+                    anew = best_sharding(question, Budget(), limits, SECONDS)
+        answer = ShardingNotChosen(plan=plan, layout=layout, answer=variant, today=today, otherwise=otherwise)
+        return replace(answer, replanned=anew)
 
     def advise(self, plan: RecommenderPlan, layout: str | None, budget: Budget) -> ShardingAdvised:
         """Advise which embedding tables to shard in another way, starting from `layout`, the sharding run today
@@ -140,11 +163,26 @@ class RecommenderVerbs(Verbs["RecommenderPlan"]):
 
         return compare(first, choices)
 
-    def verify(self, plan: RecommenderPlan, budget: Budget) -> Iterable[Check]:
-        """Price the plan again and check its proof."""
-        from meshwright.families.recommender.explain import verify
+    def verify(self, plan: RecommenderPlan, budget: Budget) -> Iterator[Check]:
+        """Price the plan again and check its proof; yields a check for each comparison."""
+        from cost_models.recommender.prices import estimate
+        from planner.recommender.plan import ShardingPrediction
+        from planner.recommender.restrictions import covered_options
+        from planner.verify import Check, check_equal
+        from planner.verify.recommenders import verify_sharding
 
-        return verify(plan, budget)
+        if problems := plan.problems():
+            yield Check("layout", False, "; ".join(problem.what for problem in problems))
+            return
+        prediction = ShardingPrediction.of(estimate(plan.question, plan.sharding))
+        yield check_equal("prediction", plan.prediction.model_dump(), prediction.model_dump())
+        if plan.certificate is None:
+            return
+        limits = plan.restrictions.read(plan.model)
+        prices = covered_options(plan.question, limits, plan.sharding)
+        seconds = 60.0 if budget.time_limit is None else budget.time_limit
+        checked = plan.sharding, plan.certificate
+        yield from verify_sharding(prices, *checked, restrictions=limits, time_limit=seconds)
 
     def caution(self, plan: RecommenderPlan, *, compiled: bool) -> str:
         """Warning that the plan was made for another software stack than the one it runs on; empty if both are the

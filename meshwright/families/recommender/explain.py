@@ -4,12 +4,9 @@ proof."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
-from cost_models.errors import InfeasibleError
-from cost_models.recommender.prices import RecommenderEstimate, estimate
+from cost_models.recommender.prices import RecommenderEstimate
 from cost_models.units import counted, format_bytes
 from meshwright.families.advised import AnyAdvised
 from meshwright.families.recommender.text import (
@@ -28,13 +25,10 @@ from meshwright.render.tables import Table
 from meshwright.render.words import change, percent, sentence_list, spaced, wrapped
 from meshwright.terminal.answers import Answer
 from planner.explain.advice import LEAST_GAIN
-from planner.recommender.advice import Alternative, BindingStage, ShardingAdvice, ShardingChange, alternative
-from planner.recommender.plan import RecommenderPlan, ShardingPrediction, make_recommender_plan
-from planner.recommender.restrictions import ShardingLimits, covered_options
-from planner.recommender.search import ShardingAnswer, best_sharding
-from planner.search.search import Budget
-from planner.verify import Check, check_equal
-from planner.verify.recommenders import verify_sharding
+from planner.recommender.advice import Alternative, BindingStage, ShardingAdvice, ShardingChange
+from planner.recommender.plan import RecommenderPlan, make_recommender_plan
+from planner.recommender.restrictions import ShardingLimits
+from planner.recommender.search import ShardingAnswer
 
 
 class ShardingExplained(Answer):
@@ -91,22 +85,6 @@ class ShardingExplained(Answer):
         tables = stages_table(priced), gpus_table(priced), wrapped(bottleneck)
         end = [] if proof is None else [proof_text(proof, seconds=False)]
         return spaced(*head, *tables, binding_table(question, self.stages), *end)
-
-
-def verify(plan: RecommenderPlan, budget: Budget) -> Iterator[Check]:
-    """Price a recommender's plan again and check its proof; yields a check for each comparison."""
-    if problems := plan.problems():
-        yield Check("layout", False, "; ".join(problem.what for problem in problems))
-        return
-    prediction = ShardingPrediction.of(estimate(plan.question, plan.sharding))
-    yield check_equal("prediction", plan.prediction.model_dump(), prediction.model_dump())
-    if plan.certificate is None:
-        return
-    limits = plan.restrictions.read(plan.model)
-    prices = covered_options(plan.question, limits, plan.sharding)
-    seconds = 60.0 if budget.time_limit is None else budget.time_limit
-    checked = plan.sharding, plan.certificate
-    yield from verify_sharding(prices, *checked, restrictions=limits, time_limit=seconds)
 
 
 SECONDS = 10.0
@@ -212,27 +190,6 @@ def _stages_beside(today: RecommenderEstimate, otherwise: RecommenderEstimate) -
 def _change(step: float, then: float) -> str:
     """Words on the change from step time `step` to `then`: "-3.6 %" or "the same"."""
     return "the same" if change(step, then) == "same" else change(step, then)
-
-
-def why_not(plan: RecommenderPlan, layout: str) -> ShardingNotChosen:
-    """Explain why a plan does not shard some embedding tables as `layout` says.
-
-    Raises:
-        InputError: words that are none, or places that are not there.
-    """
-    question, limits = plan.question, plan.restrictions.read(plan.model)
-    variant = alternative(question, plan.sharding, layout, limits)
-    today, otherwise, anew = estimate(question, plan.sharding), None, None
-    if variant.sharding is not None:
-        otherwise = estimate(question, variant.sharding)
-        if plan.searched and not variant.forbidden:
-            tables = set(variant.tables)
-            fixed = [one for one in limits.fixed if not tables & set(range(one.first, one.last + 1))]
-            limits = replace(limits, fixed=(*fixed, *variant.words))
-            with suppress(InfeasibleError):
-                anew = best_sharding(question, Budget(), limits, SECONDS)
-    answer = ShardingNotChosen(plan=plan, layout=layout, answer=variant, today=today, otherwise=otherwise)
-    return replace(answer, replanned=anew)
 
 
 _LIMIT = 3

@@ -290,8 +290,7 @@ def question_of(request: Request, gpus: int | None) -> RecommenderQuestion:
     questions.require_nouns(request)
     problems = Problems()
     model = problems.read(recommender_of, request.model)
-    cluster = problems.read(questions.cluster_of, request.cluster, gpus)
-    host_memory = problems.read(questions.read_host_memory, request.host_memory)
+    cluster = problems.read(questions.cluster_of, request.cluster, gpus, request.host_memory)
     training = problems.read(_training, request)
     problems.read(lambda: catalog.load_stack(request.stack) if request.stack else None)
     problems.read(questions.require_profile, request.profile)
@@ -302,8 +301,7 @@ def question_of(request: Request, gpus: int | None) -> RecommenderQuestion:
         reason = f"{batch} samples are not the same number on each of {counted(gpus, 'GPU')}"
         hint = f"{' and '.join(near)} {'are' if len(near) > 1 else 'is'}"
         raise InputError(f"--global-batch: {reason}", hint=hint)
-    sized = questions.with_host_memory(cluster, host_memory)
-    return complete_recommender(model, sized, training, stack=request.stack, profile=request.profile)
+    return complete_recommender(model, cluster, training, stack=request.stack, profile=request.profile)
 
 
 def recommender_of(model: object) -> RecommenderSpec:

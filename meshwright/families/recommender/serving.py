@@ -34,7 +34,7 @@ from executor.requirements import require_torch
 from meshwright.families.recommender.plan import recommender_of
 from meshwright.inputs.goals import Word, known_word
 from meshwright.inputs.problems import Problems, read_flag
-from meshwright.inputs.questions import cluster_of, read_host_memory, with_host_memory
+from meshwright.inputs.questions import cluster_of
 from meshwright.records import fields_of
 from meshwright.render.tables import Table, table_of
 from meshwright.render.words import percent, spaced, wrapped
@@ -226,8 +226,7 @@ def plan_cache(options: CacheOptions) -> ServedRecommender:
     """Plan the cache of embedding rows on each GPU. Raises InputError, InfeasibleError."""
     problems = Problems()
     spec = problems.read(recommender_of, options.model)
-    cluster = problems.read(cluster_of, options.cluster, options.gpus)
-    memory = problems.read(read_host_memory, options.host_memory)
+    cluster = problems.read(cluster_of, options.cluster, options.gpus, options.host_memory)
     size = problems.read(_amount, "--cache", options.cache, parse_bytes)
     rate = problems.read(_amount, "--drive-rate", options.drive_rate, parse_bandwidth)
     share = problems.read(read_flag, "--hits", options.hits, _share, "hits cannot be read")
@@ -238,17 +237,16 @@ def plan_cache(options: CacheOptions) -> ServedRecommender:
         reason = "`--cache` says how large the cache is, `--hits` asks for it"
         problems.errors.append(InputError(reason, hint="leave out one"))
     problems.require()
-    host = with_host_memory(cluster, memory)
-    if isinstance(host, MixedCluster):
-        raise InputError(f"`{host.name}` has several kinds of GPU; a cache is planned for one")
+    if isinstance(cluster, MixedCluster):
+        raise InputError(f"`{cluster.name}` has several kinds of GPU; a cache is planned for one")
     spec, silent = _with_exponent(spec, options.zipf)
     question = ServingQuestion(
         model=spec,
-        cluster=host,
+        cluster=cluster,
         table_dtype=dtype,
         policy=policy,
         batches=batches,
-        drive_rate=rate or (host.drive.read if host.drive else None),
+        drive_rate=rate or (cluster.drive.read if cluster.drive else None),
     )
     question = with_rates(question, profile=options.profile)
     plan = planned_cache(question, cache_bytes=size, hits=share)

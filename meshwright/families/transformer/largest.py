@@ -20,7 +20,7 @@ from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from meshwright.inputs.goals import confident, known_word, restrictions_of
 from meshwright.inputs.problems import Problems
-from meshwright.inputs.questions import one_count, question_of, whole_cluster
+from meshwright.inputs.questions import cluster_of, one_count, question_of
 from meshwright.records import fields_of
 from meshwright.records.estimates import estimate_record, estimate_row, question_record
 from meshwright.render.ranked import question_header
@@ -232,7 +232,7 @@ def ask(options: LargestOptions) -> Largest:
     family = reading.read(_family, options.model, way or "depth")
     restrictions = reading.read(restrictions_of, options, options.trainer)
     count = reading.read(one_count, options.gpus, "--largest asks about one")
-    cluster = reading.read(whole_cluster, replace(options, host_memory=None))
+    cluster = reading.read(cluster_of, options.cluster)
     # to read the rest of what is wrong
     base = catalog.load_model("llama2-7b") if family is None else family.base
     if cluster is not None:

@@ -26,7 +26,7 @@ from meshwright.inputs.goals import (
 )
 from meshwright.inputs.options import Goal, Request
 from meshwright.inputs.problems import Problems, read_flag
-from meshwright.inputs.questions import cluster_of, in_words, questions_of, single_count, whole_cluster
+from meshwright.inputs.questions import cluster_of, in_words, questions_of, single_count
 from meshwright.render.words import sentence_list, wrapped
 from meshwright.verbs.plan import PlanOptions
 from planner.objectives import Effort, Objective
@@ -249,7 +249,7 @@ def _ask_one(options: PlanOptions) -> PlanQuestion:
     (question, precisions, assumptions), (objective, amount) = answer, aim
     question, words = trained_on(options, amount, question)
     objective.require_complete(question)
-    nodes = whole_cluster(options)
+    nodes = cluster_of(options.cluster, host_memory=options.host_memory)
     if sizes and isinstance(nodes, ClusterSpec):  # full nodes even where the chosen size uses part of one
         question = replace(question, cluster=nodes)
     return PlanQuestion(
@@ -274,7 +274,7 @@ def _sizes_of(request: Request, question: Question, objective: str) -> tuple[int
     is_single = gpus is None or limit is not None
     if is_single and objective != "gpus":
         return ()
-    nodes = whole_cluster(request)
+    nodes = cluster_of(request.cluster, host_memory=request.host_memory)
     if isinstance(nodes, MixedCluster):
         reason = f"the number of GPUs of `{nodes.name}` is no choice: it has several pools"
         raise InputError(reason, hint="change the pools in its file")

@@ -50,10 +50,9 @@ def ask_import(kind: str, options: ImportOptions) -> Estimated:
         idle = f"ZeRO-{layout.zero} shards over a single replica, which is nothing: zero0"
         layout = layout.model_copy(update={"zero": 0, "shard": None})
         reading = replace(reading, assumptions=(*reading.assumptions, idle))
-    cluster = questions.cluster_of(options.cluster, layout.num_gpus)
+    cluster = questions.cluster_of(options.cluster, layout.num_gpus, options.host_memory)
     if isinstance(cluster, MixedCluster):
         raise InputError("the trainer runs on one kind of GPU, and the cluster has several pools")
-    cluster = questions.with_host_memory(cluster, questions.read_host_memory(options.host_memory))
     parts = reading.model, cluster, reading.training
     question = complete_question(*parts, stack=reading.stack, profile=options.profile)
     ignored = [f"no effect of `{key}`, which --ignore leaves out of the price" for key in options.ignore]
