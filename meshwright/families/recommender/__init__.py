@@ -61,9 +61,12 @@ class RecommenderVerbs(Verbs["RecommenderPlan"]):
 
     def ask_again(self, plan: RecommenderPlan) -> ShardingQuestion:
         """Question that a recommender's plan file answers."""
-        from meshwright.families.recommender.plan import ask_again
+        from meshwright.families.recommender.plan import ShardingQuestion
+        from planner.recommender.problem import Objective
 
-        return ask_again(plan)
+        certificate = plan.certificate
+        objective: Objective = "step" if certificate is None else certificate.objective
+        return ShardingQuestion(question=plan.question, limits=plan.restrictions, objective=objective)
 
     def ask_estimate(self, options: EstimateOptions) -> PreparedQuestion[ShardingEstimated]:
         """Read the options of `estimate` for a recommender."""
@@ -159,9 +162,23 @@ class RecommenderVerbs(Verbs["RecommenderPlan"]):
     def compare(self, first: RecommenderPlan, choices: Choices, trainer: str | None) -> ShardingsCompared:
         """Price the plan beside other plans and shardings; no trainer has rules for shardings, so `trainer` has no
         effect."""
-        from meshwright.families.recommender.plan import compare
+        from cost_models.errors import InputError
+        from meshwright.families.recommender.plan import ShardingsCompared, priced_sharding, sharding_of
+        from meshwright.inputs.plans import any_plan_of, is_plan
+        from planner.recommender.plan import RecommenderPlan
 
-        return compare(first, choices)
+        pairs = [(first.question, first.sharding)]
+        for choice in choices:
+            if not is_plan(choice):
+                pairs.append((first.question, sharding_of(first.question, str(choice))))
+                continue
+            plan = any_plan_of(choice)
+            if not isinstance(plan, RecommenderPlan):
+                raise InputError(
+                    f"plans of two kinds cannot be compared: {plan.model_name} is no recommender"
+                )
+            pairs.append((plan.question, plan.sharding))
+        return ShardingsCompared(priced=[priced_sharding(*one) for one in pairs])
 
     def verify(self, plan: RecommenderPlan, budget: Budget) -> Iterator[Check]:
         """Price the plan again and check its proof; yields a check for each comparison."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from cost_models.documents import Document
@@ -35,7 +34,6 @@ from meshwright.families.recommender.text import (
 )
 from meshwright.inputs import questions
 from meshwright.inputs.options import Limits, Request
-from meshwright.inputs.plans import any_plan_of, is_plan
 from meshwright.inputs.problems import Problems, read_flag
 from meshwright.records import fields_of
 from meshwright.render.tables import Table, table, table_of
@@ -46,7 +44,6 @@ from meshwright.verbs.estimate import EstimateOptions
 from meshwright.verbs.export import ImportOptions
 from meshwright.verbs.plan import PlanOptions
 from planner.formats.torchrec import import_sharding
-from planner.plan import AnyPlan
 from planner.recommender.advice import refusal
 from planner.recommender.plan import RecommenderPlan, make_recommender_plan
 from planner.recommender.problem import OBJECTIVES, Objective
@@ -175,20 +172,6 @@ class ShardingsCompared(Answer):
         ]
 
 
-def compare(first: RecommenderPlan, choices: Sequence[str | Path | AnyPlan]) -> ShardingsCompared:
-    """Price a recommender's plan beside other plans and shardings."""
-    pairs = [(first.question, first.sharding)]
-    for choice in choices:
-        if not is_plan(choice):
-            pairs.append((first.question, sharding_of(first.question, str(choice))))
-            continue
-        plan = any_plan_of(choice)
-        if not isinstance(plan, RecommenderPlan):
-            raise InputError(f"plans of two kinds cannot be compared: {plan.model_name} is no recommender")
-        pairs.append((plan.question, plan.sharding))
-    return ShardingsCompared(priced=[priced_sharding(*one) for one in pairs])
-
-
 def priced_sharding(question: RecommenderQuestion, sharding: Sharding) -> ShardingEstimated:
     """Price a sharding. Raises InputError if it names GPUs or nodes that the cluster lacks."""
     return ShardingEstimated(question=question, estimate=estimate(question, sharding), sharding=sharding)
@@ -249,13 +232,6 @@ def ask(options: PlanOptions) -> ShardingQuestion:
     problems.require()
     assumed = tuple(_assumed(options, question))
     return ShardingQuestion(question=question, limits=limits, objective=objective, assumptions=assumed)
-
-
-def ask_again(plan: RecommenderPlan) -> ShardingQuestion:
-    """Question that a recommender's plan file answers."""
-    certificate = plan.certificate
-    objective: Objective = "step" if certificate is None else certificate.objective
-    return ShardingQuestion(question=plan.question, limits=plan.restrictions, objective=objective)
 
 
 def ask_estimate(options: EstimateOptions) -> PreparedQuestion[ShardingEstimated]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,16 +71,51 @@ class TransformerVerbs(Verbs[Plan]):
         return ask(options)
 
     def ask_again(self, plan: Plan) -> PlanQuestion | ClustersQuestion:
-        """Question that a transformer's plan file answers."""
-        from meshwright.families.transformer.question import ask_again
+        """Question that a transformer's plan file answers, with its restrictions."""
+        from cost_models.specs.cluster import Precision
+        from meshwright.families.transformer.question import TOP, ClustersQuestion, PlanQuestion
+        from planner.answers.optimum import answered_question, offers_of
+        from planner.objectives import Objective
 
-        return ask_again(plan)
+        advice, objective = plan.recommendation, plan.objective
+        question = replace(answered_question(plan), risk=plan.risk if advice is None else advice.risk)
+        terms, precisions = Objective(), tuple[Precision, ...]()
+        if objective is not None:
+            terms, precisions = objective.terms, objective.precisions
+            if offers := offers_of(plan):
+                terms, limits = replace(terms, price=None), plan.restrictions.read
+                asked = ClustersQuestion(offers=offers, objective=terms, restrictions=limits, pick="fastest")
+                return replace(asked, precisions=precisions)
+        return PlanQuestion(
+            question=question,
+            objective=terms,
+            sizes=() if objective is None else objective.gpus,
+            precisions=precisions,
+            restrictions=plan.user_restrictions,
+            top=TOP if advice is None else advice.top,
+            pick="fastest" if advice is None else "recommended",
+        )
 
     def ask_estimate(self, options: EstimateOptions) -> Estimated:
         """Read the options of `estimate` for a transformer."""
-        from meshwright.families.transformer.estimate import ask
+        from cost_models.axes.layout import parse_layout
+        from meshwright.families.transformer.estimate import Estimated
+        from meshwright.inputs.goals import trained_at
+        from meshwright.inputs.problems import Problems
+        from meshwright.inputs.questions import question_of
 
-        return ask(options)
+        problems = Problems()
+        answer = problems.read(question_of, options)
+        problems.read(parse_layout, options.layout)
+        problems.require()
+        question, objective, words = trained_at(options, answer[0])
+        return Estimated(
+            question=question,
+            layout=options.layout,
+            trainer=options.trainer,
+            assumptions=(*answer[1], *words),
+            objective=objective,
+        )
 
     def about(self, plan: Plan) -> str:
         """Title of a plan: model and GPUs."""
@@ -148,10 +184,33 @@ class TransformerVerbs(Verbs[Plan]):
         return Advised(advice=advice, restrictions=limits)
 
     def compare(self, first: Plan, choices: Choices, trainer: str | None) -> Compared:
-        """Price the plan beside other plans and layouts, under the trainer's rules."""
-        from meshwright.families.transformer.compare import compare
+        """Price the plan beside other plans and layouts, under the trainer's rules. Raises InputError listing all that
+        cannot run."""
+        from meshwright.families.transformer.compare import Compared, PricedPlan
+        from meshwright.inputs.plans import is_plan, plan_of
+        from meshwright.inputs.problems import Problems
+        from planner.explain.reasons import complete_layout
+        from planner.formats.trainers import trainer_named
+        from planner.plan import priced_again
+        from planner.rules.legality import require_legal
 
-        return compare(first, choices, trainer)
+        if trainer is not None:
+            trainer_named(trainer)
+
+        def priced(choice: Any) -> PricedPlan:
+            """Price a choice: a plan, or a layout for the first plan's question."""
+            if is_plan(choice):
+                plan = plan_of(choice)
+                require_legal(plan.question, plan.layout, trainer)
+                return PricedPlan(question=plan.question, estimate=priced_again(plan))
+            limits = replace(first.user_restrictions, trainer=trainer or first.user_restrictions.trainer)
+            completed = complete_layout(first.question, str(choice), limits)
+            return PricedPlan(question=first.question, estimate=completed.estimate, completed=completed)
+
+        problems = Problems()
+        plans = [problems.read(priced, choice) for choice in (first, *choices)]
+        problems.require()
+        return Compared(plans=tuple(plans))
 
     def verify(self, plan: Plan, budget: Budget) -> Iterable[Check]:
         """Price the plan again and check its proof."""

@@ -4,8 +4,7 @@ layouts."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,7 @@ from cost_models.memory.states import moment_bytes
 from cost_models.question import Question
 from cost_models.specs.training import STATE_BYTES
 from cost_models.units import format_bytes, format_seconds
-from meshwright.inputs.plans import is_plan, plan_of
-from meshwright.inputs.problems import Problems
+from meshwright.families.transformer import TransformerVerbs
 from meshwright.records.estimates import completed_record, estimate_record, question_record
 from meshwright.render.estimates import chance_text, expected_record, step_words
 from meshwright.render.explanation import filled_sentence
@@ -41,10 +39,8 @@ from meshwright.render.words import (
 from meshwright.terminal.answers import Answer
 from planner.explain.compare import Difference, Line, differences, same_work
 from planner.explain.compare import compare as lines_of
-from planner.explain.reasons import CompletedLayout, complete_layout
-from planner.formats.trainers import trainer_named
-from planner.plan import AnyPlan, Plan, priced_again
-from planner.rules.legality import require_legal
+from planner.explain.reasons import CompletedLayout
+from planner.plan import AnyPlan, Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,28 +196,6 @@ class Compared(Answer):
         return *heads, *read, *differing, *[""] * bool(verdicts), *verdicts, "", quantities
 
 
-def compare(first: Plan, choices: Sequence[str | Path | AnyPlan], trainer: str | None) -> Compared:
-    """Price a plan beside other plans and layouts, under the trainer's rules. Raises InputError listing all that
-    cannot run."""
-    if trainer is not None:
-        trainer_named(trainer)
-
-    def priced(choice: str | Path | AnyPlan) -> PricedPlan:
-        """Price a choice: a plan, or a layout for the first plan's question."""
-        if is_plan(choice):
-            plan = plan_of(choice)
-            require_legal(plan.question, plan.layout, trainer)
-            return PricedPlan(question=plan.question, estimate=priced_again(plan))
-        limits = replace(first.user_restrictions, trainer=trainer or first.user_restrictions.trainer)
-        completed = complete_layout(first.question, str(choice), limits)
-        return PricedPlan(question=first.question, estimate=completed.estimate, completed=completed)
-
-    problems = Problems()
-    plans = [problems.read(priced, choice) for choice in (first, *choices)]
-    problems.require()
-    return Compared(plans=tuple(plans))
-
-
 _LABELS = ("name", "source", "vocab_multiple")
 """Fields of a model that its parameters do not depend on, except for padding of the vocabulary."""
 
@@ -282,7 +256,7 @@ def reshard(first: Plan, second: str | Path | AnyPlan, *, states: bool) -> Resha
     Raises:
         InputError: they are not of one model and kind of node, or a layout cannot run.
     """
-    plans = compare(first, (second,), None).plans
+    plans = TransformerVerbs().compare(first, (second,), None).plans
     base, two = (plan.question for plan in plans)
     nodes, goal, training = base.cluster, two.cluster, base.training
     hint = "plan or estimate both for the same model and cluster"

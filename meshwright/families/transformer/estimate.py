@@ -7,15 +7,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from cost_models.axes.layout import parse_layout
 from cost_models.estimate import Estimate
 from cost_models.expected import ExpectedStep, expected_step
 from cost_models.pipeline.pricing import crossing
 from cost_models.question import Question
 from meshwright.families.transformer.training import TrainingRun, training_run
-from meshwright.inputs.goals import trained_at
-from meshwright.inputs.problems import Problems
-from meshwright.inputs.questions import question_of
 from meshwright.records import present
 from meshwright.records.estimates import completed_record, estimate_record, estimate_row, question_record
 from meshwright.render.estimates import estimate_text, expected_lines, expected_record
@@ -25,7 +21,6 @@ from meshwright.render.ranked import layout_text
 from meshwright.render.tables import Table
 from meshwright.render.words import wrapped
 from meshwright.verbs.contract import PlanAnswer
-from meshwright.verbs.estimate import EstimateOptions
 from planner.explain.reasons import CompletedLayout, complete_layout
 from planner.objectives import Objective
 from planner.plan import Plan, make_plan
@@ -128,23 +123,3 @@ class Estimated(PlanAnswer):
         words += expected_lines(self.question, self.estimate.layout, self.expected)
         words += [wrapped(f"Training: {self.training.words}")] if self.training else []
         return "\n".join(filter(None, [*words, crossing_sentence(crossing(self.question, self.estimate))]))
-
-
-def ask(options: EstimateOptions) -> Estimated:
-    """Read the options of `estimate` for a transformer.
-
-    Raises:
-        InputError: something is missing or wrong; everything that is, at once.
-    """
-    problems = Problems()
-    answer = problems.read(question_of, options)
-    problems.read(parse_layout, options.layout)
-    problems.require()
-    question, objective, words = trained_at(options, answer[0])
-    return Estimated(
-        question=question,
-        layout=options.layout,
-        trainer=options.trainer,
-        assumptions=(*answer[1], *words),
-        objective=objective,
-    )

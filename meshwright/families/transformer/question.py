@@ -37,7 +37,6 @@ from planner.space.sizes import SYNTAX, parse_sizes
 if TYPE_CHECKING:
     from meshwright.families.transformer.plan import Planned, Ranked
     from planner.answers.optimum import Offer
-    from planner.plan import Plan
     from planner.search.search import Budget
 
 TOP = 5
@@ -212,30 +211,6 @@ def ask(options: PlanOptions) -> PlanQuestion | ClustersQuestion:
         hint = "leave out --risk, or --objective, several --gpus, precisions or clusters"
         raise InputError(reason, hint=hint)
     return replace(answer, restrictions=limits, pick=picked, proof=proof)
-
-
-def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
-    """Question that a transformer's plan file answers, with its restrictions."""
-    from planner.answers.optimum import answered_question, offers_of
-
-    advice, objective = plan.recommendation, plan.objective
-    question = replace(answered_question(plan), risk=plan.risk if advice is None else advice.risk)
-    terms, precisions = Objective(), tuple[Precision, ...]()
-    if objective is not None:
-        terms, precisions = objective.terms, objective.precisions
-        if offers := offers_of(plan):
-            terms, limits = replace(terms, price=None), plan.restrictions.read
-            asked = ClustersQuestion(offers=offers, objective=terms, restrictions=limits, pick="fastest")
-            return replace(asked, precisions=precisions)
-    return PlanQuestion(
-        question=question,
-        objective=terms,
-        sizes=() if objective is None else objective.gpus,
-        precisions=precisions,
-        restrictions=plan.user_restrictions,
-        top=TOP if advice is None else advice.top,
-        pick="fastest" if advice is None else "recommended",
-    )
 
 
 def _ask_one(options: PlanOptions) -> PlanQuestion:
