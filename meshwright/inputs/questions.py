@@ -87,8 +87,7 @@ def question_of(request: Request, own_stack: StackSpec | None = None) -> tuple[Q
     stack = own_stack or request.stack or (trainer.stack if trainer else None)
     pools = cluster.pools if isinstance(cluster, MixedCluster) else (cluster,)
     on_cpu = any(one.gpu.kind == "cpu" for one in pools)
-    spec = images_of(spec, training)
-    training, parted = with_parts(spec, training, mixed=isinstance(cluster, MixedCluster))
+    spec, training, parted = with_parts(spec, training, mixed=isinstance(cluster, MixedCluster))
     spec, default_stack, tuned = fine_tuned(spec, training, request, has_stack=bool(stack) or on_cpu)
     stack = stack or default_stack
     training, dropped = with_dropout_of(model, training)
@@ -384,13 +383,22 @@ _OF_TOWERS = ("tower", "projector", "language")
 
 def with_parts(
     model: TransformerSpec, training: TrainingSpec, *, mixed: bool
-) -> tuple[TrainingSpec, tuple[str, ...]]:
-    """Training job completed for models of two parts, such as the decoder's sequence length, and sentences on what
-    was assumed.
+) -> tuple[TransformerSpec, TrainingSpec, tuple[str, ...]]:
+    """Model with images of the job's sequence length (a diffusion transformer has a token for each patch), training job
+    completed for models of two parts, such as the decoder's sequence length, and sentences on what was assumed.
 
     Raises:
-        InputError: the model has no such part, or the job is none of such a model.
+        InputError: the model has no such part, the job is none of such a model, or a sequence is no square image.
     """
+    image, length = model.diffusion, training.sequence_length
+    if image is not None and length != image.tokens:
+        side = math.isqrt(length)
+        if side**2 != length:
+            text = f"{length:,} tokens are no square of patches, which a sequence of `{model.name}` is"
+            raise InputError(text, hint=f"leave out --sequence, or --sequence {side**2}")
+        model = model.model_copy(
+            update={"diffusion": image.model_copy(update={"latent": side * image.patch})}
+        )
     if problems := [Problem(*one) for one in _wrong_parts(model, training)]:
         raise InputError(f"`{model.name}` is not trained so", problems=problems)
     kinds = {
@@ -409,12 +417,12 @@ def with_parts(
     kind, what = (next((name for name, holds in one.items() if holds), "") for one in (kinds, unpriced))
     if kind and what:
         raise InputError(f"`{model.name}` is {kind}, for which {what} have no price")
-    length, tower = training.sequence_length, model.tower
+    tower = model.tower
     if model.stacks is not None and training.target_length is None:
         note = f"`--decoder-sequence {length}`: the decoder's sequences are as long as the encoder's"
-        return training.model_copy(update={"target_length": length}), (note,)
+        return model, training.model_copy(update={"target_length": length}), (note,)
     if tower is None:
-        return training, ()
+        return model, training, ()
     images, side = training.images or 1, tower.image
     tokens = images * tower.features
     if tokens >= length:
@@ -422,24 +430,8 @@ def with_parts(
         hint = "raise --sequence, or lower --images"
         raise InputError(f"{images} images of {tower.features} {reason}", hint=hint)
     note = f"`--images {images}` a sequence, of {side} x {side} pixels: {tokens:,} of its {length:,} tokens"
-    return training.model_copy(update={"images": images}), (note,) if training.images is None else ()
-
-
-def images_of(model: TransformerSpec, training: TrainingSpec) -> TransformerSpec:
-    """Diffusion transformer whose image size matches the job's sequence length, one token per patch; other models
-    unchanged.
-
-    Raises:
-        InputError: they are no square.
-    """
-    image, length = model.diffusion, training.sequence_length
-    if image is None or length == image.tokens:
-        return model
-    side = math.isqrt(length)
-    if side**2 != length:
-        text = f"{length:,} tokens are no square of patches, which a sequence of `{model.name}` is"
-        raise InputError(text, hint=f"leave out --sequence, or --sequence {side**2}")
-    return model.model_copy(update={"diffusion": image.model_copy(update={"latent": side * image.patch})})
+    notes = (note,) if training.images is None else ()
+    return model, training.model_copy(update={"images": images}), notes
 
 
 def _wrong_parts(model: TransformerSpec, training: TrainingSpec) -> Iterator[tuple[str, str]]:

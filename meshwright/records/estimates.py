@@ -116,7 +116,7 @@ def pool_records(question: Question, estimate: Estimate) -> list[dict[str, Any]]
     if not question.has_pools:
         return []
     by_name = dict(zip(question.pool_names, question.pools, strict=True))
-    layout, first = estimate.layout, 0
+    layout = estimate.layout
     records = [
         {
             "pool": replicas.pool,
@@ -130,18 +130,18 @@ def pool_records(question: Question, estimate: Estimate) -> list[dict[str, Any]]
         }
         for replicas in estimate.replicas
     ]
-    for name, run in groupby(() if records else layout.pools):
-        ranks = range(first, first + len(list(run)))
-        first = ranks.stop
+    stages = () if records else range(len(layout.pools))
+    for name, run in groupby(stages, key=layout.pools.__getitem__):
+        ranks = list(run)
         records.append(
             {
                 "pool": name,
                 **_pool(by_name[name]),
-                "ranks": list(ranks),
+                "ranks": ranks,
                 "blocks": [layout.layers[rank] for rank in ranks],
                 "recompute": [layout.stage_recompute[rank] for rank in ranks],
                 "peak_bytes": max(estimate.rank_memory[rank].total for rank in ranks),
-                "memory_limit": estimate.rank_limits[ranks.start],
+                "memory_limit": estimate.rank_limits[ranks[0]],
             }
         )
     return records

@@ -134,41 +134,39 @@ class ShardingNotChosen(Answer):
             "placed_anew": anew,
         }
 
-    def view(self) -> Iterator[str | Table]:
-        """Sentences that compare the other sharding with the plan."""
-        return map(wrapped, self._sentences())
-
-    def _sentences(self) -> Iterator[str]:
+    def view(self) -> Iterator[str]:
         """Sentences on the other sharding: its step, its memory, and the step with all other tables placed anew."""
         names, tables, planned = self.plan.model.table_names, self.answer.tables, self.plan.sharding.tables
         if self.otherwise is None or self.answer.sharding is None:
-            yield f"`{self.layout}` cannot be: {self.answer.refused}"
+            yield wrapped(f"`{self.layout}` cannot be: {self.answer.refused}")
             return
         if all(self.answer.sharding.tables[table] == planned[table] for table in tables):
-            yield f"`{self.layout}` is what the plan does"
+            yield wrapped(f"`{self.layout}` is what the plan does")
             return
         labels = [names[table] for table in tables[:3]] + ["others"] * (len(tables) > 3)
         options = [f"`{one}`" for one in sorted({str(planned[table].option) for table in tables})]
         verb = "is" if len(tables) == 1 else "are"
-        yield f"{sentence_list(labels)} {verb} held as {sentence_list(options)} in the plan"
+        yield wrapped(f"{sentence_list(labels)} {verb} held as {sentence_list(options)} in the plan")
         step, then = self.today.step_seconds, self.otherwise.step_seconds
         stages = _stages_beside(self.today, self.otherwise)
-        yield f"With this change alone: step {precise(then)}, {_change(step, then)}{stages}"
+        yield wrapped(f"With this change alone: step {precise(then)}, {_change(step, then)}{stages}")
         priced, fullest = self.otherwise, format_bytes(self.otherwise.peak_bytes)
         words = f"{fullest} of {format_bytes(priced.device_memory)} on GPU {priced.fullest}"
         if priced.host_bytes.max() > 0:
             words += f", {format_bytes(float(priced.host_bytes.max()))} of {format_bytes(priced.host_memory)} of a host"
         today = format_bytes(self.today.peak_bytes)
-        yield f"It fits: {words}" if priced.fits else f"It does not fit: {words}; the plan has {today}"
+        verdict = f"It fits: {words}" if priced.fits else f"It does not fit: {words}; the plan has {today}"
+        yield wrapped(verdict)
         if self.answer.forbidden:
-            yield f"It is left out: {self.answer.forbidden}"
+            yield wrapped(f"It is left out: {self.answer.forbidden}")
         if self.replanned is not None:
             anew, gap = self.replanned.certificate.value, self.replanned.certificate.gap
             proof = "proved the best" if gap <= 0 else f"proved within {percent(gap)}"
             if self.otherwise.fits and anew > then:
-                yield f"With the other tables re-planned: nothing faster found in {SECONDS:.0f} s"
+                yield wrapped(f"With the other tables re-planned: nothing faster found in {SECONDS:.0f} s")
                 return
-            yield f"With the other tables re-planned: step {precise(anew)}, {_change(step, anew)} ({proof})"
+            step_text = f"step {precise(anew)}, {_change(step, anew)} ({proof})"
+            yield wrapped(f"With the other tables re-planned: {step_text}")
 
 
 def _stages_beside(today: RecommenderEstimate, otherwise: RecommenderEstimate) -> str:

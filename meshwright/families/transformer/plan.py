@@ -174,21 +174,6 @@ def plan_facts(
     yield Fact(name="proof", value=proof or _proof(optimum, advice))
 
 
-def beside_facts(optimum: Optimum, advice: Recommendation | None) -> Iterator[Fact]:
-    """Facts on layouts beside the chosen one: the runner-up with its drawback, and the classical layout, which an
-    expert would set by hand."""
-    if advice is not None and not advice.is_fastest:
-        pick, chosen = advice.for_file(advice.within, 1), advice.estimate
-        refusing = refusing_trainer(advice.question, advice.within, pick.fastest)
-        yield from runner_up_facts(pick, optimum.question, refusing, chosen.layout, chosen.step_seconds)
-    elif len(optimum.result.estimates) > 1:
-        yield Fact(name="runner-up", value=_second(optimum))
-    if advice is not None and advice.classical is not None and advice.classical.axes:
-        words = _rival_words(advice.estimate, advice.classical.estimate)
-        on_one_line = words if len(words) <= _ONE_LINE else words.rpartition(", ")[0]  # without its memory
-        yield Fact(name="by hand", value=on_one_line)
-
-
 def runner_up_facts(
     pick: PlanRecommendation, question: Question, refusing: str, layout: Layout, step_seconds: float
 ) -> Iterator[Fact]:
@@ -445,9 +430,23 @@ class Planned(HoldsRequest, PlanAnswer):
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """Facts on the layout to train with, its step, memory and proof, and the runner-up."""
-        advice = self.recommendation
-        return *plan_facts(self.optimum, advice), *beside_facts(self.optimum, advice)
+        """Facts on the layout to train with, its step, memory and proof; then the runner-up with its drawback, and the
+        classical layout, which an expert would set by hand."""
+        optimum, advice = self.optimum, self.recommendation
+        facts = list(plan_facts(optimum, advice))
+        if advice is not None and not advice.is_fastest:
+            pick, chosen = advice.for_file(advice.within, 1), advice.estimate
+            refusing = refusing_trainer(advice.question, advice.within, pick.fastest)
+            facts += runner_up_facts(pick, optimum.question, refusing, chosen.layout, chosen.step_seconds)
+        elif len(optimum.result.estimates) > 1:
+            facts.append(Fact(name="runner-up", value=_second(optimum)))
+        if advice is not None and advice.classical is not None and advice.classical.axes:
+            words = _rival_words(advice.estimate, advice.classical.estimate)
+            on_one_line = (
+                words if len(words) <= _ONE_LINE else words.rpartition(", ")[0]
+            )  # without its memory
+            facts.append(Fact(name="by hand", value=on_one_line))
+        return tuple(facts)
 
     @property
     def ranking(self) -> tuple[str | Table, ...]:
@@ -532,20 +531,6 @@ _POINTS = 2
 """Largest number of points of the frontier of cost and time that are named."""
 _LIMIT = 6
 """Largest number of clusters and numbers of GPUs without an answer that are all named."""
-
-
-def offers_header(ranking: Ranking) -> str:
-    """Sentences on the question of several clusters, and on each cluster's price, stack and profile."""
-    question = ranking.best.optimum.question
-    training = question.training
-    names = sentence_list([offer.name for offer in ranking.offers])
-    step = f"{format_count(training.tokens_per_step)} tokens/step ({training.in_words}, {training.precision})"
-    lines = [wrapped(f"{question.model.name} on {names}, {step}"), changes_sentence(question)]
-    for offer in ranking.offers:
-        price = f", {money(offer.price)} a GPU-hour" if offer.price is not None else ""
-        stack, trust = offer.question.stack.name, trust_of(offer.question)
-        lines.append(wrapped(f"{offer.name}{price}: stack {stack}; hardware profile {trust}"))
-    return "\n".join(filter(None, lines))
 
 
 def answer_columns(ranking: Ranking, max_rows: int) -> dict[str, list[str]]:
@@ -712,9 +697,17 @@ class Ranked(HoldsRequest, PlanAnswer):
         return Drawing(frame=frame, figure=cost_and_days(frame, subject))
 
     def view(self) -> tuple[str | Table, ...]:
-        """Text that `meshwright plan` prints: cluster and layout to train with, the runner-up, and the ranking if asked
-        for."""
-        head = offers_header(self.ranking), "", facts_text(ranking_facts(self.ranking))
+        """Text that `meshwright plan` prints: the question, each cluster's price, stack and profile, cluster and layout
+        to train with, the runner-up, and the ranking if asked for."""
+        ranking, question = self.ranking, self.best.optimum.question
+        training, names = question.training, sentence_list([offer.name for offer in ranking.offers])
+        step = f"{format_count(training.tokens_per_step)} tokens/step ({training.in_words}, {training.precision})"
+        lines = [wrapped(f"{question.model.name} on {names}, {step}"), changes_sentence(question)]
+        for offer in ranking.offers:
+            price = f", {money(offer.price)} a GPU-hour" if offer.price is not None else ""
+            stack, trust = offer.question.stack.name, trust_of(offer.question)
+            lines.append(wrapped(f"{offer.name}{price}: stack {stack}; hardware profile {trust}"))
+        head = *filter(None, lines), "", facts_text(ranking_facts(ranking))
         if self.top is None:
             return head
         columns = answer_columns(self.ranking, self.top)
