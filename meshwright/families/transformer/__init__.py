@@ -131,12 +131,10 @@ class TransformerVerbs(Verbs[Plan]):
 
     def figures(self, plan: Plan) -> dict[str, Any]:
         """JSON fields of a transformer's plan: the price predicted today, and the step time expected in a real run."""
-        from cost_models.expected import expected_step
         from meshwright.families.transformer.explain import figures_of
         from planner.plan import priced_again
 
-        priced = priced_again(plan)
-        return figures_of(plan.question, priced, expected_step(plan.question, priced))
+        return figures_of(plan.question, priced_again(plan))
 
     def drift(self, plan: Plan, name: object) -> str:
         """Note that the plan's predicted step time has changed since the plan was written to its file; empty if

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from functools import cached_property
 from typing import Any
 
 from cost_models.estimate import Estimate
-from cost_models.expected import ExpectedStep, expected_step
+from cost_models.expected import expected_step
 from cost_models.pipeline.pricing import LossPart, crossing, loss_part
 from cost_models.question import Question
 from cost_models.units import format_bytes, format_seconds
@@ -72,7 +71,7 @@ class Explained(Answer):
             runner_up = {"plan": estimate_record(rival), "difference_seconds": parts}
         return {
             "question": question_record(self.question),
-            **figures_of(self.question, estimate, self.expected),
+            **figures_of(self.question, estimate),
             "searched": explanation.plan.searched,
             "loss": self.loss and asdict(self.loss),
             "flops_per_token": flops_counted(self.question, estimate.layout.tp),
@@ -95,12 +94,6 @@ class Explained(Answer):
             "notes": list(self.notes),
         }
 
-    @cached_property
-    def expected(self) -> ExpectedStep | None:
-        """Step time expected in a real run, with its 90 % interval; None if the profile has no scenarios, or on
-        several GPU pools."""
-        return expected_step(self.question, self.explanation.estimate)
-
     @property
     def loss(self) -> LossPart | None:
         """Time and memory of the output layer and the loss on the last pipeline stage; None on several GPU pools."""
@@ -116,7 +109,7 @@ class Explained(Answer):
         lines = [explanation_text(self.explanation), loss_sentence(self.loss, estimate)]
         traffic = crossing_sentence(crossing(question, estimate))
         lines += [count_sentence(question, estimate.layout.tp), traffic, recommended_in_plan(self.plan)]
-        lines += expected_lines(question, estimate.layout, self.expected)
+        lines += expected_lines(question, estimate.layout, expected_step(question, estimate))
         return "\n".join(filter(None, lines))
 
 
@@ -151,9 +144,9 @@ class NotChosen(Answer):
         return (why_not_text(self.answer, self.plan),)
 
 
-def figures_of(question: Question, estimate: Estimate, expected: ExpectedStep | None) -> dict[str, Any]:
+def figures_of(question: Question, estimate: Estimate) -> dict[str, Any]:
     """JSON fields of a plan: its predicted price, and the step time expected in a real run."""
-    expectation = expected_record(question, estimate.layout, expected)
+    expectation = expected_record(question, estimate.layout, expected_step(question, estimate))
     return {"plan": estimate_record(estimate, question), "expected": expectation}
 
 

@@ -14,7 +14,7 @@ from cost_models.axes.layout import Layout
 from cost_models.defaults import OWN_STACKS
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate, error_between, pair_error_of
-from cost_models.expected import ExpectedStep, expected_step
+from cost_models.expected import expected_step
 from cost_models.pipeline.pricing import trust_of
 from cost_models.question import Question
 from cost_models.risk import FITTING, Risk
@@ -387,7 +387,8 @@ class Planned(HoldsRequest, PlanAnswer):
 
     def document(self) -> dict[str, Any]:
         """JSON document: question, ranked plans, proof, objective, expected step and recommendation."""
-        advice, expected, optimum, question = self.recommendation, self.expected, self.optimum, self.question
+        advice, optimum, question = self.recommendation, self.optimum, self.question
+        expected = expected_step(question, self.picked) if advice is None else advice.expected
         training = training_run(question, optimum.objective, self.picked, expected)
         record = {
             "question": question_record(question),
@@ -502,13 +503,6 @@ class Planned(HoldsRequest, PlanAnswer):
             trainer = "" if here else "slurm"
         command = f"meshwright export {path} --to {trainer}" if trainer else command
         return f"meshwright explain {path}, {command}"
-
-    @cached_property
-    def expected(self) -> ExpectedStep | None:
-        """Step time expected in a real run of the saved layout; None if the profile has no scenarios, or on several
-        GPU pools."""
-        advice = self.recommendation
-        return expected_step(self.question, self.picked) if advice is None else advice.expected
 
 
 def odd_count_note(gpus: int, certificate: Certificate) -> str:
