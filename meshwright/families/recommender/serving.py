@@ -74,11 +74,6 @@ class ServedRecommender(SavedAnswer):
         """Predicted latency and throughput for each batch size."""
         return latencies(self.plan.question, self.plan)
 
-    @property
-    def one_share_hits(self) -> float:
-        """Hit rate of a simpler cache of the same size, which holds the same share of rows of every table."""
-        return one_share_hits(self.plan.question.tables, self.plan.cache_bytes)
-
     def csv_rows(self) -> list[dict[str, Any]]:
         """Row for each class of equal embedding tables: rows, cached rows and bytes, accesses and hits."""
         tables, classes = self.plan.question.tables, self.plan.question.model.classes
@@ -120,7 +115,7 @@ class ServedRecommender(SavedAnswer):
             "embedding_profile": question.embedding.name,
             "table_bytes": question.tables.bytes,
             **fields_of(plan, "cache_bytes", "hits", "bound"),
-            "one_share_hits": self.one_share_hits,
+            "one_share_hits": one_share_hits(question.tables, plan.cache_bytes),
         }
         tables = {"tables": self.rows, "batches": self.batches}
         return {"serving": serving, "assumptions": list(self.assumptions), **tables}
@@ -130,22 +125,17 @@ class ServedRecommender(SavedAnswer):
         launched, last = self.service.launch_seconds.any(), self.plan.question.policy == "lru"
         parts = ["launching the lookup of each table"] * bool(launched)
         parts += ["reading the cache, rows from the host"]
-        parts += ["rows that the host reads from drives"] * self._from_drives
+        parts += ["rows that the host reads from drives"] * bool(self.service.drive_rows.any())
         latency = f"Latency is from ids to vectors of one batch on one GPU: {', '.join(parts)}. "
         latency += "Hits are of ids one by one: a batch brings a row up once. " * last
         latency += "Left out: the dense network, and waiting for a batch"
         tables = self._tables(), wrapped(self._finding()), self._latencies()
         return spaced(self._header(), *tables, wrapped(latency))
 
-    @property
-    def _from_drives(self) -> bool:
-        """Whether lookups read rows from drives."""
-        return bool(self.service.drive_rows.any())
-
     def _header(self) -> str:
         """Sentence on model, GPUs, tables and the size of the cache."""
         question, cluster = self.plan.question, self.plan.question.cluster
-        place = "host memory and on drives" if self._from_drives else "host memory"
+        place = "host memory and on drives" if self.service.drive_rows.any() else "host memory"
         recency = "most" if question.policy == "hottest" else "last"
         tables = f"{counted(question.model.num_tables, 'table')} of {format_bytes(question.tables.bytes)}"
         cache = f"a cache of {format_bytes(self.plan.cache_bytes)} on each GPU for the rows used {recency}"
@@ -178,7 +168,8 @@ class ServedRecommender(SavedAnswer):
             size = f"{percent(self.asked_hits)} hits need a cache of {format_bytes(plan.cache_bytes)}: it"
             proof, further = "no choice of rows that is smaller by a row of each table has as many", []
         words = f"{size} serves {percent(plan.hits)} of all accesses; {proof}. "
-        words += f"The same share of every table's rows would serve {percent(self.one_share_hits)}"
+        simple_hits = one_share_hits(plan.question.tables, plan.cache_bytes)
+        words += f"The same share of every table's rows would serve {percent(simple_hits)}"
         smallest = filling_order(plan.question.tables).smallest
         needs = [f"{percent(share)} hits {format_bytes(smallest(share).bytes)}" for share in further]
         return f"{words}. More: {', '.join(needs)}" if needs else words
@@ -186,7 +177,7 @@ class ServedRecommender(SavedAnswer):
     def _latencies(self) -> Table:
         """Table with a row for each batch size: latency by part, rows from the host, samples per second."""
         launched = ("launch",) if self.service.launch_seconds.any() else ()
-        parts = (*launched, "cache", "host", *(("drive",) if self._from_drives else ()))
+        parts = (*launched, "cache", "host", *(("drive",) if self.service.drive_rows.any() else ()))
         rows = self.batches
         columns = {
             "batch": [grouped(int(row["batch"])) for row in rows],
