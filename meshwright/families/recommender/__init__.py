@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from meshwright.verbs.contract import Choices, PreparedQuestion, Verbs
 
@@ -26,24 +26,22 @@ if TYPE_CHECKING:
 
 _JOB = frozenset({"gpus", "global_batch", "precision", "training", "stack", "profile", "host_memory"})
 
-OPTIONS: Mapping[str, frozenset[str]] = {
-    "plan": _JOB | {"fix", "forbid", "allow", "together", "max_memory", "objective"},
-    "estimate": _JOB,
-    "compare": frozenset(),
-    "explain": frozenset({"why_not"}),
-    "advise": frozenset({"layout"}),
-    "verify": frozenset(),
-    "report": frozenset(),
-    "run": frozenset({"clip", "rate_decay", "rate_warm_up", "dry_run"}),
-    "emulate": frozenset({"rank", "steps"}),
-}
-
 
 class RecommenderVerbs(Verbs["RecommenderPlan"]):
     """Verbs for recommenders, whose plans shard embedding tables beside a data-parallel dense network."""
 
     noun = "a recommender"
-    options = OPTIONS
+    options: ClassVar[Mapping[str, frozenset[str]]] = {
+        "plan": _JOB | {"fix", "forbid", "allow", "together", "max_memory", "objective"},
+        "estimate": _JOB,
+        "compare": frozenset(),
+        "explain": frozenset({"why_not"}),
+        "advise": frozenset({"layout"}),
+        "verify": frozenset(),
+        "report": frozenset(),
+        "run": frozenset({"clip", "rate_decay", "rate_warm_up", "dry_run"}),
+        "emulate": frozenset({"rank", "steps"}),
+    }
 
     @property
     def pictures(self) -> Mapping[str, Draw]:

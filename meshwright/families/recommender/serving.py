@@ -272,15 +272,13 @@ def _choice(flag: str, word: str, choices: Sequence[Word]) -> Word:
 
 def _amount(flag: str, text: str | float | None, parse: Callable[[str], float]) -> float | None:
     """Parse a flag's amount, text or number, that must be above zero; None if not given."""
-
-    def above_zero(text: str | float) -> float:
-        """Parse an amount. Raises ValueError unless it is above zero."""
-        value = parse(text) if isinstance(text, str) else float(text)
-        if not value > 0:
-            raise ValueError("must be above zero")
-        return value
-
-    return read_flag(flag, text, above_zero, "an amount cannot be read")
+    unread = "an amount cannot be read"
+    value = read_flag(
+        flag, text, lambda amount: parse(amount) if isinstance(amount, str) else float(amount), unread
+    )
+    if value is not None and not value > 0:
+        raise InputError(unread, problems=[Problem(flag, "must be above zero")])
+    return value
 
 
 def _share(amount: str | float) -> float:

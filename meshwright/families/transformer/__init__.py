@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from meshwright.inputs.options import TUNING
+from meshwright.inputs.options import Amount, Fitting, Goal, Job
 from meshwright.verbs.contract import Choices, Verbs
 from planner.plan import Plan
 
@@ -27,34 +27,31 @@ if TYPE_CHECKING:
     from planner.verify import Check
 
 _SHOWN_JOB = frozenset({"gpus", "global_batch", "sequence", "precision", "training", "stack", "profile"})
-_JOB = _SHOWN_JOB | {"dropout", "optimizer", "optimizer_in_backward", "state_dtype", *TUNING}
-_FITTING = frozenset({"confidence", "host_memory", "trainer"})
+_JOB, _FITTING, _AMOUNT, _GOAL = (
+    frozenset(option.name for option in fields(group)) for group in (Job, Fitting, Amount, Goal)
+)
+_SEARCH = _GOAL | {"fix", "forbid", "allow", "max_memory", "pick", "risk", "solver"}
 _RATE = frozenset({"clip", "rate_decay", "rate_warm_up"})
-_LIMITS = frozenset({"fix", "forbid", "allow", "max_memory"})
-_AMOUNT = frozenset({"tokens", "samples", "epochs", "price"})
-_GOAL = _AMOUNT | {"objective", "deadline", "operations", "pick", "risk", "solver"}
-
-OPTIONS: Mapping[str, frozenset[str]] = {
-    "plan": _JOB | _FITTING | _LIMITS | _GOAL | {"clusters", "largest", "longest", "by"},
-    "estimate": _JOB | _FITTING | _AMOUNT,
-    "compare": frozenset({"trainer"}),
-    "reshard": frozenset({"states"}),
-    "explain": frozenset({"why_not"}),
-    "advise": frozenset({"layout"}),
-    "verify": frozenset({"solver"}),
-    "report": frozenset({"tokens", "operations", "price", "start"}),
-    "explore": _SHOWN_JOB | {"trainer", "fix", "forbid", "allow", "tokens", "operations"},
-    "run": _RATE | {"compile", "trace", "profiler", "dry_run", "weights", "save_weights"},
-    "emulate": frozenset({"rank", "fake", "steps"}),
-    "measure": frozenset(),
-}
 
 
 class TransformerVerbs(Verbs[Plan]):
     """Verbs for transformers, whose plans are layouts of tensor, pipeline, context, expert and data parallelism."""
 
     noun = "a transformer"
-    options = OPTIONS
+    options: ClassVar[Mapping[str, frozenset[str]]] = {
+        "plan": _JOB | _FITTING | _SEARCH | {"clusters", "largest", "longest", "by"},
+        "estimate": _JOB | _FITTING | _AMOUNT,
+        "compare": frozenset({"trainer"}),
+        "reshard": frozenset({"states"}),
+        "explain": frozenset({"why_not"}),
+        "advise": frozenset({"layout"}),
+        "verify": frozenset({"solver"}),
+        "report": frozenset({"tokens", "operations", "price", "start"}),
+        "explore": _SHOWN_JOB | {"trainer", "fix", "forbid", "allow", "tokens", "operations"},
+        "run": _RATE | {"compile", "trace", "profiler", "dry_run", "weights", "save_weights"},
+        "emulate": frozenset({"rank", "fake", "steps"}),
+        "measure": frozenset(),
+    }
 
     @property
     def pictures(self) -> Mapping[str, Draw]:

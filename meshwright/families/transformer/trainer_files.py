@@ -139,11 +139,9 @@ def _torchtitan_recipe(request: ImportOptions) -> Reading:
     """Read a recipe of torchtitan, a Python file or TOML."""
     _require_unsaid(request, _REPEATED[1:], "recipe")
     text, options = read_text(Path(request.source)), _options(request, also_settings)
-    if not request.model:
-        return read_torchtitan(text, str(request.source), None, options)
-    model = questions.loaded_model(request.model)
-    reading = read_torchtitan(text, str(request.source), model.spec, options)
-    return replace(reading, assumptions=(*model.assumptions, *reading.assumptions))
+    model = questions.loaded_model(request.model) if request.model else None
+    reading = read_torchtitan(text, str(request.source), model.spec if model else None, options)
+    return replace(reading, assumptions=(*(model.assumptions if model else ()), *reading.assumptions))
 
 
 def _nemo_file(request: ImportOptions) -> Reading:
