@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, ParamSpec, TypeVar, cast
@@ -32,6 +32,11 @@ def refuse(headline: str, problems: Sequence[Problem], hint: str = "") -> None:
     """Raise InputError with these problems; do nothing if there are none."""
     if problems:
         raise InputError(headline, problems=problems, hint=hint)
+
+
+def require_given(inputs: Mapping[str, object], headline: str, hint: str) -> None:
+    """Raise InputError if inputs are missing; `inputs` are their values by the names that users know."""
+    refuse(headline, [Problem(name, "missing") for name, value in inputs.items() if not value], hint)
 
 
 def not_one_of(word: object, choices: Sequence[str]) -> str:

@@ -51,7 +51,7 @@ from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import grouped, parse_bytes
 from meshwright.inputs.goals import choice_of
 from meshwright.inputs.options import Job, Request
-from meshwright.inputs.problems import Problems, not_one_of
+from meshwright.inputs.problems import Problems, not_one_of, require_given
 from planner.formats.trainers import require_own_stack, trainer_named
 
 T = TypeVar("T", bound=Spec)
@@ -228,11 +228,9 @@ def in_words(values: str | float | Sequence[str] | Sequence[int] | None) -> str 
 
 def require_nouns(request: Request) -> None:
     """Raise InputError if model or cluster is missing, or if the two are swapped."""
-    nouns = {"MODEL": request.model, "CLUSTER": request.cluster}
-    if missing := [Problem(noun, "missing") for noun, value in nouns.items() if not value]:
-        hint = "meshwright plan gpt3-175b dgx-a100-80gb --gpus 1024 --global-batch 1536 --sequence 2048"
-        raise InputError("nothing to plan for", problems=missing, hint=hint)
     model, cluster = request.model, request.cluster
+    hint = "meshwright plan gpt3-175b dgx-a100-80gb --gpus 1024 --global-batch 1536 --sequence 2048"
+    require_given({"MODEL": model, "CLUSTER": cluster}, "nothing to plan for", hint)
     if not isinstance(model, str) or not isinstance(cluster, str):
         return
     if known_name(model, "clusters") and known_name(cluster, "models") and not known_name(model, "models"):

@@ -27,7 +27,7 @@ def stages_frame(priced: RecommenderEstimate) -> pd.DataFrame:
     columns = {
         "stage": np.repeat(list(priced.stages), gpus),
         "gpu": np.tile(np.arange(gpus), len(seconds_K)),
-        "start_seconds": np.repeat(np.cumsum(seconds_K) - seconds_K, gpus),
+        "start_seconds": np.repeat(np.cumsum([0.0, *seconds_K[:-1]]), gpus),
         "stage_seconds": np.repeat(seconds_K, gpus),
         "busy_seconds": (priced.loads + priced.fixed).T.ravel(),
         "waits": (is_limit_K & (np.arange(gpus)[:, None] == priced.busiest)).T.ravel(),

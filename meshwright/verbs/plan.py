@@ -168,13 +168,11 @@ def plan_cache(options: CacheOptions) -> ServedRecommender:
 def _answer_serving(options: PlanFlags, output: Output) -> None:
     """Answer `plan --serve`: plan the cache of embedding rows, and print."""
     from meshwright.families.recommender.serving import plan_cache
+    from meshwright.inputs.problems import require_given
     from meshwright.inputs.questions import one_count
 
-    nouns = {"MODEL": options.model, "CLUSTER": options.cluster}
-    missing = [Problem(noun, "missing") for noun, value in nouns.items() if not value]
-    refuse(
-        "nothing to serve", missing, "meshwright plan recommender.yaml dgx-h100 --gpus 1 --serve --cache 8GiB"
-    )
+    hint = "meshwright plan recommender.yaml dgx-h100 --gpus 1 --serve --cache 8GiB"
+    require_given({"MODEL": options.model, "CLUSTER": options.cluster}, "nothing to serve", hint)
     _refuse_others(options, CacheOptions, "--serve")
     output.check_places()
     count = one_count(options.gpus, "--serve asks about one")

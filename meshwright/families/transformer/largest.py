@@ -19,7 +19,7 @@ from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from meshwright.inputs.goals import confident, known_word, restrictions_of
-from meshwright.inputs.problems import Problems
+from meshwright.inputs.problems import Problems, require_given
 from meshwright.inputs.questions import cluster_of, one_count, question_of
 from meshwright.records import fields_of
 from meshwright.records.estimates import estimate_record, estimate_row, question_record
@@ -219,9 +219,7 @@ def ask(options: LargestOptions) -> Largest:
     Raises:
         InputError: something is missing or wrong; everything that is, at once.
     """
-    nouns = {"FAMILY": options.model, "CLUSTER": options.cluster}
-    if problems := [Problem(noun, "missing") for noun, value in nouns.items() if not value]:
-        raise InputError("nothing to look for", problems=problems, hint=_EXAMPLE)
+    require_given({"FAMILY": options.model, "CLUSTER": options.cluster}, "nothing to look for", _EXAMPLE)
     reading = Problems()
     reason = f"is none of {', '.join(f'`{word}`' for word in WAYS)}"
     way = reading.read(known_word, WAYS, options.by or "depth", "--by", "cannot tell what grows", reason)

@@ -15,7 +15,7 @@ from cost_models.files.reading import read_document, read_text
 from cost_models.specs.cluster import MixedCluster
 from meshwright.families.transformer.estimate import Estimated
 from meshwright.inputs import questions
-from meshwright.inputs.problems import read_flag
+from meshwright.inputs.problems import read_flag, require_given
 from meshwright.verbs.contract import option_word
 from meshwright.verbs.export import ImportOptions
 from planner.formats.deepspeed import read_deepspeed
@@ -78,9 +78,8 @@ def _settings_file(kind: str, request: ImportOptions) -> Reading:
     document = _with_file(request, kind, place)
     base: Any = request.model or document.get("base_model")
     flags = {"MODEL": base, "--sequence": request.sequence or bool(stated)}
-    if missing := [Problem(flag, "missing") for flag, one in flags.items() if not one]:
-        hint = "the model goes before the cluster: llama3.1-8b dgx-h100 --sequence 4K"
-        raise InputError(f"{kind}'s file does not say all", problems=missing, hint=hint)
+    hint = "the model goes before the cluster: llama3.1-8b dgx-h100 --sequence 4K"
+    require_given(flags, f"{kind}'s file does not say all", hint)
     try:
         model = questions.loaded_model(base)
     except UnknownNameError as error:
