@@ -182,8 +182,8 @@ def _of_tiers(ranks: Sequence[RankReport | EmulationReport]) -> Iterator[Compare
     the median. Empty without offload, and without quantities that were not measured."""
     for tier, quantities in _TIERS.items():
         used = [seen for rank in ranks if (seen := getattr(rank, tier)) is not None]
+        fullest = max(used, key=attrgetter(quantities[0][2]), default=None)
         for name, predicted, measured in quantities if used else ():
-            fullest = max(used, key=attrgetter(quantities[0][2]))
             price, seen = getattr(fullest, predicted), float(np.median(getattr(fullest, measured)))
             if seen > 0 and (price or name != "drive_transfer_seconds"):  # the drives' speed may not be given
                 yield ComparedQuantity(name, price, seen)

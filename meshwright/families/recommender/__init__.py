@@ -1,4 +1,4 @@
-"""Verbs for recommenders: each method calls the function that answers the verb."""
+"""Verbs for recommenders: each method answers a verb."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""`explain`, `advise` and `verify` for recommenders: bottlenecks of a plan, better shardings, and checks of its
-proof."""
+"""Answers of `explain` and `advise` for recommenders: bottlenecks of a sharding, and changes that make it faster."""
 
 from __future__ import annotations
 

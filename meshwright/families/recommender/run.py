@@ -1,5 +1,4 @@
-"""`run` and `emulate` for recommenders: notes before a run, lines for its steps, predicted beside measured at its
-end."""
+"""Answers of `run` and `emulate` for recommenders: predicted beside measured quantities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verbs for transformers: each method calls the function that answers the verb."""
+"""Verbs for transformers: each method answers a verb."""
 
 from __future__ import annotations
 

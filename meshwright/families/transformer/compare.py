@@ -183,9 +183,9 @@ class Compared(Answer):
             rows = [(difference.what, *difference.values) for difference in self.differs]
             differing += ["", wrapped(words), table(headers, rows, words=headers)]
         verdicts = [wrapped(plan.words) for plan in self.against]
-        first, *others = self.lines
+        first, *further = self.lines
         cells = []
-        for quantity in (first, *sorted(others, key=lambda line: line.group != "time")):
+        for quantity in (first, *sorted(further, key=lambda line: line.group != "time")):
             is_total = quantity.group == "memory" and quantity.name in ("step", "peak memory")
             is_part = quantity.group in ("time", "memory") and not is_total
             write, (start, *_, final) = UNIT_TEXTS[quantity.unit], quantity.values

@@ -220,8 +220,8 @@ class Advised(AnyAdvised):
         start = wrapped(f"today {unplaced(today.layout)}: {step}, {size}")
         yield from (question_header(advice.question, today.trust), "", start, "")
         if advice.changes or not advice.is_reached:
-            rest = self.advice.final_change[0]
-            final = f"+ the rest: {rest}" if rest else "+ blocks placed as in the best plan"
+            remainder = self.advice.final_change[0]
+            final = f"+ the rest: {remainder}" if remainder else "+ blocks placed as in the best plan"
             yield from (self.changes_table(format_seconds, final), "")
         if advice.changes:
             yield wrapped("Every change is legal and fits in memory, alone and on top of those above it.")
