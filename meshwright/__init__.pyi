@@ -16,7 +16,7 @@ from cost_models.specs.recommender.training import RecommenderTraining as Recomm
 from cost_models.specs.training import TrainingSpec as TrainingSpec
 from cost_models.specs.transformer import TransformerSpec as TransformerSpec
 from executor.microbenchmarks.calibrate import calibrate as calibrate
-from meshwright.families.recommender.explain import ShardingAdvised as ShardingAdvised
+from meshwright.families.recommender.plan import ShardingAdvised as ShardingAdvised
 from meshwright.families.recommender.plan import ShardingEstimated as ShardingEstimated
 from meshwright.families.recommender.plan import ShardingPlanned as ShardingPlanned
 from meshwright.families.recommender.serving import CacheServed as CacheServed

@@ -12,8 +12,14 @@ from meshwright.verbs.contract import Choices, PreparedQuestion, Verbs
 
 if TYPE_CHECKING:
     from executor.recommender.training import RecommenderReport
-    from meshwright.families.recommender.explain import ShardingAdvised, ShardingExplained, ShardingNotChosen
-    from meshwright.families.recommender.plan import ShardingEstimated, ShardingQuestion, ShardingsCompared
+    from meshwright.families.recommender.plan import (
+        ShardingAdvised,
+        ShardingEstimated,
+        ShardingExplained,
+        ShardingNotChosen,
+        ShardingQuestion,
+        ShardingsCompared,
+    )
     from meshwright.families.recommender.run import RecommenderRan, ShardEmulated, ShardsBuilt
     from meshwright.pages.chapters import Chapter
     from meshwright.plots.drawing import Draw
@@ -100,7 +106,7 @@ class RecommenderVerbs(Verbs["RecommenderPlan"]):
     def explain(self, plan: RecommenderPlan) -> ShardingExplained:
         """Explain which embedding tables limit each stage of a recommender's step, such as the index exchange."""
         from cost_models.recommender.prices import estimate
-        from meshwright.families.recommender.explain import ShardingExplained
+        from meshwright.families.recommender.plan import ShardingExplained
         from planner.recommender.advice import binding_stages
         from planner.recommender.problem import with_memory_limit
         from planner.recommender.restrictions import covered_options
@@ -127,7 +133,7 @@ class RecommenderVerbs(Verbs["RecommenderPlan"]):
         """
         from cost_models.errors import InfeasibleError
         from cost_models.recommender.prices import estimate
-        from meshwright.families.recommender.explain import SECONDS, ShardingNotChosen
+        from meshwright.families.recommender.plan import SECONDS, ShardingNotChosen
         from planner.recommender.advice import alternative
         from planner.recommender.search import best_sharding
         from planner.search.search import Budget
@@ -149,8 +155,7 @@ class RecommenderVerbs(Verbs["RecommenderPlan"]):
     def advise(self, plan: RecommenderPlan, layout: str | None, budget: Budget) -> ShardingAdvised:
         """Advise which embedding tables to shard in another way, starting from `layout`, the sharding run today
         (default: the plan's)."""
-        from meshwright.families.recommender.explain import ShardingAdvised
-        from meshwright.families.recommender.plan import sharding_of
+        from meshwright.families.recommender.plan import ShardingAdvised, sharding_of
         from planner.recommender.advice import advise_sharding
 
         today = plan.sharding if layout is None else sharding_of(plan.question, layout)
