@@ -33,13 +33,12 @@ from cost_models.units import (
 from executor.requirements import require_torch
 from meshwright.families.recommender.plan import recommender_of
 from meshwright.inputs.goals import Word, known_word
-from meshwright.inputs.problems import Problems, read_flag
+from meshwright.inputs.problems import Problems, read_flag, refuse
 from meshwright.inputs.questions import cluster_of
 from meshwright.records import fields_of
 from meshwright.render.tables import Table, table_of
 from meshwright.render.words import percent, spaced, wrapped
 from meshwright.terminal.answers import SavedAnswer
-from meshwright.verbs.contract import refuse
 from meshwright.verbs.plan import CacheOptions
 from meshwright.verbs.serve import ServeOptions
 from planner.serving import (
