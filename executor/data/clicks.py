@@ -81,21 +81,19 @@ class MadeUpClicks:
         ids = [self.ids(table, step, first, last) for table in range(len(self.tables))]
         worth = self._worth(dense, ids)
         labels = chance < 1.0 / (1.0 + np.exp(-_STRENGTH * worth))[:, None]
-        return Clicks(
-            torch.from_numpy(dense.astype(np.float32)),
-            [Bags(torch.from_numpy(values), torch.from_numpy(lengths)) for values, lengths in ids],
-            torch.from_numpy(labels.astype(np.float32)),
-        )
+        features, clicked = dense.astype(np.float32), labels.astype(np.float32)
+        return Clicks(torch.from_numpy(features), ids, torch.from_numpy(clicked))
 
-    def ids(self, table: int, step: int, first: int, last: int) -> tuple[Ints, npt.NDArray[np.int32]]:
-        """Ids of one table for samples `first` to `last` − 1, and the number of ids of each sample."""
+    def ids(self, table: int, step: int, first: int, last: int) -> Bags:
+        """Ids of one table for samples `first` to `last` − 1, a bag for each sample."""
         spec = self.tables[table]
         draw = np.random.default_rng((self.seed, step, table))
         lengths = self._lengths(spec, draw)
         places = draw.random(int(lengths.sum()))
         ends = np.cumsum(lengths)
         start, end = (int(ends[at - 1]) if at else 0 for at in (first, last))
-        return row_at(places[start:end], spec), lengths[first:last].astype(np.int32)
+        rows, lengths = row_at(places[start:end], spec), lengths[first:last].astype(np.int32)
+        return Bags(torch.from_numpy(rows), torch.from_numpy(lengths))
 
     def _lengths(self, spec: TableSpec, draw: np.random.Generator) -> Ints:
         """Number of ids of each sample of the global batch for one table."""
@@ -105,12 +103,12 @@ class MadeUpClicks:
         low = int(spec.pooling)
         return low + (draw.random(self.global_batch) < spec.pooling - low).astype(np.int64)
 
-    def _worth(self, dense: Array, ids: Sequence[tuple[Ints, npt.NDArray[np.int32]]]) -> Array:
+    def _worth(self, dense: Array, ids: Sequence[Bags]) -> Array:
         """Hidden worth of each sample, (b,), of variance about 1: half from dense features, half from tables."""
         worth = dense @ hidden_worth(np.arange(dense.shape[1]), -1, self.seed) / max(1, dense.shape[1]) ** 0.5
-        for table, (values, lengths) in enumerate(ids):
-            bag = np.repeat(np.arange(len(lengths)), lengths)
-            total = np.bincount(bag, hidden_worth(values, table, self.seed), minlength=len(lengths))
+        for table, bags in enumerate(ids):
+            of_values, lengths = hidden_worth(bags.values.numpy(), table, self.seed), bags.lengths.numpy()
+            total = np.bincount(bags.bag_of_value().numpy(), of_values, minlength=len(lengths))
             worth = worth + total / np.sqrt(np.maximum(lengths, 1) * len(ids))
         return np.asarray(worth / np.sqrt(2.0), dtype=np.float64)
 

@@ -287,8 +287,7 @@ class OtherRanks:
 
     def _ids(self, step: int, table: int) -> Bags:
         """Ids of a table for the samples of all ranks, in rank order."""
-        values, lengths = self.clicks.ids(table, step, 0, self.clicks.global_batch)
-        return Bags(torch.from_numpy(values), torch.from_numpy(lengths)).to(self.embeddings.device)
+        return self.clicks.ids(table, step, 0, self.clicks.global_batch).to(self.embeddings.device)
 
     def _part(self, part: Slice, bags: Bags) -> Bags:
         """Ids that fall into a slice's part of a table."""

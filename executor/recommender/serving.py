@@ -56,8 +56,7 @@ def draw_batches(model: RecommenderSpec, batch: int, count: int, *, seed: int) -
     """Draw `count` batches of ids, each of `batch` samples."""
     clicks = MadeUpClicks(model, batch, seed=seed)
     for step in range(count):
-        ids = [clicks.ids(table, step, 0, batch) for table in range(model.num_tables)]
-        yield [Bags(torch.from_numpy(values), torch.from_numpy(lengths)) for values, lengths in ids]
+        yield [clicks.ids(table, step, 0, batch) for table in range(model.num_tables)]
 
 
 def read_requests(path: Path, model: RecommenderSpec) -> list[Request]:
