@@ -239,6 +239,17 @@ def mark_on(device: torch.device) -> Mark:
     return time.perf_counter(), time.thread_time(), time.process_time(), event
 
 
+@contextmanager
+def cpu_threads(count: int) -> Iterator[None]:
+    """Context manager in which torch computes on this number of CPU threads."""
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads_before)
+
+
 def compute_seconds(lap: Lap, device: torch.device) -> float:
     """Seconds that a rank computed in a lap: on a CPU of its training thread, on a GPU by the GPU's clock."""
     return lap.thread if device.type == "cpu" else lap.wall

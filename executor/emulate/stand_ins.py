@@ -47,6 +47,7 @@ from executor.embeddings.bags import Bags, cut
 from executor.embeddings.collection import AT_ONCE, CopyExchange, Embeddings, ids_of_part
 from executor.embeddings.exchanges import Parts, Peers, Router, Sizes, Slice
 from executor.models.experts import routers
+from executor.timing import cpu_threads
 
 NO_DEVICE = "none"
 
@@ -95,16 +96,13 @@ def require_rank(rank: int, ranks: int) -> None:
 @contextmanager
 def fake_process_group(rank: int, ranks: int) -> Iterator[None]:
     """Context manager that makes this process one rank of a group that sends nothing, on one CPU thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
     try:
-        with catch_warnings():
+        with cpu_threads(1), catch_warnings():
             simplefilter("ignore", FutureWarning)  # of collectives that newer releases name otherwise
             yield
     finally:
         dist.destroy_process_group()
-        torch.set_num_threads(threads)
 
 
 def as_run_here(cluster: ClusterSpec, stack: StackSpec, device: torch.device) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from executor.axes.offload.link import HostLink, threads_for_updates
 from executor.engine.engine import Engine
 from executor.microbenchmarks.stopwatch import Call, Scale, Stopwatch, in_turn
 from executor.run_config import EngineOptions
+from executor.timing import cpu_threads
 from planner.plan import make_plan
 
 _REPEATS_SMALL, _REPEATS_LARGE = 6, 3
@@ -207,11 +208,8 @@ def _updates(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
     limit = threads_for_updates(watch.device, dist.get_world_size())
     update = in_turn([block.step for block in blocks_of(scale.block_parameters)])
     for threads in _doublings(1, limit):
-        threads_before = torch.get_num_threads()
-        torch.set_num_threads(threads)
-        # the thread's own clock does not see other threads
-        timing = watch.on_host(update, own_clock=threads == 1)
-        torch.set_num_threads(threads_before)
+        with cpu_threads(threads):  # the thread's own clock does not see other threads
+            timing = watch.on_host(update, own_clock=threads == 1)
         yield timing.row("offload", "update", float(scale.block_parameters), (threads,))
     smallest = in_turn([block.step for block in blocks_of(_SMALLEST)])
     timing = watch.on_host(smallest, own_clock=True, aside=_other_work)

@@ -17,7 +17,6 @@ import os
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -41,7 +40,7 @@ from executor.embeddings.collection import DTYPES
 from executor.embeddings.exchanges import Slice
 from executor.embeddings.holding import InitialRows, on_host
 from executor.requirements import device_for, free_bytes, name_of, require_memory
-from executor.timing import finish
+from executor.timing import cpu_threads, finish
 from planner.serving import ServingPlan, rows_on_host
 
 Batch = list[Bags]
@@ -295,7 +294,8 @@ def serve(
         sample_bytes = sum(one.count * one.pooling * (16 + 8 * one.width) for one in model.classes)
         hint = "ask for smaller ones: --batch"
         require_memory(f"a batch of {largest}", largest * sample_bytes, host, hint)
-    with _one_thread(device), torch.inference_mode():
+    threads = 1 if device.type == "cpu" else torch.get_num_threads()  # the plan prices one core
+    with cpu_threads(threads), torch.inference_mode():
         tables = ServedTables(plan, device, drive=drive, weights=weights)
         batch_answers = []
         for size in batches:
@@ -334,15 +334,3 @@ def _timed_answers(
         counts=tables.counts() - counts_before,
         vectors=batch_vectors,
     )
-
-
-@contextmanager
-def _one_thread(device: torch.device) -> Iterator[None]:
-    """Context manager in which a CPU serves on one core, as the plan prices it."""
-    threads_before = torch.get_num_threads()
-    if device.type == "cpu":
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads_before)
