@@ -405,14 +405,13 @@ def _of_pieces(index: int, manifest: Manifest, folder: Path) -> str:
     }
     try:
         with safe_open(folder / file, framework="pt") as stream:
-            stored_keys = set(stream.keys())
-            for key, sizes in expected_sizes.items():
-                if key not in stored_keys:
-                    return f"{file}: it has no `{key}`"
-                if (shape := tuple(stream.get_slice(key).get_shape())) != sizes:
-                    return f"{file}: its `{key}` is {shape}, not {sizes}"
+            shapes = {key: tuple(stream.get_slice(key).get_shape()) for key in stream.keys()}  # noqa: SIM118
     except SafetensorError as error:
         return f"{file}: {error}"
+    for key, sizes in expected_sizes.items():
+        if shapes.get(key) != sizes:
+            wrong = f"its `{key}` is {shapes[key]}, not {sizes}" if key in shapes else f"it has no `{key}`"
+            return f"{file}: {wrong}"
     return ""
 
 

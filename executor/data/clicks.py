@@ -164,7 +164,14 @@ class RecordedClicks:
                 f"{path}: a sample has {NUMBERS} numbers, {CATEGORIES} ids and one label; model `{model.name}` takes"
                 f" {model.dense_features} numbers, {len(self.tables)} ids and {model.top_mlp[-1]} labels"
             )
-        _require_one_id(path, model)
+        pooled = {one.name: one.pooling for one in model.classes if one.pooling > 1}
+        text = "`pooling` says {:g} ids of a sample"
+        if problems := [Problem(f"table `{name}`", text.format(ids)) for name, ids in pooled.items()]:
+            raise InputError(
+                f"{path}: a sample has one id for each table, and the plan counts on more",
+                problems=first_few(problems),
+                hint="plan with `pooling: 1` of these tables",
+            )
         self._records: npt.NDArray[np.int32] | None = None
         if path.suffix == _BINARY:
             self._records = _mapped(path)
@@ -267,18 +274,6 @@ def _numbers(line: list[bytes]) -> tuple[list[int], list[bool]]:
     numbers = [int(field or b"0") for field in line[: 1 + NUMBERS]]
     categories = line[1 + NUMBERS :]
     return numbers + [int(field or b"0", 16) for field in categories], [bool(field) for field in categories]
-
-
-def _require_one_id(path: Path, model: RecommenderSpec) -> None:
-    """Raise InputError where the plan expects more ids of a sample and table than the single id that a file has."""
-    pooled = {one.name: one.pooling for one in model.classes if one.pooling > 1}
-    text = "`pooling` says {:g} ids of a sample"
-    if problems := [Problem(f"table `{name}`", text.format(ids)) for name, ids in pooled.items()]:
-        raise InputError(
-            f"{path}: a sample has one id for each table, and the plan counts on more",
-            problems=first_few(problems),
-            hint="plan with `pooling: 1` of these tables",
-        )
 
 
 def _mapped(path: Path) -> npt.NDArray[Any]:

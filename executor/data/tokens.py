@@ -53,11 +53,6 @@ class TokenHeader(Spec):
     sha256: Digest
     """SHA-256 digest of `tokens.bin`."""
 
-    @property
-    def width(self) -> int:
-        """Bytes of one token."""
-        return np.dtype(self.dtype).itemsize
-
 
 def numpy_dtype(dtype: str) -> np.dtype[np.generic]:
     """Numpy type of tokens on disk, little-endian on every machine."""
@@ -78,7 +73,7 @@ def read_header(folder: Path) -> TokenHeader:
     except ValidationError as error:
         problems = [Problem(".".join(map(str, item["loc"])), item["msg"]) for item in error.errors()]
         raise InputError(f"`{path}` is no header of tokens", problems=problems, hint=_HINT) from None
-    expected, path = header.tokens * header.width, folder / TOKENS
+    expected, path = header.tokens * numpy_dtype(header.dtype).itemsize, folder / TOKENS
     if not path.is_file():
         raise InputError(f"`{path}` is missing", hint=_HINT)
     if (size := path.stat().st_size) != expected:
@@ -114,8 +109,10 @@ def require_whole(folder: Path, on_note: Callable[[str], None] = lambda note: No
     header, path = read_header(folder), folder / TOKENS
     status = path.stat()
     seen = {"bytes": status.st_size, "modified_ns": status.st_mtime_ns, "sha256": header.sha256}
-    large = status.st_size >= LARGE_BYTES
-    if large and _checked(folder) == seen:
+    large, checked = status.st_size >= LARGE_BYTES, None
+    with suppress(OSError, ValueError, RecursionError):
+        checked = json.loads((folder / CHECKED).read_text("utf-8"))
+    if large and checked == seen:
         return
     if large:
         on_note(f"checking {path}, {format_bytes(status.st_size)}, this once")
@@ -127,13 +124,6 @@ def require_whole(folder: Path, on_note: Callable[[str], None] = lambda note: No
     if large:
         with suppress(OSError):
             write_whole(folder / CHECKED, json.dumps(seen))
-
-
-def _checked(folder: Path) -> Any:
-    """Size, time and digest of a folder's tokens when they were hashed last; None if there is no record."""
-    with suppress(OSError, ValueError, RecursionError):
-        return json.loads((folder / CHECKED).read_text("utf-8"))
-    return None
 
 
 def require_a_sequence(tokens: int, sequence: int, name: str) -> None:

@@ -303,7 +303,9 @@ class Embeddings:
         self.samples = training.global_batch // places.ranks
         self.optimizer = RowOptimizer(training.optimizer)
         self.table_dtype = DTYPES[training.table_dtype]
-        self.exchange_dtype = exchange_dtype(training)
+        dense_dtype = "fp32" if training.precision == "fp32" else "bf16"
+        self.exchange_dtype = DTYPES[training.exchange_dtype or dense_dtype]
+        """Type of exchanged vectors; by default that of the dense network's matrix products."""
         empty = torch.empty(0, dtype=self.exchange_dtype, device=device)
         self.steps = 0
         """Number of updates made so far."""
@@ -440,8 +442,3 @@ def ids_of_part(part: Slice, table: TableSpec, bags: Bags) -> Bags:
     inside = (bags.values >= part.first) & (bags.values < part.first + part.rows)
     bags = bags.masked(inside)
     return Bags(bags.values - part.first, bags.lengths)
-
-
-def exchange_dtype(training: RecommenderTraining) -> torch.dtype:
-    """Type of exchanged vectors; by default that of the dense network's matrix products."""
-    return DTYPES[training.exchange_dtype or ("fp32" if training.precision == "fp32" else "bf16")]

@@ -172,29 +172,25 @@ class _Writing:
         self.engine, self.folder, self.source = engine, folder, source
         self.first = dist.get_rank() == 0
         self.partial = folder.parent / f".partial-{folder.name}"
-        self._describe(engine.plan, source)
         self.starts: dict[str, tuple[str, int]] = {}
         """File of each tensor, and the tensor's first byte in it."""
         self._open: dict[str, int] = {}
-
-    def _describe(self, plan: Plan, source: Folder | None) -> None:
-        """Set the names, types, files and config to write."""
+        plan, tuning = engine.plan, engine.plan.training.tuning
         self.names: Names | AdapterNames
-        self.config, self.config_file, tuning = _config(plan), CONFIG, plan.training.tuning
+        self.config, self.config_file = _config(plan), CONFIG
         if tuning is not None and source is not None:
             self.names = AdapterNames(source.names, tuning)
             self.types = dict.fromkeys(self.names.shapes, "F32")
-            self.files = {ADAPTERS: list(self.names.shapes)}
             self.config, self.config_file = self.names.config(str(source.path)), ADAPTER_CONFIG
-            return
-        if source is not None:
+        elif source is not None:
             self.names, self.types, self.config = source.names, source.types, None
         else:
             assert self.config is not None
             self.names = Names(plan.model, str(self.config["model_type"]))
             default_type = "F32" if plan.training.precision == "fp32" else "BF16"
             self.types = dict.fromkeys(self.names.shapes, default_type)
-        self.files = _files(self.names.shapes, self.types)
+        shapes = self.names.shapes
+        self.files = {ADAPTERS: list(shapes)} if tuning is not None else _files(shapes, self.types)
 
     def run(self) -> None:
         """Write all files; either the folder is complete at the end, or RunError is raised."""
