@@ -146,34 +146,36 @@ def write_checkpoint(
         RunError: a rank could not write, with this headline; on every rank. Nothing is left of the checkpoint.
     """
     rank, path = dist.get_rank(group), folder.partial(progress.step)
-    own = {key_of(name, piece.box.offsets): piece for name, one in contents.items() for piece in one.pieces}
+    pieces = {
+        key_of(name, piece.box.offsets): (name, entry, piece)
+        for name, entry in contents.items()
+        for piece in entry.pieces
+    }
 
     def begin() -> dict[str, int]:
         """Make the folder, on the first rank; returns the bytes of each piece that this rank holds."""
         if rank == 0:
             folder.begin(progress.step)
-        return {key: piece.tensor.nbytes for key, piece in own.items()}
+        return {key: piece.tensor.nbytes for key, (_, _, piece) in pieces.items()}
 
     def finish() -> None:
         """Write the manifest and give the folder its final name, on the first rank."""
         if rank == 0:
-            write_manifest(_manifest(progress, written), path)
+            write_manifest(_manifest(progress, records), path)
             folder.commit(progress.step)
             folder.keep(keep)
 
     try:
         writers = _writers(on_all_ranks(begin, headline, group))
-        tensors = {key: piece.tensor.contiguous() for key, piece in own.items() if writers[key] == rank}
-        file = path / f"rank-{rank:05}.safetensors"
-        written = [
-            one for one in on_all_ranks(lambda: _write(contents, tensors, file), headline, group) if one
-        ]
+        own_pieces = {key: piece for key, piece in pieces.items() if writers[key] == rank}
+        write = partial(_write, own_pieces, path / f"rank-{rank:05}.safetensors")
+        records = [record for record in on_all_ranks(write, headline, group) if record]
         on_all_ranks(finish, headline, group)
     except RunError:
         if rank == 0:
             shutil.rmtree(path, ignore_errors=True)
         raise
-    return sum(file["size_bytes"] for file, _ in written)
+    return sum(file["size_bytes"] for file, _ in records)
 
 
 def key_of(name: str, offsets: Iterable[int]) -> str:
@@ -197,36 +199,33 @@ def _writers(sizes: Sequence[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _write(
-    contents: Contents, tensors: dict[str, Tensor], path: Path
+    pieces: Mapping[str, tuple[str, RankTensor, Piece]], path: Path
 ) -> tuple[dict[str, Any], list[Any]] | None:
     """Write pieces by key into a file; returns records of the file and of each piece, or None without pieces."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    if not tensors:
+    if not pieces:
         return None
     try:
-        save_file(tensors, path)
+        save_file({key: piece.tensor.contiguous() for key, (_, _, piece) in pieces.items()}, path)
     except SafetensorError as error:
         if (match := re.search(r"\(os error (\d+)\)", str(error))) is None:
             raise
         raise OSError(number := int(match[1]), os.strerror(number), str(path)) from error
     with path.open("rb") as stream:
         os.fsync(stream.fileno())
-    pieces = [
+    return {"name": path.name, "size_bytes": path.stat().st_size, "sha256": digest_of(path)}, [
         (name, str(entry.dtype).removeprefix("torch."), entry.shape, piece.box.offsets, piece.box.sizes)
-        for name, entry in contents.items()
-        for piece in entry.pieces
-        if key_of(name, piece.box.offsets) in tensors
+        for name, entry, piece in pieces.values()
     ]
-    return {"name": path.name, "size_bytes": path.stat().st_size, "sha256": digest_of(path)}, pieces
 
 
-def _manifest(progress: Progress | RecommenderProgress, written: Sequence[Any]) -> Manifest:
+def _manifest(progress: Progress | RecommenderProgress, records: Sequence[Any]) -> Manifest:
     """Manifest of a checkpoint, given the records of all files and their pieces."""
     pieces: dict[Any, list[SavedPiece]] = {}
-    for file, (_, records) in enumerate(written):
-        for name, dtype, shape, offsets, sizes in records:
+    for file, (_, of_pieces) in enumerate(records):
+        for name, dtype, shape, offsets, sizes in of_pieces:
             piece = SavedPiece(offsets=tuple(offsets), sizes=tuple(sizes), file=file)
             pieces.setdefault((name, dtype, tuple(shape)), []).append(piece)
     manifest = Manifest(
@@ -235,7 +234,7 @@ def _manifest(progress: Progress | RecommenderProgress, written: Sequence[Any]) 
             name: SavedTensor(dtype=dtype, shape=shape, pieces=tuple(of_tensor))
             for (name, dtype, shape), of_tensor in pieces.items()
         },
-        files=tuple(SavedFile(**file) for file, _ in written),
+        files=tuple(SavedFile(**file) for file, _ in records),
     )
     problems = [_of_tensor(name, tensor, manifest) for name, tensor in manifest.tensors.items()]
     assert not any(problems), problems
@@ -410,8 +409,9 @@ def _of_pieces(index: int, manifest: Manifest, folder: Path) -> str:
         return f"{file}: {error}"
     for key, sizes in expected_sizes.items():
         if shapes.get(key) != sizes:
-            wrong = f"its `{key}` is {shapes[key]}, not {sizes}" if key in shapes else f"it has no `{key}`"
-            return f"{file}: {wrong}"
+            if key in shapes:
+                return f"{file}: its `{key}` is {shapes[key]}, not {sizes}"
+            return f"{file}: it has no `{key}`"
     return ""
 
 

@@ -75,19 +75,19 @@ class CopyExchange:
         return sums
 
     def _added_up(
-        self, own: Mapping[Slice, Tensor], rows_of: Mapping[Slice, Sequence[Tensor]]
+        self, gradients: Mapping[Slice, Tensor], rows_of: Mapping[Slice, Sequence[Tensor]]
     ) -> dict[Slice, RowGradients]:
         """Gradients of one piece of each slice, summed over ranks, given this rank's and the rows of each rank's."""
         slices = rows_of.items()
         sizes = [[len(rows[rank]) * part.width for part, rows in slices] for rank in range(self.peers.size)]
-        message = torch.cat([values.to(self.dtype).view(-1) for values in own.values()])
+        message = torch.cat([values.to(self.dtype).view(-1) for values in gradients.values()])
         received = self.peers.all_gather_uneven(message, list(map(sum, sizes)))
         values = [cut(chunk, lengths) for chunk, lengths in zip(received, sizes, strict=True)]
         sums = {}
         for place, (part, rows) in enumerate(slices):
-            gradients = torch.cat([chunk[place].view(-1, part.width) for chunk in values]).float()
-            joined = torch.cat(list(rows))
-            sums[part] = row_gradients(Bags(joined, torch.ones_like(joined, dtype=torch.int32)), gradients)
+            addends = torch.cat([chunk[place].view(-1, part.width) for chunk in values]).float()
+            all_rows = torch.cat(list(rows))
+            sums[part] = row_gradients(Bags(all_rows, torch.ones_like(all_rows, dtype=torch.int32)), addends)
         return sums
 
     def rows_of_ranks(self, own_rows: Sequence[Tensor]) -> list[Sequence[Tensor]]:
@@ -178,11 +178,8 @@ def squares_of_rows(
     sends = [torch.cat([none, *(squares[one] for one in chain(*of) if one in squares)]) for of in shared]
     senders = [[part for part in chain(*of) if part.rank == rank] for rank, of in enumerate(shared)]
     sizes = [[rows[part] for part in parts] for parts in senders]
-    parts: dict[Slice, Tensor] = {}
-    for sent, message, lengths in zip(
-        senders, peers.all_to_all(sends, [*map(sum, sizes)]), sizes, strict=True
-    ):
-        parts |= zip(sent, cut(message, lengths), strict=True)
+    received = peers.all_to_all(sends, [*map(sum, sizes)])
+    parts = dict(zip(chain(*senders), chain(*map(cut, received, sizes)), strict=True))
     totals: dict[Slice, Tensor] = {}
     for group in groups:
         total = sum((parts[part] for part in group[1:]), parts[group[0]])

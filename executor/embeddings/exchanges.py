@@ -126,7 +126,7 @@ class Peers:
 
         Nothing else is held beside these two.
         """
-        return arrived(self.begin_exchange(message, sizes, counts))
+        return wait_for(self.begin_exchange(message, sizes, counts))
 
     def begin_exchange(self, message: Tensor, sizes: Sizes, counts: Sizes) -> Message:
         """Begin an `exchange`."""
@@ -147,7 +147,7 @@ class Peers:
 
     def all_gather(self, values: Tensor) -> Tensor:
         """Values (n,) of every rank, as (ranks, n)."""
-        return arrived(self.begin_all_gather(values))
+        return wait_for(self.begin_all_gather(values))
 
     def begin_all_gather(self, values: Tensor) -> Message:
         """Begin an `all_gather`."""
@@ -188,7 +188,7 @@ class Peers:
         return work
 
 
-def arrived(message: Message) -> Tensor:
+def wait_for(message: Message) -> Tensor:
     """Wait for a message that a collective fills, and return it."""
     values, work = message
     if work is not None:
@@ -224,15 +224,15 @@ class Summing:
     def gather(self) -> None:
         """Wait for the values of this rank's share, sum them, and begin to send the sum to all ranks."""
         if self._peers.size > 1:
-            first, *others = arrived(self._message).view(self._peers.size, -1)
+            first, *rest = wait_for(self._message).view(self._peers.size, -1)
             share = first.clone()
-            for part in others:
+            for part in rest:
                 share += part
             self._message = self._peers.begin_all_gather(share)
 
     def result(self) -> Tensor:
         """Wait for the sum over ranks, (n,), and return it."""
-        return arrived(self._message).view(-1)[: self._number]
+        return wait_for(self._message).view(-1)[: self._number]
 
 
 Parts = Mapping[tuple[int, int], Bags]

@@ -190,7 +190,8 @@ class _Writing:
             default_type = "F32" if plan.training.precision == "fp32" else "BF16"
             self.types = dict.fromkeys(self.names.shapes, default_type)
         shapes = self.names.shapes
-        self.files = {ADAPTERS: list(shapes)} if tuning is not None else _files(shapes, self.types)
+        are_adapters = isinstance(self.names, AdapterNames)
+        self.files = {ADAPTERS: list(shapes)} if are_adapters else _files(shapes, self.types)
 
     def run(self) -> None:
         """Write all files; either the folder is complete at the end, or RunError is raised."""
