@@ -16,8 +16,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import Self
 
 import torch
 import torch.distributed as dist
@@ -27,37 +25,29 @@ from executor.faults.failures import LAUNCH, read_signs, write_end
 from executor.run_config import STOP, STOPPED
 
 
-class StopRequest:
-    """Request to stop this rank after its step, made by Ctrl-C inside the context or by a launcher's file."""
+@contextmanager
+def stop_request(folder: Path) -> Iterator[Callable[[], bool]]:
+    """Context manager that yields a function: whether this rank is asked to stop after its step, by Ctrl-C inside the
+    context or, on rank 0, by a file that launchers of this run write to `folder`.
+    """
+    interrupts: list[int] = []
 
-    def __init__(self, folder: Path | None) -> None:
-        """`folder` is the run's, in which launchers write requests; rank 0 alone reads it."""
-        self._folder = None if dist.get_rank() else folder
-        self._interrupted = False
-        self._outer_handler: signal.Handlers | Callable[[int, FrameType | None], object] | int | None = None
+    def is_made() -> bool:
+        """Whether the stop was requested."""
+        if dist.get_rank() or not (folder / STOP).exists():
+            return bool(interrupts)
+        ours = {sign.get("launch") for sign in read_signs(folder).values()} | {os.environ.get(LAUNCH)}
+        return bool(interrupts) or (folder / STOP).read_text("utf-8") in ours
 
-    def __enter__(self) -> Self:
-        """Handle Ctrl-C from here on, in the main thread only."""
-        if threading.current_thread() is threading.main_thread():
-            self._outer_handler = signal.signal(signal.SIGINT, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Restore the handler of Ctrl-C."""
-        if self._outer_handler is not None:
-            signal.signal(signal.SIGINT, self._outer_handler)
-
-    @property
-    def is_made(self) -> bool:
-        """Whether the stop was requested: by a signal or, on rank 0, by a file of this run's launchers."""
-        if self._folder is None or not (self._folder / STOP).exists():
-            return self._interrupted
-        ours = {sign.get("launch") for sign in read_signs(self._folder).values()} | {os.environ.get(LAUNCH)}
-        return self._interrupted or (self._folder / STOP).read_text("utf-8") in ours
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        """Signal handler that notes the request to stop."""
-        self._interrupted = True
+    in_main = threading.current_thread() is threading.main_thread()
+    outer_handler = (
+        signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number)) if in_main else None
+    )
+    try:
+        yield is_made
+    finally:
+        if outer_handler is not None:
+            signal.signal(signal.SIGINT, outer_handler)
 
 
 def any_rank(device: torch.device, *flags: bool) -> list[bool]:

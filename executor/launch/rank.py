@@ -31,7 +31,7 @@ from executor.clock import StartClock, began, boot_date, date, timing_groups
 from executor.families import training_of
 from executor.faults import failures
 from executor.faults.failures import LAUNCH, Heartbeat, error_of_full_disk, last_sign, naming, read_signs
-from executor.faults.stopping import StopRequest, any_rank, largest_counts, last_words, write_stopped
+from executor.faults.stopping import any_rank, largest_counts, last_words, stop_request, write_stopped
 from executor.launch import rendezvous
 from executor.launch.environment import PARENT, end_with_parent
 from executor.launch.launch import ANSWERS, clear_run_folder
@@ -213,8 +213,8 @@ def _work(
     heartbeat.watch(config.timeout, on_hang)
     if starts > 1 and config.saving is not None:
         config = config.model_copy(update={"resume": True})
-    with StopRequest(out_dir) as request, timing_groups() as watcher.groups:
-        result = training_of(plan).train(plan, device, config, watcher, lambda: request.is_made)
+    with stop_request(out_dir) as stop, timing_groups() as watcher.groups:
+        result = training_of(plan).train(plan, device, config, watcher, stop)
     if isinstance(result, Stopped):
         if rank == 0:
             write_stopped(out_dir, result.step, result.saved)

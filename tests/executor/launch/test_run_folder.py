@@ -21,7 +21,7 @@ from training import plan_for
 
 from cost_models.errors import HostError, InputError
 from executor.faults.failures import LAUNCH
-from executor.faults.stopping import StopRequest
+from executor.faults.stopping import stop_request
 from executor.launch import launch
 from executor.launch.agent import store_at
 from executor.launch.environment import worker_environment
@@ -105,12 +105,12 @@ def _stops(folder: Path) -> list[bool]:
     """Whether a rank stops where somebody else's launcher asks, its own, and another one of its run."""
     found = []
     write_owners(folder, frozenset())
-    with mock.patch.dict(os.environ, {LAUNCH: "mine"}), StopRequest(folder) as request:
+    with mock.patch.dict(os.environ, {LAUNCH: "mine"}), stop_request(folder) as is_made:
         for token in ("another", "mine", "of its second node"):
             (folder / "alive-1.json").write_text('{"rank": 1, "launch": "of its second node"}')
-            found.append(request.is_made)
+            found.append(is_made())
             (folder / STOP).write_text(token)
-            found.append(request.is_made)
+            found.append(is_made())
             (folder / STOP).unlink()
     return found
 
