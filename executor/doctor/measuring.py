@@ -1,6 +1,6 @@
 """Measures one rank among all: products, memory, launches, and its links with partners that change.
 
-Started by torchrun as `python -m executor.doctor.measuring DIR --device cpu`.
+Started by torchrun as `python -m executor.doctor.measuring DIR cpu`.
 
 On a CPU the clock of work that a process does alone is its thread's, the fastest of every pass counts, and where
 something looks slow there are more passes, so that other load on the machine is not taken for slowness.
@@ -28,7 +28,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from executor.doctor import examine as readings
 from executor.doctor.examine import is_calm, judge
 from executor.faults.results import wrong_results
-from executor.launch.workers import worker_arguments, write_result
+from executor.launch.workers import write_result
 from executor.messages import gather_json
 from executor.microbenchmarks.links import there_and_back
 from executor.microbenchmarks.stopwatch import Stopwatch, Timing
@@ -236,7 +236,7 @@ def _clock(device: torch.device) -> float | None:
 @record
 def main() -> None:
     """Measure as one worker process among others, and write the gathered readings."""
-    write_result(worker_arguments(__doc__), lambda device, _: examine_here(device).model_dump_json())
+    write_result(lambda device, _: examine_here(device).model_dump_json())
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ it writes to a file; where one fails, the others are ended.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -106,7 +105,7 @@ def run_workers(
     longest_seconds: float,
     on_progress: Progress = lambda family: None,
 ) -> list[str]:
-    """Run processes of `python -m MODULE FOLDER --device DEVICE OPTIONS`; returns their results by rank.
+    """Run processes of `python -m MODULE FOLDER DEVICE OPTIONS`; returns their results by rank.
 
     `task` names what they do in errors; `on_progress` gets the name of each family of measurements that the first
     process begins.
@@ -121,7 +120,7 @@ def run_workers(
         )
     deadline, reported = time.monotonic() + longest_seconds, 0
     with temporary_folder("meshwright-workers-") as folder:
-        logs, arguments = folder / "logs", [str(folder), "--device", device, *options]
+        logs, arguments = folder / "logs", [str(folder), device, *options]
         process = start_agent(on_one_node(processes, logs), module, arguments, logs)
         try:
             ended = False
@@ -154,27 +153,17 @@ def _failure(task: str, logs: Path) -> RunError:
     return RunError(headline, problems=[Problem("", line) for line in last_lines([log])])
 
 
-def worker_arguments(description: str | None) -> argparse.ArgumentParser:
-    """Parser of the arguments that `run_workers` gives a process."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    return parser
-
-
 def _result_of(folder: Path, rank: int) -> Path:
     """File of a worker process's result."""
     return folder / f"rank-{rank}.json"
 
 
-def write_result(
-    parser: argparse.ArgumentParser, measure: Callable[[torch.device, argparse.Namespace], str]
-) -> None:
-    """Measure as one worker process of `run_workers`, and write the result to this process's file."""
-    arguments = parser.parse_args()
-    with among_workers(arguments.device) as device:
-        path = _result_of(arguments.folder, int(os.environ["RANK"]))
-        path.write_text(measure(device, arguments), "utf-8")
+def write_result(measure: Callable[[torch.device, Sequence[str]], str]) -> None:
+    """Measure as one worker process of `run_workers`, with its options, and write the result to this process's file."""
+    folder, kind, *options = sys.argv[1:]
+    with among_workers(kind) as device:
+        path = _result_of(Path(folder), int(os.environ["RANK"]))
+        path.write_text(measure(device, options), "utf-8")
 
 
 @contextmanager

@@ -78,7 +78,7 @@ def measure(
     """Run the worker processes of a calibration and return all their measurements. Raises HostError and RunError as
     `calibrate` does.
     """
-    worker, options = "executor.microbenchmarks.worker", ["--precision", precision, *["--quick"] * quick]
+    worker, options = "executor.microbenchmarks.worker", [precision, *["quick"] * quick]
     how: dict[str, Any] = {"longest_seconds": _LONGEST_SECONDS, "on_progress": on_progress}
     results = run_workers(worker, processes, device, options, task="calibration", **how)
     return [Measurement.from_dict(row) for result in results for row in json.loads(result)]

@@ -100,35 +100,32 @@ def _output(x_mk: Tensor, w_nk: Tensor, g_mn: Tensor, bias_n: Tensor) -> Tensor:
 
 
 def attention_cores(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """Time causal attention, in seconds of one head: forward, and backward through autograd."""
+    """Time causal attention, in seconds of one head: forward, and backward through autograd. Queries, keys and values
+    are strided views of (B, S, H, K), as in a model.
+    """
     for head_dim, sequence in product(scale.head_dims, scale.sequences):
-        yield from _attention_core(watch, scale, sequence, head_dim)
-
-
-def _attention_core(watch: Stopwatch, scale: Scale, sequence: int, head_dim: int) -> Iterator[Measurement]:
-    """Time attention of one shape. Queries, keys and values are strided views of (B, S, H, K), as in a model."""
-    heads = scale.heads(sequence)
-    count = copies(scale, 4.0 * scale.element_bytes * heads * sequence * head_dim)
-    leaves, outputs = [], []
-    for _ in range(count):
-        qkv_BSHK = [scale.tensor(watch.device, 1, sequence, heads, head_dim) for _ in range(3)]
-        q, k, v = (x.transpose(1, 2).requires_grad_() for x in qkv_BSHK)
-        leaves.append((q, k, v))
-        outputs.append(F.scaled_dot_product_attention(q, k, v, is_causal=True))
-    gradient = torch.ones_like(outputs[0])
-    forward = in_turn([partial(_attend, *tensors) for tensors in leaves])
-    differentiate = partial(torch.autograd.grad, grad_outputs=gradient, retain_graph=True)
-    passes = zip(outputs, leaves, strict=True)
-    backward = in_turn([partial(differentiate, output, tensors) for output, tensors in passes])
-    with AttentionKernels() as kernels:
-        _attend(*leaves[0])
-    default_kernel: AttentionKernel = "flash2"
-    ran = next((kernel for name, kernel in _KERNELS.items() if name in kernels.seen), default_kernel)
-    causal_flops = 2.0 * sequence * sequence * head_dim
-    for name, call, products in (("forward", forward, 1.0), ("backward", backward, _BACKWARD_PRODUCTS)):
-        per_head = watch.compute(call).shared(heads)
-        row = per_head.row("attention", name, products * causal_flops, (sequence, head_dim))
-        yield replace(row, kernel=ran)
+        heads = scale.heads(sequence)
+        count = copies(scale, 4.0 * scale.element_bytes * heads * sequence * head_dim)
+        leaves, outputs = [], []
+        for _ in range(count):
+            qkv_BSHK = [scale.tensor(watch.device, 1, sequence, heads, head_dim) for _ in range(3)]
+            q, k, v = (x.transpose(1, 2).requires_grad_() for x in qkv_BSHK)
+            leaves.append((q, k, v))
+            outputs.append(F.scaled_dot_product_attention(q, k, v, is_causal=True))
+        gradient = torch.ones_like(outputs[0])
+        forward = in_turn([partial(_attend, *tensors) for tensors in leaves])
+        differentiate = partial(torch.autograd.grad, grad_outputs=gradient, retain_graph=True)
+        passes = zip(outputs, leaves, strict=True)
+        backward = in_turn([partial(differentiate, output, tensors) for output, tensors in passes])
+        with AttentionKernels() as kernels:
+            _attend(*leaves[0])
+        default_kernel: AttentionKernel = "flash2"
+        ran = next((kernel for name, kernel in _KERNELS.items() if name in kernels.seen), default_kernel)
+        causal_flops = 2.0 * sequence * sequence * head_dim
+        for name, call, products in (("forward", forward, 1.0), ("backward", backward, _BACKWARD_PRODUCTS)):
+            per_head = watch.compute(call).shared(heads)
+            row = per_head.row("attention", name, products * causal_flops, (sequence, head_dim))
+            yield replace(row, kernel=ran)
 
 
 @torch.no_grad()

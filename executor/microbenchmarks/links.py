@@ -141,9 +141,8 @@ def tiny_engines(device: torch.device, precision: Precision) -> Engines:
             layouts[_PIPELINED] = f"pp{_STAGES} dp{world // _STAGES}"
     engines: Engines = {}
     for name, layout in layouts.items():
-        counts = (
-            _BLOCKS[:1] if name == _PIPELINED else _BLOCKS
-        )  # of a pipeline only what blocks do not explain
+        # of a pipeline only what blocks do not explain
+        counts = _BLOCKS[:1] if name == _PIPELINED else _BLOCKS
         engines[name] = {blocks: _engine(layout, blocks, device, precision) for blocks in counts}
     return engines
 
@@ -194,16 +193,7 @@ _BACKWARD = 2
 """Products in a block's backward pass for each product of its forward pass."""
 
 
-def offload(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """Time the work of offloading: updates by number of threads, copies by number of ranks, and updates beside
-    passes.
-    """
-    yield from _updates(watch, scale)
-    yield from _copies(watch, scale)
-    yield from _overlap(watch, scale)
-
-
-def _updates(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
+def host_updates(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
     """Time a block's update with 1, 2, 4, … threads, then a tiny block's update that follows other work."""
     limit = threads_for_updates(watch.device, dist.get_world_size())
     update = in_turn([block.step for block in blocks_of(scale.block_parameters)])
@@ -216,7 +206,7 @@ def _updates(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
     yield timing.row("offload", "call", _SMALLEST, (1,))
 
 
-def _copies(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
+def host_copies(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
     """Time copies from 1, 2, 4, … ranks up to all, while other ranks wait; only ranks that copy report."""
     link = HostLink(watch.device, 1)
     world, rank = dist.get_world_size(), dist.get_rank()
@@ -245,7 +235,7 @@ def _copy_both_ways(link: HostLink, host: Tensor, device: Tensor) -> None:
         link.up(device[half:], host[half:])
 
 
-def _overlap(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
+def overlapped_updates(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
     """Time passes alone, updates alone (twice as long), and both at once, the updates in a thread of their own."""
     blocks = blocks_of(scale.block_parameters)
     threads = threads_for_updates(watch.device, dist.get_world_size())

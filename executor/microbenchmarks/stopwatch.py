@@ -23,14 +23,8 @@ import yaml
 
 from cost_models.measured.calibration.microbenchmarks import Kind, Measurement
 from cost_models.specs.cluster import Precision
+from executor.embeddings.collection import DTYPES
 from executor.timing import compute_seconds, finish, lap_between, mark_on
-
-_DTYPES: dict[Precision, torch.dtype] = {
-    "fp32": torch.float32,
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-    "fp8": torch.bfloat16,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +77,8 @@ class Scale:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Torch type of the training precision."""
-        return _DTYPES[self.precision]
+        """Torch type of values in the training precision; those of fp8 are kept in 16 bits."""
+        return DTYPES.get(self.precision, torch.bfloat16)
 
     @property
     def element_bytes(self) -> int:

@@ -6,20 +6,27 @@ measurements keeps the processes side by side, contending for cores, caches and 
 
 from __future__ import annotations
 
-import argparse
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from cost_models.measured.calibration.microbenchmarks import Measurement, quietest
-from executor.launch.workers import FAMILY_MARK, worker_arguments, write_result
+from executor.launch.workers import FAMILY_MARK, write_result
 from executor.microbenchmarks import kernels
 from executor.microbenchmarks.kernels import tables
-from executor.microbenchmarks.links import collectives, host_overhead, offload, tiny_engines
+from executor.microbenchmarks.links import (
+    collectives,
+    host_copies,
+    host_overhead,
+    host_updates,
+    overlapped_updates,
+    tiny_engines,
+)
 from executor.microbenchmarks.stopwatch import Scale, Stopwatch, scale_of
 
 _QUICK_BUDGET_SECONDS, _BUDGET_SECONDS = 0.02, 0.04
@@ -39,7 +46,7 @@ def measure(watch: Stopwatch, scale: Scale, *, on_progress: Callable[[str], None
         "memory": (kernels.memory,),
         "optimizer": (kernels.optimizer,),
         "host": (lambda watch, _: host_overhead(watch, engines),),
-        "offload": (offload,),
+        "offload": (host_updates, host_copies, overlapped_updates),
         "embedding tables": (tables,),
         "collectives": (collectives,) * (world > 1),
     }
@@ -57,18 +64,17 @@ def measure(watch: Stopwatch, scale: Scale, *, on_progress: Callable[[str], None
 
 @record
 def main() -> None:
-    """Measure as one worker process: `python -m executor.microbenchmarks.worker DIR [--quick]` under torchrun."""
-    parser = worker_arguments(__doc__)
-    parser.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="bf16")
-    parser.add_argument("--quick", action="store_true")
-    write_result(parser, _measured)
+    """Measure as one worker process: `python -m executor.microbenchmarks.worker DIR DEVICE PRECISION [quick]` under
+    torchrun.
+    """
+    write_result(_measured)
 
 
-def _measured(device: torch.device, arguments: argparse.Namespace) -> str:
+def _measured(device: torch.device, options: Sequence[Any]) -> str:
     """Measurements of this process as JSON."""
     torch.manual_seed(dist.get_rank())
-    quick = arguments.quick
-    scale = scale_of(device.type, arguments.precision if device.type == "cuda" else None, quick=quick)
+    precision, quick = options[0], "quick" in options
+    scale = scale_of(device.type, precision if device.type == "cuda" else None, quick=quick)
     budget = _QUICK_BUDGET_SECONDS if quick else _BUDGET_SECONDS
     watch = Stopwatch(device=device, budget_seconds=budget / scale.rounds)
     # fault the pages in that the measurements will use: training does it in its first step
