@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cost_models.defaults import OWN_STACK
@@ -39,35 +39,16 @@ _WATCHED_NOISE = 0.1
 """Relative noise of a quantity from the few recorded steps, beyond the variation of steps."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """Machine and software that reports must share for one profile to fit them."""
-
-    device: str
-    processor: str
-    cores: int
-    torch: str
-    precision: str
-    stack: str
-
-    def __str__(self) -> str:
-        """The machine and software in words."""
-        device_name = self.device if self.device != "cpu" or not self.processor else f"cpu ({self.processor})"
-        return f"{device_name}, {self.cores} cores, torch {self.torch}, {self.precision}, stack {self.stack}"
-
-
-def machine_of(report: RunReport) -> Machine:
-    """Machine and software on which a report, which must hold its plan, was measured."""
+def machine_of(report: RunReport) -> str:
+    """Machine and software of a report, which must hold its plan, in words. Reports must agree on them for one profile
+    to fit them.
+    """
     assert report.plan is not None
     environment = report.environment
-    return Machine(
-        device=environment.device,
-        processor=environment.processor if environment.device == "cpu" else "",
-        cores=environment.cores,
-        torch=environment.torch,
-        precision=report.plan.training.precision,
-        stack=report.stack or OWN_STACK,
-    )
+    processor = environment.processor if environment.device == "cpu" else ""
+    device = f"{environment.device} ({processor})" if processor else environment.device
+    precision, stack = report.plan.training.precision, report.stack or OWN_STACK
+    return f"{device}, {environment.cores} cores, torch {environment.torch}, {precision}, stack {stack}"
 
 
 def observed_run(report: RunReport, name: str) -> ObservedRun:

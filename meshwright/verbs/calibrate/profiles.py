@@ -23,7 +23,7 @@ from cost_models.measured.runs.cases import read_rows
 from cost_models.measured.runs.rows import Row
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import counted, format_bandwidth, format_seconds, grouped
-from executor.measure.observed_run import Machine, machine_of, observed_run
+from executor.measure.observed_run import machine_of, observed_run
 from executor.measure.report import RunReport
 from meshwright.inputs.problems import Problems
 from meshwright.records.runs import comparison, read_report
@@ -75,7 +75,7 @@ def calibrate_from_run(
     if strangers:
         raise InputError(
             f"{len(reports)} runs are of {1 + len(strangers)} kinds, and one profile is of one",
-            problems=[Problem(name, str(machine)) for name, machine in machines.items()],
+            problems=[Problem(name, machine) for name, machine in machines.items()],
             hint="calibrate from those that are alike",
         )
     refinement = refine(start or observations[0].question.hardware, observations)
@@ -89,8 +89,8 @@ def calibrate_from_run(
 class Calibrated(SavedAnswer):
     """Answer of `calibrate --from-run`: the profile updated by runs, with errors before and after."""
 
-    machine: Machine
-    """Machine on which all runs ran."""
+    machine: str
+    """Machine and software with which all runs ran, in words."""
     refinement: Refinement
     reports: tuple[RunReport, ...]
     file: Path | None = None
@@ -131,7 +131,7 @@ class Calibrated(SavedAnswer):
         """JSON document: machine, errors of runs, factors and profile."""
         return {
             "file": None if self.file is None else str(self.file),
-            "machine": str(self.machine),
+            "machine": self.machine,
             "started_from": self.refinement.start.source,
             "runs": self.runs(),
             "factors": self.factors(),
