@@ -32,8 +32,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import count
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -192,13 +191,9 @@ def chrome_trace(plan: Plan, steps: Sequence[StepSpans]) -> dict[str, Any]:
     for step in sorted(steps, key=lambda step: step.rank):
         of_rank = list(_events_of_rank(step, predicted, moves))
         events += [*of_rank, *_names(step, sorted({event["tid"] for event in of_rank} | {_WAITS}))]
-    numbers = count(1)
-    for lane in (_PREDICTED, _MEASURED):
-        spans = [event for event in events if event["ph"] == "X" and event["tid"] == lane]
-        events += _arrows(spans, steps, numbers)
     return {
         "displayTimeUnit": "ms",
-        "traceEvents": events,
+        "traceEvents": [*events, *_arrows(events, steps)],
         "otherData": {
             "layout": str(plan.layout),
             "predicted_step_seconds": plan.prediction.step_seconds,
@@ -260,20 +255,22 @@ def _events_of_rank(
         yield event(lanes[carried.lane] + 1, name, carried.start, carried.end)
 
 
-def _arrows(spans: Sequence[Event], steps: Sequence[StepSpans], numbers: Iterator[int]) -> list[Event]:
-    """Trace arrows from a pass to the pass of the same microbatch on the next rank, which needs its result."""
+def _arrows(events: Sequence[Event], steps: Sequence[StepSpans]) -> list[Event]:
+    """Trace arrows from a pass to the pass of the same microbatch on the next rank, which needs its result; predicted
+    passes and measured ones each among themselves.
+    """
     pipeline_of = {step.rank: (step.place.dp, step.place.cp, step.place.tp) for step in steps}
-    events_by_pass = {}
-    for event in spans:
-        if "args" in event and (kind := event["args"]["kind"]) != "W":
+    passes = {}
+    for event in events:
+        if (kind := event.get("args", {}).get("kind", "W")) != "W":
             _, stage, microbatch = event["args"].values()
-            events_by_pass[pipeline_of[event["pid"]], kind == "F", stage, microbatch] = event
+            passes[event["tid"], pipeline_of[event["pid"]], kind == "F", stage, microbatch] = event
     arrows: list[Event] = []
-    for (pipeline, forward, stage, microbatch), event in events_by_pass.items():
-        sender = events_by_pass.get((pipeline, forward, stage + (-1 if forward else 1), microbatch))
+    for (lane, pipeline, forward, stage, microbatch), event in passes.items():
+        sender = passes.get((lane, pipeline, forward, stage + (-1 if forward else 1), microbatch))
         if sender is None or sender["pid"] == event["pid"]:
             continue
-        common = {"name": "hands on", "cat": event["cat"], "id": next(numbers), "tid": event["tid"]}
+        common = {"name": "hands on", "cat": event["cat"], "id": len(arrows), "tid": lane}
         leaves, arrives = sender["ts"] + sender["dur"], event["ts"]
         arrows.append({"ph": "s", "pid": sender["pid"], "ts": leaves, **common})
         arrows.append({"ph": "f", "bp": "e", "pid": event["pid"], "ts": arrives, **common})
