@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
@@ -199,7 +199,6 @@ _PEER_LOST = re.compile(
 """Pattern of errors that ranks raise because another rank is gone."""
 _KINDS: dict[str, type[MeshwrightError]] = {kind.__name__: kind for kind in (InputError, HostError, RunError)}
 
-_UNKNOWN = "a rank was ended from outside, perhaps because the host ran out of memory"
 _writing = threading.RLock()
 """Lock on writing failures: a process that fails may get SIGTERM at the same moment, in another thread."""
 
@@ -257,43 +256,9 @@ def is_peer_lost(failure: Failure) -> bool:
     return failure.get("ended", False) or _PEER_LOST.search(failure["reason"]) is not None
 
 
-def failure_cause(folder: Path, ranks: int, live_ranks: Container[int] = ()) -> str:
+def failure_cause(folder: Path, ranks: int, live_ranks: Collection[int] = ()) -> str:
     """Sentence on why the run failed. `live_ranks` never count as lost, as their launchers still answer."""
-    return _cause(folder, read_failures(folder), ranks, live_ranks)[0]
-
-
-def _cause(
-    folder: Path, failures: list[Failure], ranks: int, live_ranks: Container[int], *, called: bool = False
-) -> tuple[str, Failure | None]:
-    """Cause of a failed run in a sentence, and the failure of the rank whose output may explain it.
-
-    Once launchers were `called`, ranks that were told to end and whose launcher does not answer are lost, too: a node
-    that is shut down tells them.
-    """
-    if final := [failure for failure in failures if failure["final"]]:
-        return str(final[0].get("headline", final[0]["reason"])), final[0]
-    if checked := [failure for failure in failures if "checked" in failure]:
-        return str(checked[0]["reason"]), None
-    if any("step" in failure for failure in failures):
-        return _hang(folder, failures, ranks), None
-    causes = [failure for failure in failures if not is_peer_lost(failure)]
-    witnesses = [failure for failure in failures if not (called and "ended" in failure)]
-    if not causes and (silent := _lost(witnesses, ranks, live_ranks)):
-        return _without(read_signs(folder), silent), None
-    if ended := [failure for failure in failures if "ended" in failure and not causes]:
-        first = min(ended, key=lambda failure: float(failure["at"]))
-        return f"rank {first['rank']} was told to end from outside (SIGTERM)", None
-    if failures:
-        failed = (causes or failures)[0]
-        return f"rank {failed['rank']} failed: {failed['reason']}", failed
-    return _UNKNOWN, None
-
-
-def _lost(failures: list[Failure], ranks: int, live_ranks: Container[int]) -> list[int]:
-    """Ranks that wrote no failure although others did; empty if no rank wrote one."""
-    spoke = {int(failure["rank"]) for failure in failures}
-    silent = [rank for rank in range(ranks) if rank not in spoke and rank not in live_ranks]
-    return silent if len(silent) < ranks else []
+    return failure_error(folder, folder, ranks, live_ranks=live_ranks, called=False).headline
 
 
 def failure_error(
@@ -303,13 +268,15 @@ def failure_error(
     *,
     launch: str | None = None,
     live_ranks: Collection[int] = (),
+    called: bool = True,
     saved: Path | None = None,
 ) -> MeshwrightError:
     """User-facing error of a failed run. It has the memory by part, an error that a rank raised, or last lines of
     output.
 
     `saved` is where checkpoints go; the newest is named where ranks hang or are gone. `logs` are those of ranks that
-    this `launch` started, of all where it is None.
+    this `launch` started, of all where it is None. If launchers were `called` and any answered, ranks that were told
+    to end and whose launcher does not answer are lost, too: a node that is shut down tells them.
     """
     failures = read_failures(folder)
     for failure in failures:
@@ -318,30 +285,45 @@ def failure_error(
     for failure in failures:
         if "headline" in failure:
             return error_of_fields(failure)
-    headline, failed = _cause(folder, failures, ranks, live_ranks, called=bool(live_ranks))
 
     def resumable(headline: str) -> RunError:
         """Error with this headline, the newest checkpoint, and a hint how to resume."""
         return RunError(headline, problems=[last_checkpoint(saved)], hint=ON if saved else ON_WITHOUT)
 
+    def with_output(headline: str, paths: Iterable[Path]) -> RunError:
+        """Error with this headline and the last lines of these files."""
+        return RunError(headline, problems=[Problem("", line) for line in last_lines(paths)])
+
+    if checked := [failure for failure in failures if "checked" in failure]:
+        return resumable(checked[0]["reason"])
     if hung := [failure for failure in failures if "step" in failure]:
         reasons = {one["rank"]: f"{one['reason']}: {' > '.join(one['frames'])}" for one in hung}
         problems = [Problem(f"rank {rank}", reason) for rank, reason in reasons.items()]
         problems += [] if saved is None else [last_checkpoint(saved)]
-        return RunError(headline, problems=problems, hint="--timeout is how long a rank may stand still")
-    if failed is None and headline != _UNKNOWN:
-        return resumable(headline)
-    if failed is None:
-        if not folder.is_dir():
-            return resumable(f"the run's folder `{folder}` was deleted or moved while it went on")
-        if (full := no_room(folder, saved)) is not None:
-            return full
-        lines = last_lines([*logs.rglob("stderr.log"), logs / "torchrun.log"])
-    elif launch is None or failed["launch"] == launch:
-        lines = last_lines(logs.rglob(f"{failed['local']}/stderr.log"))
-    else:
-        lines = []  # they lie where that rank ran
-    return RunError(headline, problems=[Problem("", line) for line in lines])
+        hint = "--timeout is how long a rank may stand still"
+        return RunError(_hang(folder, failures, ranks), problems=problems, hint=hint)
+    causes = [failure for failure in failures if failure["final"] or not is_peer_lost(failure)]
+    ended = [failure for failure in failures if "ended" in failure]
+    witnesses = [failure for failure in failures if not (called and live_ranks and "ended" in failure)]
+    spoke = {int(failure["rank"]) for failure in witnesses}
+    silent = [rank for rank in range(ranks) if rank not in spoke and rank not in live_ranks]
+    if not causes and 0 < len(silent) < ranks:
+        return resumable(_without(read_signs(folder), silent))
+    if ended and not causes:
+        first = min(ended, key=lambda failure: float(failure["at"]))
+        return resumable(f"rank {first['rank']} was told to end from outside (SIGTERM)")
+    if failures:
+        failed = min(causes or failures, key=lambda failure: not failure["final"])
+        here = launch is None or failed["launch"] == launch  # else its output lies where that rank ran
+        paths = logs.rglob(f"{failed['local']}/stderr.log") if here else ()
+        headline = (
+            failed["reason"] if failed["final"] else f"rank {failed['rank']} failed: {failed['reason']}"
+        )
+        return with_output(headline, paths)
+    if not folder.is_dir():
+        return resumable(f"the run's folder `{folder}` was deleted or moved while it went on")
+    unknown = "a rank was ended from outside, perhaps because the host ran out of memory"
+    return no_room(folder, saved) or with_output(unknown, [*logs.rglob("stderr.log"), logs / "torchrun.log"])
 
 
 def _hang(folder: Path, failures: list[Failure], ranks: int) -> str:

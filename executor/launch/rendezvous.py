@@ -53,8 +53,13 @@ def owner(plan: AnyPlan, config: RunConfig) -> str:
         who = str(Path(error_file).parent.parent.parent)  # RUN/attempt_N/RANK/error.json
     if not who:
         who = f"{socket.gethostname()} {os.getppid()} {os.environ.get('TORCHELASTIC_RUN_ID', '')}"
-    job = hashlib.sha256(f"{plan.model_dump_json()} {config.of_all_nodes()}".encode()).hexdigest()
-    return f"{who} {_calls} {job}"
+    return f"{who} {_calls} {_job(plan, config).hex()}"
+
+
+def _job(plan: AnyPlan, config: RunConfig) -> bytes:
+    """Digest of the plan and of the flags on which all nodes of a run must agree."""
+    fields = [plan.model_dump(mode="json"), config.of_all_nodes()]
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).digest()
 
 
 def is_owned_by(folder: Path, owners: frozenset[str]) -> bool:
@@ -80,8 +85,7 @@ def require_same_job(plan: AnyPlan, config: RunConfig, device: torch.device) -> 
     Raises:
         InputError: on every rank, where the plan or the flags of one differ from those of another.
     """
-    job = json.dumps([plan.model_dump(mode="json"), config.of_all_nodes()], sort_keys=True)
-    digest = int.from_bytes(hashlib.sha256(job.encode()).digest()[:_BYTES])
+    digest = int.from_bytes(_job(plan, config)[:_BYTES])
     largest, smallest = largest_counts(device, digest, -digest)
     if largest != -smallest:
         raise InputError(
