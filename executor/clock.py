@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 
+import psutil
+
 from cost_models.base import Spec
 
 BOOT_DATE = "MESHWRIGHT_BOOT_DATE"
@@ -82,9 +84,20 @@ class StartClock:
         return StartReport.model_validate(self._seconds) if is_complete else None
 
 
-def began(process_began: float, restarts: int) -> float:
+def process_began() -> float:
+    """Date at which this process was started.
+
+    Linux counts from when it booted, and tells the time of that in whole seconds: the seconds since then are exact.
+    """
+    created = psutil.Process().create_time()
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        return created
+    return boot_date() + created - psutil.boot_time()
+
+
+def began(restarts: int) -> float:
     """Date at which a start began: of the launcher's call, or of the process itself if ranks were restarted."""
-    return process_began if restarts or STARTED not in os.environ else float(os.environ[STARTED])
+    return process_began() if restarts or STARTED not in os.environ else float(os.environ[STARTED])
 
 
 @contextmanager

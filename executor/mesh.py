@@ -70,11 +70,6 @@ def place_of(layout: Layout, rank: int) -> Place:
     return Place(**{axis: layout.place_along(axis, rank) for axis in AXES})
 
 
-def pipeline_rank(layout: Layout, rank: int) -> int:
-    """Pipeline rank of a global rank."""
-    return layout.place_along("pp", rank)
-
-
 @with_values
 def make_groups(groups: Tensor, description: str | None = None) -> dist.ProcessGroup:
     """Make process groups of disjoint sets of ranks, (G, n), and return this rank's; a rank in none gets its own.

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from cost_models.errors import HostError, require_installed
 from cost_models.specs.cluster import GpuSpec
 from cost_models.units import counted, format_bytes
-from executor.run_config import Backend
 from planner.plan import AnyPlan, Plan
 from planner.rules.stack import IN_16_BITS
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 _PROCESSES_PER_CORE = 4
 
 
-def require_host(plan: AnyPlan, name: str, backend: Backend, nodes: int = 1) -> None:
+def require_host(plan: AnyPlan, name: str, backend: str, nodes: int = 1) -> None:
     """Raise HostError where this host has too few devices for its share of the plan's ranks."""
     ranks, cores = plan.num_ranks // nodes, os.cpu_count() or 1
     name = name if nodes == 1 else f"each of {nodes} nodes of {name}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import cos, inf, pi
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
@@ -37,7 +37,7 @@ OWNERS = "started-by.json"
 
 MOST_STEPS = 512
 """Steps that each rank lists in a report, so that a report does not grow with ranks times steps."""
-Backend = Literal["gloo", "nccl"]
+BACKENDS = ("gloo", "nccl")
 TEXT, RANDOM = "text", "random"
 """Data that no folder holds: a made-up text, and tokens drawn at random."""
 NO_TARGET = -100
@@ -194,13 +194,6 @@ class RunConfig(Spec):
         """Learning rate schedule that follows from these flags."""
         return Rate(peak=self.learning_rate, warm_up=self.rate_warm_up, decay=self.rate_decay)
 
-    @property
-    def saving(self) -> Saving | None:
-        """How to save checkpoints; None if none are saved."""
-        if self.checkpoint is None:
-            return None
-        return Saving(folder=self.checkpoint, every=self.every, keep=self.keep, resume=self.resume)
-
     def of_all_nodes(self) -> dict[str, object]:
         """Fields on which all nodes of a run must agree."""
         return self.model_dump(mode="json", exclude=_PER_NODE)
@@ -222,19 +215,6 @@ class EngineOptions:
     """Folder of the drive for optimizer states; None is the folder of temporary files."""
     emulate_fp8: bool = False
     """Whether to multiply operands rounded to fp8 in fp32, for devices without fp8 products."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Saving:
-    """Folder of checkpoints, interval between them, and number to keep."""
-
-    folder: Path
-    every: int = 100
-    """Optimizer steps from one checkpoint to the next; there is one more at the end."""
-    keep: int = 3
-    """Number of newest checkpoints to keep."""
-    resume: bool = False
-    """Whether to resume from the newest complete checkpoint, or start at the beginning if there is none."""
 
 
 def require_places(config: RunConfig) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import math
 import os
 import platform
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -15,15 +18,22 @@ import torch.distributed as dist
 
 from cost_models.errors import Problem, RunError
 from cost_models.files.local import processor_name
-from executor.checkpoints.checkpointer import Checkpointer, Saved
-from executor.clock import StartClock, date
-from executor.faults.failures import Heartbeat
+from executor.checkpoints.checkpointer import Checkpointer
+from executor.clock import StartClock, date, process_began
+from executor.faults.failures import Heartbeat, last_sign, naming
 from executor.faults.stopping import any_rank
-from executor.measure.report import AnyReport, Environment, parse_report
+from executor.measure.report import (
+    AnyReport,
+    Environment,
+    load_any_report,
+    operations_of_record,
+    parse_report,
+    save_report,
+)
 from executor.measure.slow_ranks import RankWatch
 from executor.messages import json_from_first
 from executor.requirements import name_of
-from executor.run_config import ALLOCATOR, RunConfig
+from executor.run_config import ALLOCATOR, PROGRESS, REPORT, RunConfig
 from executor.timing import StepClock
 
 
@@ -43,42 +53,115 @@ class Progress:
 
 
 class Watcher:
-    """Receives the events of a run: on every rank its progress, on rank 0 also steps and notes."""
+    """Record of a run: on every rank its progress; on rank 0 also steps, saves and notes, as lines of JSON in the run's
+    folder. Lines are kept when ranks are started again. Without a folder nothing is written.
+    """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        is_continued: bool = False,
+        start: int = 1,
+        interval: int | None = None,
+    ) -> None:
+        """`is_continued`: whether to go on with what an earlier start wrote to the folder; `start` counts the starts of
+        this run's ranks, from 1; `interval`: steps between saves, None if none.
+        """
         self.heartbeat = Heartbeat(None, dist.get_rank())
         self.clock = StartClock(date())
         """Stopwatch of the run's start, until the first step ends."""
         self.groups: list[float] = []
         """Seconds of making each process group since all ranks joined."""
-        self.notes: list[str] = []
+        self._folder, self._start, self._save_interval = folder, start, interval
+        self._continued_folder = folder if is_continued else None
+        self._last_sign = last_sign(self._continued_folder) if self._continued_folder else None
+        self._earlier = read_progress(self._continued_folder) if self._continued_folder else []
+        self.notes = [line["note"] for line in self._earlier if "note" in line]
 
     def step(self, progress: Progress) -> None:
-        """Called on rank 0 after each step."""
+        """Write the numbers of a finished step; called on rank 0."""
+        self._append(asdict(progress))
 
     def note(self, text: str) -> None:
-        """Called with a note for people."""
+        """Keep a note for the report, and write it."""
         self.notes.append(text)
+        self._append({"note": text})
 
     def saved(self, step: int, seconds: float) -> None:
-        """Called when training goes on after it waited `seconds` for a save."""
+        """Write the seconds that training waited for a save, when it goes on."""
+        self._append({"save": step, "blocked_seconds": seconds, "at": date()})
 
     def written(self, step: int, seconds: float, size: int) -> None:
-        """Called by the writing thread once a checkpoint is on the disk; training went on `seconds` earlier."""
+        """Write the seconds from when training went on until a checkpoint was on the disk, and its bytes; called by the
+        writing thread.
+        """
+        self._append({"saved": step, "flush_seconds": seconds, "bytes": size, "at": date()})
 
     def resumed(self, step: int, loading_seconds: float) -> None:
-        """Called when training resumes, with the seconds of finding and reading the checkpoint."""
+        """Write the seconds that a restart after a loss of ranks took; do nothing if no earlier start is continued."""
+        if self._continued_folder is None:
+            return
+        now, process_start = date(), process_began()
+        dates = [line["at"] for line in self._earlier if "at" in line]
+        seen = max([*dates, *filter(None, [self._last_sign])], default=process_start)
+        self._append(
+            {
+                "restart": self._start,
+                "detection_seconds": max(0.0, process_start - seen),
+                "starting_seconds": now - loading_seconds - max(process_start, seen),
+                "loading_seconds": loading_seconds,
+                "resumed_step": step,
+                "steps_lost": len({line["step"] for line in self._earlier if line.get("step", 0) > step}),
+                "at": now,
+            }
+        )
 
-    def keep(self, report: AnyReport) -> None:
-        """Keep a report that has every measured step, and lacks only results of diagnostic steps."""
+    def keep(self, report: AnyReport) -> AnyReport:
+        """Write a report that may lack results of diagnostic steps, and return it. It gets the seconds of this start,
+        and saves and restarts if the run saves checkpoints.
+        """
+        update: dict[str, Any] = {"start": self.clock.report()}
+        if self._folder is not None and self._save_interval is not None:
+            update["operations"] = operations_of_record(read_progress(self._folder), self._save_interval)
+        report = report.model_copy(update=update)
+        if self._folder is not None:
+            save_report(report, self._folder / REPORT)
+        return report
 
     def earlier_report(self) -> AnyReport | None:
-        """Report that was kept by an earlier start of this run; None if there is none."""
-        return None
+        """Report that an earlier start of this run wrote, complete or not; None if there is none."""
+        path = self._continued_folder and self._continued_folder / REPORT
+        return load_any_report(path) if path and path.exists() else None
 
     def metrics_before(self, step: int) -> tuple[list[float], list[float]]:
-        """Losses and gradient norms of earlier starts, up to this step; empty if there are none."""
-        return [], []
+        """Losses and gradient norms of earlier starts, up to `step`, each as it was last trained."""
+        lines = {line["step"]: line for line in self._earlier if line.get("step", step + 1) <= step}
+        last_lines = [lines[number] for number in sorted(lines)]
+        return [line["loss"] for line in last_lines], [line["gradient_norm"] for line in last_lines]
+
+    def _append(self, line: dict[str, Any]) -> None:
+        """Append a line of JSON with a single write, so that a killed rank or a full disk leaves no half line."""
+        if self._folder is None:
+            return
+        path, text = self._folder / PROGRESS, (json.dumps(line) + "\n").encode()
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            size = os.fstat(descriptor).st_size
+            with naming(path):
+                if os.write(descriptor, text) < len(text):
+                    os.ftruncate(descriptor, size)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(descriptor)
+
+
+def read_progress(folder: Path) -> list[dict[str, Any]]:
+    """The complete lines of a run's progress file."""
+    path = folder / PROGRESS
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text("utf-8").split("\n")[:-1]]
 
 
 def kept_report(watcher: Watcher) -> AnyReport | None:
@@ -113,13 +196,6 @@ class Curve:
     """Step of the first loss; 1 unless the run was resumed."""
     losses: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
-    stopped_at: int | None = None
-
-    def progress(self, step: int, *, measured: bool) -> Progress:
-        """Loss, gradient norm and time of the last step."""
-        metrics = {"loss": self.losses[-1], "gradient_norm": self.norms[-1]}
-        seconds = self.clock.wall_seconds[-1]
-        return Progress(step=step, **metrics, seconds=seconds, measured=measured, at=date())
 
     def course(self, device: torch.device, seed: int, notes: Sequence[str]) -> dict[str, Any]:
         """Fields of the run's report that do not depend on single ranks."""
@@ -156,25 +232,15 @@ class Trained(Protocol):
         return None
 
 
-def train_to_end(
-    trained: Trained, state: Saved, data: str, config: RunConfig, watcher: Watcher, stop: Callable[[], bool]
-) -> Curve | Stopped:
-    """Train all steps, with checkpoints if the run has a folder for them; returns the curve, or where it stopped."""
-    checkpointer = Checkpointer(state, config.saving, data) if config.saving else None
-    curve = follow_steps(trained, config, checkpointer, watcher, stop)
-    if curve.stopped_at is None:
-        return curve
-    return Stopped(step=curve.stopped_at, saved=checkpointer.saved if checkpointer else None)
-
-
 def follow_steps(
     trained: Trained,
     config: RunConfig,
     checkpointer: Checkpointer | None,
     watcher: Watcher,
     stop: Callable[[], bool],
-) -> Curve:
-    """Train from the last checkpoint, or from the beginning, to the last step, or until asked to stop.
+) -> Curve | Stopped:
+    """Train from the last checkpoint, or from the beginning, to the last step; returns the curve, or where the run
+    stopped on request.
 
     Raises:
         InputError: there is a checkpoint, and it belongs to another run.
@@ -201,34 +267,40 @@ def follow_steps(
         # ranks were lost after the last step, before there was a report: one step more, not kept
         trained.one_step(last + 1, curve, heart)
         del curve.losses[-1], curve.norms[-1]
-    watch = trained.watch()
+    watch, first_measured = trained.watch(), start + curve.warm_up + 1
     for step in range(start + 1, last + 1):
-        if step == start + curve.warm_up + 1:
+        if step == first_measured:
             curve.clock.forget()
             if curve.warm_up:
                 trained.forget()
         trained.one_step(step, curve, heart)
         watcher.clock.end("first_step")
-        _require_number(step, curve.losses[-1], curve.norms[-1], checkpointer)
-        if watch is not None and step > start + curve.warm_up:
+        loss, norm, seconds = curve.losses[-1], curve.norms[-1], curve.clock.wall_seconds[-1]
+        _require_number(step, loss, norm, checkpointer)
+        measured = step >= first_measured
+        if watch is not None and measured:
             for sentence in watch.step(step, [lap.thread for lap in curve.clock.steps[-1][1:]]):
                 watcher.note(sentence)
         if dist.get_rank() == 0:
-            watcher.step(curve.progress(step, measured=step > start + curve.warm_up))
+            watcher.step(
+                Progress(
+                    step=step, loss=loss, gradient_norm=norm, seconds=seconds, measured=measured, at=date()
+                )
+            )
         save_failed = checkpointer is not None and checkpointer.failed()
         stop_wanted, failed = any_rank(trained.device, stop(), save_failed)
         if checkpointer is not None:
             _save(checkpointer, step, watcher, due=stop_wanted or step == last, failed=failed)
         if stop_wanted and step < last:
-            curve.stopped_at = step
-            break
-    heart.beat(curve.stopped_at or last, "end")
+            heart.beat(step, "end")
+            return Stopped(step=step, saved=checkpointer.saved if checkpointer else None)
+    heart.beat(last, "end")
     return curve
 
 
 def _start(trained: Trained, checkpointer: Checkpointer | None, watcher: Watcher) -> int:
     """Initialise the model or resume it from a checkpoint, if requested; returns the number of steps that are done."""
-    resumes = checkpointer is not None and checkpointer.saving.resume
+    resumes = checkpointer is not None and checkpointer.config.resume
     if not resumes:
         if checkpointer is not None:
             checkpointer.require_empty()
@@ -261,11 +333,11 @@ def _require_number(step: int, loss: float, norm: float, checkpointer: Checkpoin
 
 
 def _save(checkpointer: Checkpointer, step: int, watcher: Watcher, *, due: bool, failed: bool) -> None:
-    """Begin a checkpoint every `saving.every` steps; if one is `due`, save now and wait for it."""
+    """Begin a checkpoint every `config.every` steps; if one is `due`, save now and wait for it."""
     heart = watcher.heartbeat
     if failed:
         checkpointer.wait()
-    if not due and step % checkpointer.saving.every:
+    if not due and step % checkpointer.config.every:
         return
     heart.beat(step, "save")
     began = time.monotonic()

@@ -29,7 +29,7 @@ from small_plans import plan_for
 
 from cost_models.files.whole import write_whole
 from executor.faults.failures import read_sign, read_signs
-from executor.launch.rank import read_progress
+from executor.steps import read_progress
 from meshwright.terminal.output import as_csv
 from planner.plan import save_plan
 
@@ -78,9 +78,7 @@ def _trial(out: Path, rng: random.Random, expected: list[float], *, replaced: bo
     row: dict[str, object] = {"replaced": replaced, "node": sign["node"], "step": sign["step"]}
     if replaced:
         launchers.append(_launch(out, place, wait=WAIT_SECONDS))
-        while not any(
-            "resume" in str(line.get("note")) for line in read_progress(out / "run" / "progress.jsonl")
-        ):
+        while not any("resume" in str(line.get("note")) for line in read_progress(out / "run")):
             time.sleep(0.05)
         row["seconds"] = round(time.monotonic() - killed, 1)
     said = left.communicate()[1].decode().splitlines()  # short runs: what launchers say fits into their pipes
@@ -109,7 +107,7 @@ def _launch(out: Path, place: str, *, nodes: int = 2, wait: int = 0) -> subproce
 
 def _losses(out: Path) -> list[float]:
     """Of every step, each as it was trained last."""
-    lines = read_progress(out / "run" / "progress.jsonl")
+    lines = read_progress(out / "run")
     losses = {line["step"]: line["loss"] for line in lines if "step" in line}
     return [losses[step] for step in sorted(losses)]
 

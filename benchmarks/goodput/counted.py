@@ -184,14 +184,14 @@ class Trained(Counted):
         from executor.checkpoints.checkpointer import Checkpointer
         from executor.data.batches import Batches
         from executor.engine.engine import Engine
-        from executor.run_config import EngineOptions, Rate, Saving
+        from executor.run_config import EngineOptions, Rate, RunConfig
         from executor.transformer.train import TransformerState
 
         super().__init__()
         plan = plan_for(LAYOUT, TINY)
         self.engine = Engine(plan, torch.device("cpu"), EngineOptions(rate=Rate(peak=1e-3)))
         self.batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
-        saving = Saving(folder=folder, keep=10**6, resume=True)
+        saving = RunConfig(checkpoint=folder, keep=10**6, resume=True)
         self.checkpoints = Checkpointer(TransformerState(self.engine), saving, "text")
         self.begun = folder.with_name("begun")
         self._save(0)

@@ -41,9 +41,9 @@ from cost_models.errors import StoppedError
 from cost_models.files.whole import write_whole
 from cost_models.reliability import best_steps
 from executor.launch.launch import run_plan
-from executor.launch.rank import read_progress
 from executor.measure.report import OperationsReport, operations_of_record
 from executor.run_config import RunConfig
+from executor.steps import read_progress
 from meshwright.terminal.output import as_csv
 from meshwright.verbs.ran import forecast_shares, segment_of
 
@@ -148,7 +148,7 @@ def _train(out: Path, layout: str, every: int, killer: Killer) -> tuple[Operatio
             _config(out / "run", STEPS).model_copy(update=how),
             on_step=killer.on_step,
         )
-    lines = read_progress(out / "run" / "progress.jsonl")
+    lines = read_progress(out / "run")
     last = max(index for index, line in enumerate(lines) if "step" in line)
     seen = operations_of_record(lines[: last + 1], every)  # the save of whoever stops is none of the job's
     assert seen is not None

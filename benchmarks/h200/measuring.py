@@ -26,7 +26,7 @@ from executor.engine.engine import Engine
 from executor.measure.memory import measure_memory
 from executor.measure.parts import gather_typical, operator_share, record_steps, step_parts
 from executor.requirements import require_torchao
-from executor.run_config import EngineOptions, Saving
+from executor.run_config import EngineOptions, RunConfig
 from executor.transformer.diagnosis import AttentionKernels
 from executor.transformer.train import TransformerState
 from planner.plan import make_plan
@@ -188,7 +188,7 @@ def _reloaded(
 ) -> dict[str, Any]:
     """What saving and loading takes, and the next step's loss of the engine that saved and of the one that loaded."""
     with tempfile.TemporaryDirectory() as folder:
-        saving = Saving(folder=Path(folder))
+        saving = RunConfig(checkpoint=Path(folder))
         checkpoints = Checkpointer(TransformerState(engine), saving, "random")
         start = time.perf_counter()
         checkpoints.save(1)

@@ -31,7 +31,7 @@ from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.training import TrainingSpec
 from executor.launch.launch import run_plan
-from executor.measure.report import RunReport, load_report, save_report
+from executor.measure.report import RunReport, load_any_report, save_report
 from executor.microbenchmarks.calibrate import calibrate
 from executor.run_config import RunConfig
 from meshwright.terminal.output import as_csv
@@ -79,7 +79,7 @@ def main() -> None:
             rows.append({"repeat": str(repeat)} | _one(layout, apart, moved, options))
             print(_line(rows[-1]), flush=True)
             write_whole(options.out / "runs.csv", as_csv(rows))
-    text = _table(load_report(report), rows)
+    text = _table(load_any_report(report), rows)
     write_whole(options.out / "table.md", text)
     print(text)
 

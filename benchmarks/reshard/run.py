@@ -25,7 +25,7 @@ from small_plans import MIXTURE, MODEL, plan_for
 from cost_models.files.whole import write_whole
 from cost_models.specs.transformer import TransformerSpec
 from executor.checkpoints.manifest import Folder
-from executor.run_config import Saving
+from executor.run_config import RunConfig
 from meshwright.terminal.output import as_csv
 from planner.plan import Plan
 
@@ -108,19 +108,20 @@ def _rank(rank: int, place: str, plan: Plan, folder: Path, resume: bool, answers
     from executor.checkpoints.checkpointer import Checkpointer
     from executor.data.batches import Batches, SharedBatches
     from executor.engine.engine import Engine
-    from executor.run_config import EngineOptions, Rate, RunConfig
-    from executor.steps import Watcher, follow_steps
+    from executor.run_config import EngineOptions, Rate
+    from executor.steps import Stopped, Watcher, follow_steps
     from executor.transformer.train import TrainedTransformer, TransformerState
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=place, rank=rank, world_size=plan.layout.num_gpus)
     engine = Engine(plan, torch.device("cpu"), EngineOptions(rate=Rate(peak=1e-3)))
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
-    saving = Saving(folder=folder, every=SAVED_AT, resume=resume)
+    saving = RunConfig(checkpoint=folder, every=SAVED_AT, resume=resume)
     config = RunConfig(steps=STEPS, warm_up=0)
     checkpointer = Checkpointer(TransformerState(engine), saving, batches.name)
     trained = TrainedTransformer(engine, SharedBatches(batches, engine, plan.layout.num_stages, STEPS - 1))
     curve = follow_steps(trained, config, checkpointer, Watcher(), lambda: False)
+    assert not isinstance(curve, Stopped)
     if rank == 0:
         answers.send((curve.losses, curve.norms, curve.first_step))
     dist.destroy_process_group()

@@ -34,7 +34,6 @@ from cost_models.specs.training import TrainingSpec
 from executor.emulate.stand_ins import fake_process_group, without_values
 from executor.engine.engine import Engine
 from executor.measure.memory import StorageTracker
-from executor.mesh import pipeline_rank
 from executor.run_config import EngineOptions
 from executor.transformer.train import TransformerState
 from meshwright.terminal.output import as_csv
@@ -69,7 +68,7 @@ def plan_of(model: str, cluster: str, layout: str, batch: int, sequence: int) ->
 
 def planned_bytes(plan: Plan, rank: int) -> float:
     """The plan's share of a rank that lasts from step to step."""
-    parts = plan.prediction.rank_memory[pipeline_rank(plan.layout, rank)]
+    parts = plan.prediction.rank_memory[plan.layout.place_along("pp", rank)]
     if plan.layout.zero <= 1:
         return parts["weights"] + parts["gradients"] + parts["optimizer"]
     return parts["optimizer"] * 12 / 8  # two moments of 4 bytes, and the fp32 shard

@@ -57,7 +57,7 @@ from executor.checkpoints.manifest import (
 )
 from executor.clock import making_group
 from executor.messages import gather_json, json_from_first, on_all_ranks
-from executor.run_config import Saving
+from executor.run_config import RunConfig
 
 _SENT_BYTES = 1 << 26
 """Bytes of a tensor that are sent at a time, as data in host memory are copied to the device for it."""
@@ -437,10 +437,11 @@ class Resumed:
 class Checkpointer:
     """Saves and loads the checkpoints of one run; every rank makes one, after its engine and before the first step."""
 
-    def __init__(self, state: Saved, saving: Saving, data: str) -> None:
-        """`state` is what is saved, `saving` where and how often; `data` identifies the data trained on."""
-        self.state, self.saving, self.data = state, saving, data
-        self.folder = Folder(saving.folder)
+    def __init__(self, state: Saved, config: RunConfig, data: str) -> None:
+        """`state` is what is saved, `config` says where and how often; `data` identifies the data trained on."""
+        assert config.checkpoint is not None
+        self.state, self.config, self.data = state, config, data
+        self.folder = Folder(config.checkpoint)
         with making_group():
             self.group = dist.new_group(backend="gloo")
         self.saved: int | None = None
@@ -506,7 +507,7 @@ class Checkpointer:
 
         def write() -> None:
             """Write the checkpoint, then call `written` on rank 0."""
-            size = write_checkpoint(contents, self.folder, progress, self.saving.keep, headline, self.group)
+            size = write_checkpoint(contents, self.folder, progress, self.config.keep, headline, self.group)
             if dist.get_rank() == 0:
                 written(step, time.monotonic() - began, size)
 

@@ -42,7 +42,6 @@ from executor.measure.memory import (
     out_of_memory_by_part,
 )
 from executor.measure.report import AllocatorPeak, predicted_parts
-from executor.mesh import pipeline_rank
 from executor.requirements import (
     as_planned,
     device_for,
@@ -126,7 +125,7 @@ def emulate(plan: Plan, rank: int, *, steps: int = 3, fake: bool = False) -> Emu
     require_trainable(plan, byte_text=False)
     ranks = plan.layout.num_gpus
     require_rank(rank, ranks)
-    stage = pipeline_rank(plan.layout, rank)
+    stage = plan.layout.place_along("pp", rank)
     device = torch.device("cpu") if fake else device_for(plan.gpu)
     require_torchao(plan, "plan")
     if not fake:

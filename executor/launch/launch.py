@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, get_args
+from typing import Any
 
 from cost_models.errors import (
     WARNING,
@@ -55,6 +55,7 @@ from executor.launch.workers import end_agent, on_one_node, rendezvous_file, sta
 from executor.measure.report import AnyReport, load_any_report, save_report
 from executor.requirements import cuda_devices, require_host, require_torch, require_world
 from executor.run_config import (
+    BACKENDS,
     FAILED_CHECKS,
     LOCK,
     OWNERS,
@@ -62,7 +63,6 @@ from executor.run_config import (
     REPORT,
     STOP,
     STOPPED,
-    Backend,
     RunConfig,
     require_descent,
     require_places,
@@ -192,7 +192,7 @@ class Launch:
         self.here = self.is_single or host in (LOOPBACK, "localhost")
         """Whether all nodes are on this machine: one node, or several that meet on loopback."""
         self._place = f"{LOOPBACK}:{port}" if self.here else config.rendezvous or ""
-        self.restarts = config.restarts if config.saving is not None else 0
+        self.restarts = config.restarts if config.checkpoint is not None else 0
         """Largest number of restarts of lost ranks: 0 without checkpoints."""
         self._begun = False
         self._bytes_read = 0
@@ -463,7 +463,13 @@ def run_plan(
         written = (folder, config.checkpoint) if first else ()
         with exclusive_folders(written, config.rendezvous or "") as locks:
             if inside:
-                return _as_rank(loaded, config)
+                from executor.launch.rank import work
+                from executor.steps import Stopped
+
+                result = work(loaded, config)
+                if isinstance(result, Stopped):
+                    raise stopped(result.step, result.saved)
+                return result
             run_ranks(loaded, config, temporary, locks, on_step or (lambda step: None), on_note)
             return load_any_report(folder / REPORT)
 
@@ -475,31 +481,12 @@ def _checked(plan: AnyPlan, name: str, config: RunConfig, on_note: OnNote, *, in
     config = training.require_trainable(plan, config, on_note)
     require_descent(config.rate, config.clip)
     require_nodes(config, plan.num_ranks, inside=inside)
-    backend = _backend(config.backend, plan)
+    backend = config.backend or ("nccl" if plan.gpu.kind != "cpu" and cuda_devices() else "gloo")
+    if backend not in BACKENDS:
+        raise UnknownNameError("backend", backend, BACKENDS, hint="nccl for GPUs, gloo for CPUs")
     if inside:
         require_world(plan, name)
     else:
         require_host(plan, name, backend, config.nodes)
     training.require_devices(plan, name, on_gpu=backend == "nccl")
     return config.model_copy(update={"backend": backend})
-
-
-def _backend(name: str | None, plan: AnyPlan) -> Backend:
-    """Backend of this name; without a name, NCCL if the plan is for GPUs and there are any, else gloo."""
-    for backend in get_args(Backend):
-        if name == backend:
-            return backend  # type: ignore[no-any-return]  # get_args forgets that they are literals
-    if name is not None:
-        raise UnknownNameError("backend", name, get_args(Backend), hint="nccl for GPUs, gloo for CPUs")
-    return "nccl" if plan.gpu.kind != "cpu" and cuda_devices() else "gloo"
-
-
-def _as_rank(plan: AnyPlan, config: RunConfig) -> AnyReport:
-    """Train as one rank of a job that is already started."""
-    from executor.launch.rank import work
-    from executor.steps import Stopped
-
-    result = work(plan, config)
-    if isinstance(result, Stopped):
-        raise stopped(result.step, result.saved)
-    return result

@@ -4,151 +4,38 @@ torchrun starts it as `python -m executor.launch.rank plan.yaml run.json`. Rank 
 and, at the end, `run-report.json` or `stopped.json`; every rank writes its state to `alive-RANK.json`, and
 `failure-RANK.json` where it fails.
 
-The running record of a run: a JSON line for every step, save, restart and note, kept when ranks are started again.
-
 What times mean, and what is made of them: `executor.measure.report`.
 """
 
 from __future__ import annotations
 
-import argparse
-import errno
-import json
 import os
 import sys
 import time
 import traceback
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 import torch.distributed as dist
 
 from cost_models.errors import HostError, InputError, MeshwrightError
-from executor.clock import StartClock, began, boot_date, date, timing_groups
+from executor.clock import StartClock, began, timing_groups
 from executor.families import training_of
 from executor.faults import failures
-from executor.faults.failures import LAUNCH, Heartbeat, error_of_full_disk, last_sign, naming, read_signs
+from executor.faults.failures import LAUNCH, Heartbeat, error_of_full_disk, read_signs
 from executor.faults.stopping import any_rank, largest_counts, last_words, stop_request, write_stopped
 from executor.launch import rendezvous
 from executor.launch.environment import PARENT, end_with_parent
 from executor.launch.launch import ANSWERS, clear_run_folder
 from executor.launch.rendezvous import FailedCheck, check_returned
 from executor.measure.memory import OutOfMemoryError
-from executor.measure.report import AnyReport, load_any_report, operations_of_record, save_report
+from executor.measure.report import AnyReport
 from executor.messages import gather_json
 from executor.requirements import require_world
-from executor.run_config import PROGRESS, REPORT, RunConfig
-from executor.steps import Progress, Stopped, Watcher
+from executor.run_config import RunConfig
+from executor.steps import Stopped, Watcher
 from planner.plan import AnyPlan, load_any_plan
-
-
-class FileWatcher(Watcher):
-    """Watcher that appends to `progress.jsonl`; if `is_continued` it goes on with what an earlier start wrote."""
-
-    def __init__(
-        self, folder: Path, *, is_continued: bool, start: int = 1, interval: int | None = None
-    ) -> None:
-        """`start` counts the starts of this run's ranks, from 1; `interval`: steps between saves, None if none."""
-        super().__init__()
-        self._start, self._save_interval = start, interval
-        self._last_sign = last_sign(folder) if is_continued else None
-        self._path, self._report = folder / PROGRESS, folder / REPORT
-        self._is_continued = is_continued
-        self._earlier = read_progress(self._path) if is_continued else []
-        self.notes += [line["note"] for line in self._earlier if "note" in line]
-
-    def step(self, progress: Progress) -> None:
-        """Append a line with the numbers of a finished step."""
-        self._append(asdict(progress))
-
-    def note(self, text: str) -> None:
-        """Keep a note for the report, and append it to the progress file."""
-        super().note(text)
-        self._append({"note": text})
-
-    def saved(self, step: int, seconds: float) -> None:
-        """Append a line with the seconds that training waited for a save."""
-        self._append({"save": step, "blocked_seconds": seconds, "at": date()})
-
-    def written(self, step: int, seconds: float, size: int) -> None:
-        """Append a line with the seconds that a checkpoint took to write, and its bytes."""
-        self._append({"saved": step, "flush_seconds": seconds, "bytes": size, "at": date()})
-
-    def resumed(self, step: int, loading_seconds: float) -> None:
-        """Append the seconds that a restart after a loss of ranks took; do nothing if no earlier start is continued."""
-        if not self._is_continued:
-            return
-        now, process_start = date(), process_began()
-        dates = [line["at"] for line in self._earlier if "at" in line]
-        seen = max([*dates, *[self._last_sign or 0.0] * bool(self._last_sign)], default=process_start)
-        self._append(
-            {
-                "restart": self._start,
-                "detection_seconds": max(0.0, process_start - seen),
-                "starting_seconds": now - loading_seconds - max(process_start, seen),
-                "loading_seconds": loading_seconds,
-                "resumed_step": step,
-                "steps_lost": len({line["step"] for line in self._earlier if line.get("step", 0) > step}),
-                "at": now,
-            }
-        )
-
-    def keep(self, report: AnyReport) -> None:
-        """Write a report with its account of saves and restarts; the final report will replace it."""
-        save_report(self.completed(report), self._report)
-
-    def completed(self, report: AnyReport) -> AnyReport:
-        """The report, with the seconds of this start added, and saves and restarts if the run saves checkpoints."""
-        report = report.model_copy(update={"start": self.clock.report()})
-        if self._save_interval is None:
-            return report
-        operations = operations_of_record(read_progress(self._path), self._save_interval)
-        return report.model_copy(update={"operations": operations})
-
-    def earlier_report(self) -> AnyReport | None:
-        """Report that an earlier start of this run wrote, complete or not; None if there is none."""
-        return load_any_report(self._report) if self._is_continued and self._report.exists() else None
-
-    def metrics_before(self, step: int) -> tuple[list[float], list[float]]:
-        """Losses and gradient norms of the steps up to `step`, each as it was last trained."""
-        lines = {line["step"]: line for line in self._earlier if line.get("step", step + 1) <= step}
-        last_lines = [lines[number] for number in sorted(lines)]
-        return [line["loss"] for line in last_lines], [line["gradient_norm"] for line in last_lines]
-
-    def _append(self, line: dict[str, Any]) -> None:
-        """Append a line of JSON with a single write, so that a killed rank or a full disk leaves no half line."""
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        text = (json.dumps(line) + "\n").encode()
-        try:
-            size = os.fstat(descriptor).st_size
-            with naming(self._path):
-                if os.write(descriptor, text) < len(text):
-                    os.ftruncate(descriptor, size)
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        finally:
-            os.close(descriptor)
-
-
-def process_began() -> float:
-    """When this process was started, in seconds since 1970.
-
-    Linux counts from when it booted, and tells the time of that in whole seconds: the seconds since then are exact.
-    """
-    created = psutil.Process().create_time()
-    if not hasattr(time, "CLOCK_BOOTTIME"):
-        return created
-    return boot_date() + created - psutil.boot_time()
-
-
-def read_progress(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a progress file."""
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text("utf-8").split("\n")[:-1]]
-
 
 _LONGEST_GRACE = 10.0
 """Seconds that the first rank to find that it hangs gives the others to write where they are."""
@@ -189,7 +76,7 @@ def _work(
 ) -> AnyReport | Stopped:
     """Join the job, train, and write report or stop; failures are raised."""
     # torchrun does not count a start with another node in the place of one that went without a word
-    clock = StartClock(began(process_began(), restarts))
+    clock = StartClock(began(restarts))
     clock.end("processes")
     begun = bool(launch) and any(sign.get("launch") == launch for sign in read_signs(out_dir).values())
     device = rendezvous.join_job(backend, restarts)
@@ -211,7 +98,7 @@ def _work(
         os._exit(1)
 
     heartbeat.watch(config.timeout, on_hang)
-    if starts > 1 and config.saving is not None:
+    if starts > 1 and config.checkpoint is not None:
         config = config.model_copy(update={"resume": True})
     with stop_request(out_dir) as stop, timing_groups() as watcher.groups:
         result = training_of(plan).train(plan, device, config, watcher, stop)
@@ -219,15 +106,14 @@ def _work(
         if rank == 0:
             write_stopped(out_dir, result.step, result.saved)
     elif rank == 0:
-        result = watcher.completed(result)
-        save_report(result, out_dir / REPORT)
+        result = watcher.keep(result)
     dist.destroy_process_group()
     return result
 
 
 def _meet(
     out_dir: Path, starts: int, owners: frozenset[str], device: torch.device, config: RunConfig
-) -> FileWatcher:
+) -> Watcher:
     """Wait for all ranks; returns the run's record, continued if earlier starts of this run wrote to the folder.
 
     Otherwise rank 0 clears away what another run left there.
@@ -236,8 +122,8 @@ def _meet(
     first = dist.get_rank() == 0
     ours = first and starts > 1 and (own_launcher or rendezvous.is_owned_by(out_dir, owners))
     (is_continued,) = any_rank(device, ours)
-    interval = None if config.saving is None else config.saving.every
-    watcher = FileWatcher(out_dir, is_continued=is_continued, start=starts, interval=interval)
+    interval = None if config.checkpoint is None else config.every
+    watcher = Watcher(out_dir, is_continued=is_continued, start=starts, interval=interval)
     if first:
         if not is_continued and not own_launcher:
             clear_run_folder(out_dir)
@@ -251,17 +137,14 @@ def _meet(
 
 def main() -> None:
     """Read the command line and run one rank; exits 1 after a failure, so that torchrun ends the other ranks."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("plan", type=Path)
-    parser.add_argument("config", type=Path)
-    arguments = parser.parse_args()
+    plan_file, config_file = map(Path, sys.argv[1:])
     if PARENT in os.environ:
         end_with_parent()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     try:
-        plan = load_any_plan(arguments.plan)
-        require_world(plan, arguments.plan.name)
-        work(plan, RunConfig.model_validate_json(arguments.config.read_text("utf-8")))
+        plan = load_any_plan(plan_file)
+        require_world(plan, plan_file.name)
+        work(plan, RunConfig.model_validate_json(config_file.read_text("utf-8")))
     except (HostError, InputError) as error:
         sys.exit(f"error: {error}")
     except Exception:

@@ -153,7 +153,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def operations_of_record(lines: Sequence[Mapping[str, Any]], every: int) -> OperationsReport | None:
-    """Account of saves and restarts from a run's record (`executor.launch.rank`); None if no step was trained."""
+    """Account of saves and restarts from a run's record (`executor.steps.Watcher`); None if no step was trained."""
     steps = [line for line in lines if "step" in line]
     if not steps:
         return None
@@ -532,8 +532,3 @@ def make_report(
         stack=stack,
         listed_steps=tuple(first + step for step in listed) if len(listed) < len(steps) else (),
     )
-
-
-def load_report(path: Path) -> RunReport:
-    """Read the report of a transformer's run."""
-    return RunReport.model_validate_json(path.read_text("utf-8"))

@@ -37,7 +37,7 @@ from torch import Tensor
 from cost_models.arrays import Array, Bools
 from cost_models.recommender.options import STAGES
 from executor.boxes import Box
-from executor.checkpoints.checkpointer import Contents, Piece, RankTensor, Saved, unsplit
+from executor.checkpoints.checkpointer import Checkpointer, Contents, Piece, RankTensor, Saved, unsplit
 from executor.checkpoints.manifest import RecommenderProgress, progress_fields
 from executor.data.batches import Ahead
 from executor.data.clicks import Clicks, MadeUpClicks, RecordedClicks
@@ -51,7 +51,7 @@ from executor.messages import gather_json
 from executor.recommender.engine import RecommenderEngine
 from executor.recommender.training import RecommenderReport, SharedRank
 from executor.run_config import RANDOM, TEXT, EngineOptions, RunConfig
-from executor.steps import Curve, Stopped, Trained, Watcher, kept_report, train_to_end
+from executor.steps import Curve, Stopped, Trained, Watcher, follow_steps, kept_report
 from executor.timing import StepClock
 from planner.recommender.plan import RecommenderPlan
 
@@ -315,7 +315,8 @@ def train(
     engine = RecommenderEngine(*parts, places, device, options=config.engine, filled=False)
     run = _Run(engine, clicks_of(plan, config), config)
     state = RecommenderState(engine, config.engine)
-    curve = train_to_end(run, state, run.clicks.name, config, watcher, stop)
+    checkpointer = Checkpointer(state, config, run.clicks.name) if config.checkpoint else None
+    curve = follow_steps(run, config, checkpointer, watcher, stop)
     if isinstance(curve, Stopped):
         return curve
     return _report(plan, run, curve, watcher)

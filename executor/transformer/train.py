@@ -24,7 +24,7 @@ from torch import Tensor
 
 from cost_models.defaults import OWN_COMPILED, OWN_STACK
 from cost_models.reliability import checkpoint_bytes, resume_of
-from executor.checkpoints.checkpointer import Contents, Piece, RankTensor, unsplit
+from executor.checkpoints.checkpointer import Checkpointer, Contents, Piece, RankTensor, unsplit
 from executor.checkpoints.manifest import Progress, progress_fields
 from executor.data.batches import Batches, SharedBatches
 from executor.engine.engine import Engine, mean_over_data
@@ -46,13 +46,13 @@ from executor.measure.report import (
     predicted_parts,
 )
 from executor.measure.slow_ranks import WORK, RankWatch
-from executor.mesh import local, pipeline_rank
+from executor.mesh import local
 from executor.messages import gather_json
 from executor.models.ends import original
 from executor.models.experts import routers
 from executor.models.initial import InitialValues, Values
 from executor.run_config import RunConfig
-from executor.steps import Curve, Stopped, Trained, Watcher, kept_report, train_to_end
+from executor.steps import Curve, Stopped, Trained, Watcher, follow_steps, kept_report
 from executor.timing import Lap
 from executor.transformer.diagnosis import LEFT_OUT, Diagnosis, run_diagnostic_steps
 from planner.plan import Plan
@@ -159,7 +159,7 @@ class TrainedTransformer(Trained):
         uneven = engine.plan.model.has_experts or bool(engine.layout.replicas)
         if engine.device.type != "cpu" or uneven or dist.get_world_size() == 1:
             return None
-        peers = [pipeline_rank(engine.layout, rank) for rank in range(dist.get_world_size())]
+        peers = [engine.layout.place_along("pp", rank) for rank in range(dist.get_world_size())]
         return RankWatch(WORK, peers)
 
     def one_step(self, step: int, curve: Curve, heart: Heartbeat) -> None:
@@ -228,7 +228,9 @@ def train(
         initial = InitialValues.of(plan, config.engine, device)
         values = initial if source is None else FromTensors(source.names, source, initial)
         trained = TrainedTransformer(engine, shared, values)
-        curve = train_to_end(trained, TransformerState(engine), batches.name, config, watcher, stop)
+        state = TransformerState(engine)
+        checkpointer = Checkpointer(state, config, batches.name) if config.checkpoint else None
+        curve = follow_steps(trained, config, checkpointer, watcher, stop)
         if isinstance(curve, Stopped):
             return curve
         if config.save_weights is not None:

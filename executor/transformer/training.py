@@ -54,9 +54,8 @@ class TransformerTraining(Training[Plan]):
     def of_rank(self, plan: Plan, rank: int) -> dict[str, Any]:
         """Fields that describe a rank that ran out of memory: its pipeline stage, and predicted bytes by part."""
         from executor.measure.report import predicted_parts
-        from executor.mesh import pipeline_rank
 
-        stage = pipeline_rank(plan.layout, rank)
+        stage = plan.layout.place_along("pp", rank)
         return {"place": f"stage {stage}", "predicted": predicted_parts(plan.prediction.rank_memory[stage])}
 
 

@@ -139,7 +139,7 @@ def save_and_resume(
 
     from executor.checkpoints.checkpointer import Checkpointer
     from executor.recommender.train import RecommenderState
-    from executor.run_config import EngineOptions, Saving
+    from executor.run_config import EngineOptions, RunConfig
 
     kinds = {"optimizer": optimizer, "dense_optimizer": "adam"}
     training = RecommenderTraining(global_batch=BATCH, precision="fp32", **kinds)  # type: ignore[arg-type]
@@ -147,7 +147,9 @@ def save_and_resume(
     engine.shares = 4 // dist.get_world_size()
     engine.set_rate(RATE / 10)
     state = RecommenderState(engine, EngineOptions())
-    checkpointer = Checkpointer(state, Saving(folder=folder, every=1, keep=3, resume=resume), "made-up")
+    checkpointer = Checkpointer(
+        state, RunConfig(checkpoint=folder, every=1, keep=3, resume=resume), "made-up"
+    )
     resumed = checkpointer.resume() if resume else None
     first = resumed.step if resumed else 0
     losses = steps_of(engine, clicks, range(first, first + steps))

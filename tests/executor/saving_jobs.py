@@ -24,8 +24,8 @@ def train_and_save(
     from executor.checkpoints.checkpointer import Checkpointer
     from executor.data.batches import Batches, SharedBatches
     from executor.engine.engine import Engine
-    from executor.run_config import EngineOptions, Rate, RunConfig, Saving
-    from executor.steps import Watcher, follow_steps
+    from executor.run_config import EngineOptions, Rate, RunConfig
+    from executor.steps import Curve, Watcher, follow_steps
     from executor.transformer.train import TrainedTransformer, TransformerState
 
     rate = how.get("rate", Rate(peak=1e-3))
@@ -33,11 +33,12 @@ def train_and_save(
     engine = Engine(plan, torch.device("cpu"), options, filled=False)
     model = plan.model
     batches = Batches(plan.training, vocabulary=model.vocab_size, seed=options.seed, tower=model.tower)
-    saving = Saving(folder=folder, every=every, keep=how.get("keep", 2), resume=resume)
+    saving = RunConfig(checkpoint=folder, every=every, keep=how.get("keep", 2), resume=resume)
     checkpointer, watcher = Checkpointer(TransformerState(engine), saving, "text"), Watcher()
     config = RunConfig(steps=steps, warm_up=0)
     trained = TrainedTransformer(engine, SharedBatches(batches, engine, plan.layout.num_stages, steps - 1))
     curve = follow_steps(trained, config, checkpointer, watcher, lambda: False)
+    assert isinstance(curve, Curve)
     return list(zip(curve.losses, curve.norms, strict=True)), watcher.notes, checkpointer.saved
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cost_models.errors import InputError
-from executor.run_config import Rate, RunConfig, Saving, require_places
+from executor.run_config import Rate, RunConfig, require_places
 
 PLAIN = RunConfig()
 SAID: dict[str, Any] = {"steps": 11, "backend": "gloo", "seed": 5, "data": "some tokens", "timeout": 12.5}
@@ -31,12 +31,10 @@ def test_everything_is_more_than_what_is_so_anyway() -> None:
         assert getattr(EVERYTHING, name) != getattr(PLAIN, name), name
 
 
-def test_engine_and_keeper_get_their_parts() -> None:
+def test_the_engine_gets_its_options() -> None:
     assert EVERYTHING.rate == Rate(peak=1 / 3, warm_up=4, decay=9)
     engine = EVERYTHING.engine
     assert (engine.seed, engine.rate, engine.clip, engine.compile) == (5, EVERYTHING.rate, 0.1, True)
-    assert EVERYTHING.saving == Saving(folder=Path("saved here"), every=4, keep=2, resume=True)
-    assert PLAIN.saving is None
 
 
 def test_paths_may_be_words_and_what_is_wrong_is_said_at_once() -> None:

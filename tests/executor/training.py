@@ -181,12 +181,12 @@ class _Louder:
 
 def reported(plan: Plan, folder: Path, **how: Any) -> RunReport:
     """The report that a run of these ranks writes to the folder."""
-    from executor.launch.rank import FileWatcher
     from executor.measure.report import RunReport, save_report
     from executor.run_config import REPORT, RunConfig
+    from executor.steps import Watcher
     from executor.transformer.train import train
 
-    watcher = FileWatcher(folder, is_continued=False)
+    watcher = Watcher(folder)
     report = train(plan, torch.device("cpu"), RunConfig(**how), watcher)
     assert isinstance(report, RunReport)
     if torch.distributed.get_rank() == 0:

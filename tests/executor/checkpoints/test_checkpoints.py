@@ -331,7 +331,7 @@ def _loaded(plan: Plan, folder: Path, once: bool) -> tuple[int, list[str]]:
 
     from executor.checkpoints.checkpointer import Checkpointer, PieceReader
     from executor.engine.engine import Engine
-    from executor.run_config import EngineOptions, Saving
+    from executor.run_config import EngineOptions, RunConfig
     from executor.transformer.train import TransformerState
 
     class Counting(TransformerState):
@@ -351,7 +351,7 @@ def _loaded(plan: Plan, folder: Path, once: bool) -> tuple[int, list[str]]:
     PieceReader.read = counting  # type: ignore[method-assign]
     try:
         state = Counting(Engine(plan, torch.device("cpu"), EngineOptions(seed=7), filled=False))
-        saving = Saving(folder=folder, every=1, keep=2, resume=True)
+        saving = RunConfig(checkpoint=folder, every=1, keep=2, resume=True)
         state.engine.options = EngineOptions()
         assert Checkpointer(state, saving, "text").resume().step == 1
     finally:

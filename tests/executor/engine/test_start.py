@@ -23,7 +23,7 @@ from executor.emulate.stand_ins import fake_process_group, without_values
 from executor.engine.engine import Engine
 from executor.engine.weights import box_here, owned
 from executor.measure.memory import StorageTracker
-from executor.mesh import local, pipeline_rank
+from executor.mesh import local
 from executor.models import initial
 from executor.models.ends import TIED
 from executor.models.initial import InitialValues
@@ -196,7 +196,7 @@ def test_every_stage_of_dense_blocks_and_mixtures_keeps_what_its_plan_says(rank:
     with fake_process_group(rank, 16), without_values(), StorageTracker() as tracker:
         engine = Engine(plan, CPU, EngineOptions(), filled=False)
         TransformerState(engine).contents()
-    told = plan.prediction.rank_memory[pipeline_rank(plan.layout, rank)]
+    told = plan.prediction.rank_memory[plan.layout.place_along("pp", rank)]
     planned = told["weights"] + told["gradients"] + told["optimizer"]
     assert sum(tracker.now.values()) == pytest.approx(planned, rel=0.02)
 

@@ -28,8 +28,8 @@ from executor.faults.failures import (
     write_failure,
 )
 from executor.launch.launch import Launch, run_plan
-from executor.launch.rank import FileWatcher, read_progress
 from executor.run_config import RunConfig
+from executor.steps import Watcher, read_progress
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -82,7 +82,7 @@ def test_other_errors_of_the_system_are_no_full_disk(tmp_path) -> None:
 def test_half_a_line_is_taken_back(room: int | None, tmp_path, monkeypatch) -> None:
     """The disk may take some bytes of a line; a run that goes on later reads whole ones."""
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
-    watcher = FileWatcher(tmp_path, is_continued=False)
+    watcher = Watcher(tmp_path, is_continued=False)
     watcher.saved(1, 0.0)
     really = os.write
     monkeypatch.setattr(os, "write", full if room is None else lambda file, text: really(file, text[:room]))
@@ -90,7 +90,7 @@ def test_half_a_line_is_taken_back(room: int | None, tmp_path, monkeypatch) -> N
         watcher.saved(2, 0.0)
     monkeypatch.undo()
     watcher.saved(3, 0.0)
-    assert [line["save"] for line in read_progress(tmp_path / "progress.jsonl")] == [1, 3]
+    assert [line["save"] for line in read_progress(tmp_path)] == [1, 3]
 
 
 _WAIT = """

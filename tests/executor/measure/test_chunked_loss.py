@@ -23,7 +23,6 @@ from cost_models.operators.accumulation import loss_chunk
 from cost_models.pipeline.pricing import estimate
 from executor.engine.engine import loss
 from executor.measure.report import predicted_parts
-from executor.mesh import pipeline_rank
 from executor.models.ends import ChunkOfLogits, chunked_loss
 from planner.plan import Plan, make_plan
 
@@ -188,7 +187,7 @@ def test_peak_is_what_the_plan_says(shape: str, layout: str, processes) -> None:
     job: dict[str, Any] = {"global_batch": 16, "sequence_length": 256}
     plan, whole = in_chunks(layout, SHAPES[shape], 128, **job), plan_for(layout, SHAPES[shape], **job)
     for rank, measured in enumerate(processes.run(plan.layout.num_gpus, peak, plan)):
-        stage = pipeline_rank(plan.layout, rank)
+        stage = plan.layout.place_along("pp", rank)
         predicted = sum(predicted_parts(plan.prediction.rank_memory[stage]).values())
         assert predicted == pytest.approx(sum(measured.values()), rel=0.02)
         if stage == plan.layout.pp - 1:

@@ -22,7 +22,6 @@ from executor.axes.context import share_sequence
 from executor.engine.engine import loss, recompute_activations
 from executor.measure.memory import OTHER_PART, StorageTracker
 from executor.measure.report import predicted_parts
-from executor.mesh import pipeline_rank
 from executor.models.positions import WholeSequence
 from executor.models.transformer import Transformer
 from planner.plan import Plan
@@ -146,7 +145,7 @@ def test_peak_is_what_the_plan_says(layout: str, shape: str, processes) -> None:
     plan = plan_for(layout, SHAPES[shape], **_JOB)
     ranks = processes.run(plan.layout.num_gpus, peak, plan)
     for rank, measured in enumerate(ranks):
-        stage = pipeline_rank(plan.layout, rank)
+        stage = plan.layout.place_along("pp", rank)
         predicted = predicted_parts(plan.prediction.rank_memory[stage])
         assert sum(predicted.values()) == pytest.approx(sum(measured.values()), rel=TOTAL_ERROR)
         for part in () if plan.layout.zero == 3 else ("weights", "gradients", "optimizer"):

@@ -30,9 +30,9 @@ def trained(
     from torch.utils._python_dispatch import _get_current_dispatch_mode
 
     from executor.engine.engine import Engine
-    from executor.launch.rank import FileWatcher
     from executor.measure.memory import StorageTracker
     from executor.run_config import RunConfig
+    from executor.steps import Watcher
     from executor.transformer.train import train
 
     plain = Engine.forward_backward
@@ -44,13 +44,13 @@ def trained(
         return plain(engine, *batch)
 
     Engine.forward_backward = forward_backward  # type: ignore[method-assign]
-    watcher, config = FileWatcher(folder, is_continued=again), RunConfig(steps=STEPS, warm_up=1)
+    watcher, config = Watcher(folder, is_continued=again), RunConfig(steps=STEPS, warm_up=1)
     try:
         report = train(plan, torch.device("cpu"), config, watcher)
         assert isinstance(report, RunReport)
         return report, ""
     except RunError as error:
-        return FileWatcher(folder, is_continued=True).earlier_report(), error.headline
+        return Watcher(folder, is_continued=True).earlier_report(), error.headline
     finally:
         Engine.forward_backward = plain  # type: ignore[method-assign]
 

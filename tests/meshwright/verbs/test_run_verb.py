@@ -13,7 +13,7 @@ from run_reports import MIB, rank_report, run_report_of
 
 from cost_models.files.whole import write_whole
 from executor.measure.report import AllocatorPeak, RankReport, RunReport, save_report
-from executor.run_config import Rate, RunConfig, Saving
+from executor.run_config import Rate, RunConfig
 from meshwright.records.runs import comparison, time_parts
 from meshwright.render.measured import run_text
 from planner.plan import load_plan
@@ -69,7 +69,7 @@ def test_run_sets_measured_beside_predicted(meshwright, plan_file, run_report, t
     monkeypatch.setattr("executor.launch.launch.run_plan", run_plan)
     words = ("run", str(plan_file), "--steps", "2", "--out", str(tmp_path))
     answer = meshwright.done(*words)
-    assert asked[-1].saving is None
+    assert asked[-1].checkpoint is None
     assert asked[-1].data == "text"
     other, note, *told = answer.err.splitlines()
     assert other.startswith("note: the plan is for stack megatron-core, but it runs on stack meshwright")
@@ -87,7 +87,8 @@ def test_run_sets_measured_beside_predicted(meshwright, plan_file, run_report, t
     ]
     saved = ("--checkpoint", str(tmp_path / "saved"), "--every", "20", "--keep", "2", "--resume")
     meshwright.done(*words, *saved, "--data", "tokens", "--restarts", "5", "--timeout", "60")
-    assert asked[-1].saving == Saving(folder=tmp_path / "saved", every=20, keep=2, resume=True)
+    saving = {"checkpoint": tmp_path / "saved", "every": 20, "keep": 2, "resume": True}
+    assert {name: getattr(asked[-1], name) for name in saving} == saving
     assert (asked[-1].data, asked[-1].restarts, asked[-1].timeout) == ("tokens", 5, 60.0)
     rising = ("--learning-rate", "0.01", "--rate-warm-up", "10", "--rate-decay", "90", "--clip", "1")
     meshwright.done(*words, *rising)

@@ -14,7 +14,7 @@ from gpu_traces import write_trace
 from trainer_logs import WORK, megatron
 
 import meshwright as mw
-from executor.measure.report import load_report
+from executor.measure.report import load_any_report
 from planner.plan import load_plan
 
 SECONDS = [2.0, *[0.1, 0.1005, 0.0995] * 20]
@@ -39,7 +39,7 @@ def test_a_log_becomes_the_report_that_the_other_verbs_take(meshwright, plan_fil
     assert "61 lines of steps of Megatron-LM" in answer.said
     assert "Left out: 1 warm-up" in answer.out
     assert answer.err == f"Wrote {report}. Next: meshwright calibrate --from-run {report} -o profile.yaml\n"
-    kept = load_report(report)
+    kept = load_any_report(report)
     assert kept.step_seconds == pytest.approx(0.1)
     assert kept.mfu == pytest.approx(plan.prediction.mfu * plan.prediction.step_seconds / 0.1)
     assert kept.plan == plan
@@ -74,7 +74,7 @@ def test_traces_put_every_part_beside_its_own(meshwright, plan_file, write, tmp_
         assert told[name] == pytest.approx(seconds, abs=0.001)
     first, *_ = document["explained"]
     assert first["share"] == pytest.approx((first["measured"] - first["predicted"]) / 0.1)
-    assert load_report(report).ranks[1].rank == 3
+    assert load_any_report(report).ranks[1].rank == 3
     alone = mw.measure(plan, trace=traces)
     assert alone.report.step_seconds == pytest.approx(0.1, rel=0.01)
 
