@@ -196,16 +196,6 @@ def test_an_estimate_adds_up_the_prices(text: str) -> None:
     assert 0 < found.mfu < 1
 
 
-def test_a_sharding_of_other_hardware_is_refused() -> None:
-    for text, says in [
-        ("table:0=whole@8 table:1-3=row", "GPU 8"),
-        ("table:0=node-row@1 table:1-3=row", "node 1"),
-        ("table:0=column3@0,1,2 table:1-3=row", "3 slices"),
-    ]:
-        with pytest.raises(InputError, match=says):
-            estimate(asked(*TWO), parse_sharding(text, 4))
-
-
 def test_a_cpu_has_one_memory_and_no_context() -> None:
     question = asked(TABLE, cluster="local", gpus=2)
     assert all(option.tier == "device" for option in priced_options(question).options)

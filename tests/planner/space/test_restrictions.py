@@ -169,10 +169,7 @@ def test_a_layout_of_the_usual_way_is_within_what_names_it() -> None:
 def test_what_cannot_be_read_says_why() -> None:
     for fix, forbid, what in [
         ("tpp>=2", "", "`tpp` is not part of a layout; did you mean `tp`?"),
-        ("tp>=x", "", "`x` is not a whole number"),
         ("tp", "", "needs a value, like `tp=2` or `tp>=2`"),
-        ("zero=4", "", "ZeRO has stages 0 to 3"),
-        ("sp=2", "", "`2` is not 0 or 1"),
         ("sp>=1", "", "`sp` is a switch, not a number"),
         ("order>=tp-cp-dp-pp", "", "`order` is a choice: write `order=tp-cp-dp-pp`"),
         ("order=tp-cp-pp-dpp", "", "did you mean `tp-cp-pp-dp`?"),
@@ -314,8 +311,6 @@ def test_even_ratios_are_whole_nodes_with_layouts(gpt3: Question) -> None:
 def test_what_cannot_be_read(gpt3: Question) -> None:
     for text, said in [
         ("", "`` is not a number of GPUs"),
-        ("8,x", "`x` is not a number of GPUs"),
-        ("0", "`0` is not a number of GPUs"),
         ("64..8", "`64..8` runs from 64 down to 8"),
         ("8..64:0", "`8..64:0` takes steps of nothing"),
         ("8..9000000:8", "names 1,125,000 sizes; 1,000 are the most"),

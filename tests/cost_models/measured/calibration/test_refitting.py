@@ -419,10 +419,8 @@ def question() -> Question:
 def timed_on(
     question: Question, *, gpu: str = "a100-sxm-80gb", stack: str = "megatron-core", **axes: str
 ) -> Question:
-    runs_known = TimedRuns(
-        source="lab", gpu=gpu, stack=stack, runs=9, median_error=0.05, fewest_gpus=8, most_gpus=64, axes=axes
-    )  # fmt: skip
-    hardware = question.hardware.model_copy(update={"timed": (runs_known,), "pair_error": 0.06})
+    known = timed_by("lab", stack, 64, gpu, **axes)
+    hardware = question.hardware.model_copy(update={"timed": (known,), "pair_error": 0.06})
     return replace(question, hardware=hardware)
 
 
@@ -494,11 +492,11 @@ def timed_question(*timed: TimedRuns) -> Question:
     return replace(asked, hardware=asked.hardware.model_copy(update={"timed": timed}))
 
 
-def timed_by(source: str, stack: str = "megatron-2021", most_gpus: int = 4096, **axes: str) -> TimedRuns:
-    return TimedRuns(
-        source=source, gpu="a100-sxm-80gb", stack=stack, runs=9, median_error=0.05,
-        fewest_gpus=8, most_gpus=most_gpus, axes=axes,
-    )  # fmt: skip
+def timed_by(
+    source: str, stack: str = "megatron-2021", most_gpus: int = 4096, gpu: str = "a100-sxm-80gb", **axes: str
+) -> TimedRuns:
+    told = {"runs": 9, "median_error": 0.05, "fewest_gpus": 8, "most_gpus": most_gpus}
+    return TimedRuns(source=source, gpu=gpu, stack=stack, axes=axes, **told)
 
 
 def test_a_profile_without_runs_says_nothing() -> None:
