@@ -5,7 +5,7 @@
         "GPUs to use."
 
 The field is a keyword of the verb's function (`as_keywords`) and a flag of its command
-(`meshwright.cli.frame`), whose type is that of the field and whose help the first paragraph of the field's
+(`meshwright.cli`), whose type is that of the field and whose help the first paragraph of the field's
 docstring. A field without a flag exists in Python only. A field of a pydantic model is annotated with its
 `Flag`.
 """

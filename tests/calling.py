@@ -26,7 +26,7 @@ class Answer(NamedTuple):
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> Answer:
     """What `meshwright` with these words answers."""
-    from meshwright.cli.frame import main
+    from meshwright.cli import main
 
     try:
         main(words)

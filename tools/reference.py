@@ -16,7 +16,7 @@ import meshwright
 from cost_models.base import Spec
 from cost_models.files.catalog import KINDS
 from cost_models.flags import field_docstrings
-from meshwright.cli.frame import command_line as typer_app
+from meshwright.cli import command_line as typer_app
 
 PAGES = ("command-line", "files", "python")
 _SECTIONS = ("Args:", "Raises:", "Returns:", "Yields:")

@@ -18,44 +18,31 @@ if TYPE_CHECKING:
     from planner.plan import AnyPlan
 
 
-class ExplainOptions(Options):
-    """Options of `explain`: the plan."""
-
-    plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file())
-    """Plan file written by `meshwright plan -o`."""
-
-
-@as_keywords(ExplainOptions)
-def explain(options: ExplainOptions) -> Answer:
+def explain(plan: AnyPlan | HasPlan | str | Path) -> Answer:
     """Explain a plan or plan file: its bottleneck, its rivals, and changes that would make it faster.
 
     Raises:
         InputError: not a plan file.
     """
-    loaded, verbs = read_plan(options.plan)
+    loaded, verbs = read_plan(plan)
     return verbs.explain(loaded)
 
 
-class WhyNotOptions(ExplainOptions):
-    """Options of `why_not`: the plan, and the layout that is not the plan."""
-
-    layout: str
-
-
-@as_keywords(WhyNotOptions)
-def why_not(options: WhyNotOptions) -> Answer:
+def why_not(plan: AnyPlan | HasPlan | str | Path, layout: str) -> Answer:
     """Explain why a layout is not the plan; if the layout names only some axes, a search sets the others.
 
     Raises:
         InputError: not a plan file, or not a layout.
     """
-    loaded, verbs = read_plan(options.plan)
-    return verbs.why_not(loaded, options.layout)
+    loaded, verbs = read_plan(plan)
+    return verbs.why_not(loaded, layout)
 
 
-class ExplainFlags(ExplainOptions, kw_only=True):
+class ExplainFlags(Options, kw_only=True):
     """Options of `meshwright explain`: the plan, and a layout to explain instead (`--why-not`)."""
 
+    plan: Path = field(metadata=plan_file())
+    """Plan file written by `meshwright plan -o`."""
     why_not: str | None = flag("LAYOUT")
     """Explain why this layout is not the answer."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cost_models.documents import printable
 from cost_models.errors import InputError, UnknownNameError
-from cost_models.flags import Options, argument, as_keywords, flag, plan_file
+from cost_models.flags import Options, argument, flag, plan_file
 from meshwright.verbs.contract import command, read_plan
 
 if TYPE_CHECKING:
@@ -22,19 +22,7 @@ if TYPE_CHECKING:
 Paths = str | Path | Sequence[str | Path]
 
 
-class MeasureOptions(Options):
-    """Options of `measure`: the plan that ran, and the job's logs and traces."""
-
-    plan: AnyPlan | HasPlan | str | Path = field(metadata=plan_file())
-    """What ran: a plan file, as `import -o` writes it."""
-    log: Paths = flag("FILE", kind=list[Path], default=())
-    """Log of the job, compressed or not; repeatable."""
-    trace: Paths = flag("FILE", kind=list[Path], default=())
-    """Trace of one rank by torch.profiler or Nsight; repeatable."""
-
-
-@as_keywords(MeasureOptions)
-def measure(options: MeasureOptions) -> Measured:
+def measure(plan: AnyPlan | HasPlan | str | Path, log: Paths = (), trace: Paths = ()) -> Measured:
     """Compare a job of another trainer with its plan's predictions, from its `log` (rotated files in any order), its
     `trace` of some ranks, or both.
 
@@ -47,8 +35,8 @@ def measure(options: MeasureOptions) -> Measured:
     from meshwright.families.transformer.run import measure
     from meshwright.inputs.plans import plan_of
 
-    loaded, _ = read_plan(options.plan, "measure")
-    logs, traces = _paths(options.log), _paths(options.trace)
+    loaded, _ = read_plan(plan, "measure")
+    logs, traces = _paths(log), _paths(trace)
     if not logs and not traces:
         hint = "--log train.log, --trace trace.json.gz, or both"
         raise InputError("there is nothing to measure", hint=hint)
@@ -69,9 +57,15 @@ def _table(kind: str | None) -> str | None:
     return kind
 
 
-class MeasureFlags(MeasureOptions, kw_only=True):
-    """Options of `meshwright measure`: plan, logs, traces, and the table to print."""
+class MeasureFlags(Options, kw_only=True):
+    """Options of `meshwright measure`: the plan that ran, the job's logs and traces, and the table to print."""
 
+    plan: Path = field(metadata=plan_file())
+    """What ran: a plan file, as `import -o` writes it."""
+    log: tuple[Path, ...] = flag("FILE", kind=list[Path], default=())
+    """Log of the job, compressed or not; repeatable."""
+    trace: tuple[Path, ...] = flag("FILE", kind=list[Path], default=())
+    """Trace of one rank by torch.profiler or Nsight; repeatable."""
     more: tuple[Path, ...] = field(default=(), metadata=argument("[FILE]...", kind=list[Path]))
     """More logs; more traces (.json, .json.gz, .sqlite)."""
     table: str | None = flag("KIND", check=_table)
@@ -85,7 +79,7 @@ def measure_command(options: MeasureFlags, output: Output) -> None:
     traced = [path for path in options.more if path.name.endswith((".json", ".json.gz", ".sqlite"))]
     logged = [path for path in options.more if path not in traced]
     plan = output.load(options.plan)
-    answer = measure(plan, [*_paths(options.log), *logged], [*_paths(options.trace), *traced])
+    answer = measure(plan, [*options.log, *logged], [*options.trace, *traced])
     if options.table is None:
         output.finish(answer)
         return

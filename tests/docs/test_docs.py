@@ -17,7 +17,7 @@ from cost_models.axes.layout import parse_layout
 from cost_models.files import catalog
 from cost_models.files.catalog import KINDS, load_spec
 from cost_models.files.loading import resolve_cluster
-from meshwright.cli.frame import command_line
+from meshwright.cli import command_line
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

@@ -13,7 +13,7 @@ from effort import THOROUGH
 
 import meshwright
 from cost_models.files.catalog import KINDS
-from meshwright.cli.frame import VERBS
+from meshwright.cli import VERBS
 
 ROOT = Path(__file__).parents[2]
 

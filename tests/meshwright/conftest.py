@@ -15,7 +15,7 @@ from cost_models.files.catalog import load_model
 from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
-from meshwright.cli.frame import main
+from meshwright.cli import main
 from planner.objectives import Certificate
 
 GIB = 2.0**30

@@ -21,8 +21,7 @@ from cost_models.files.catalog import KINDS
 from cost_models.files.loading import known_name
 from cost_models.flags import flags_of
 from cost_models.hugging_face.config import read_config
-from meshwright.cli import completion
-from meshwright.cli.frame import main
+from meshwright.cli import completion, main
 from meshwright.explorer import ExploreOptions
 from meshwright.families.transformer.plan import odd_count_note
 from meshwright.render.words import change_words, percent
@@ -157,7 +156,7 @@ def test_the_names_are_those_of_the_catalogue(kind: catalog.Kind) -> None:
 
 def completed(words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """What bash is offered for the last of these words."""
-    from meshwright.cli.frame import main
+    from meshwright.cli import main
 
     for name, value in (
         ("_MESHWRIGHT_COMPLETE", "complete_bash"),
@@ -213,7 +212,7 @@ def test_completing_imports_nothing_heavy() -> None:
         "import os, sys\n"
         "os.environ |= {'_MESHWRIGHT_COMPLETE': 'complete_bash', 'COMP_CWORD': '2'}\n"
         "os.environ['COMP_WORDS'] = 'meshwright plan gpt3'\n"
-        "from meshwright.cli.frame import main\n"
+        "from meshwright.cli import main\n"
         "try: main([])\n"
         "except SystemExit: pass\n"
         "print({'torch', 'numpy', 'pandas', 'matplotlib', 'pulp', 'networkx', 'rich', 'yaml'} & set(sys.modules))"

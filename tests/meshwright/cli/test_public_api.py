@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import meshwright as mw
-from meshwright.cli.frame import typer_function
+from meshwright.cli import typer_function
 from meshwright.terminal.output import as_json
 from meshwright.verbs.run import run_command
 

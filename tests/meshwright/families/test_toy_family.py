@@ -20,7 +20,7 @@ from cost_models.files.reading import read_document
 from cost_models.specs.cluster import ClusterSpec, GpuSpec
 from executor.families import Training
 from executor.measure.report import AnyReport
-from meshwright.cli.frame import VERBS, command_of, typer_function
+from meshwright.cli import VERBS, command_of, typer_function
 from meshwright.inputs.options import Request
 from meshwright.inputs.questions import cluster_of, single_count
 from meshwright.plots.drawing import Drawing, PictureRequest

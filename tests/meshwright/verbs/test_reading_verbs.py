@@ -12,7 +12,7 @@ from command_line import ASKED
 
 import meshwright as mw
 from cost_models.flags import flags_of
-from meshwright.cli.frame import VERBS, command_of
+from meshwright.cli import VERBS, command_of
 from meshwright.terminal.output import Output
 
 

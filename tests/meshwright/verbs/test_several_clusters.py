@@ -11,7 +11,7 @@ import yaml
 from effort import some_of
 
 import meshwright as mw
-from meshwright.cli.frame import main
+from meshwright.cli import main
 from planner.plan import load_plan
 
 CLUSTERS = "dgx-a100-80gb,dgx-h100"

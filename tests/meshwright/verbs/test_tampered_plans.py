@@ -16,7 +16,7 @@ from command_line import SHOP
 from effort import number, spread
 
 from cost_models.errors import InputError
-from meshwright.cli.frame import main
+from meshwright.cli import main
 from meshwright.verbs.contract import verbs_of_plan
 from meshwright.verbs.verify import _read, verify
 from planner.search.search import Budget
