@@ -180,7 +180,7 @@ _ROLL_CALL_SECONDS = 15.0
 
 
 class Launch:
-    """This launcher's part of a run: it starts ranks of one node, reports steps, and says why ranks failed."""
+    """This launcher's part of a run: torchrun's arguments, steps and notes as they come, and why ranks failed."""
 
     def __init__(self, config: RunConfig, ranks: int, logs: Path, on_step: OnStep, on_note: OnNote) -> None:
         """`ranks`: number of ranks on all nodes; `logs`: folder for the output of this node's ranks."""

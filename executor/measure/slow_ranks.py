@@ -11,6 +11,7 @@ A watch looks for them step by step while a run trains, and the report once more
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -105,14 +106,13 @@ class RankWatch:
     def __init__(self, parts: Sequence[str], peers: Sequence[int]) -> None:
         """`parts`: parts of a step that are work; `peers`: a number for each rank, equal for the same work."""
         self._parts, self._peers = parts, peers
-        self._seen: list[tuple[int, list[list[float]]]] = []
+        self._recent: deque[tuple[int, Array]] = deque(maxlen=RECENT)
+        """Number and work seconds, (R, P), of each recent step."""
         self._reported_ranks: set[int] = set()
 
     def step(self, step: int, seconds: Sequence[float]) -> list[str]:
-        """Add this rank's work seconds in each part of a step. Rank 0 gets sentences on ranks that it newly finds
-        slow.
-
-        On rank 0, a sentence for each rank that is found to be slow and was not told of before.
+        """Add this rank's work seconds in each part of a step; every rank calls it. Rank 0 gets a sentence on each rank
+        that it finds slow for the first time, the others none.
         """
         import torch
         import torch.distributed as dist
@@ -122,9 +122,9 @@ class RankWatch:
         dist.all_gather(everyone, own_seconds)
         if dist.get_rank() != 0:
             return []
-        self._seen = [*self._seen[1 - RECENT :], (step, [slow_rank.tolist() for slow_rank in everyone])]
-        table_TRP = np.array([each for _, each in self._seen])
+        self._recent.append((step, torch.stack(everyone).numpy()))
+        table_TRP = np.stack([seconds_RP for _, seconds_RP in self._recent])
         slow = slow_ranks({part: table_TRP[:, :, at] for at, part in enumerate(self._parts)}, self._peers)
-        new = [slow_rank for slow_rank in slow if slow_rank.rank not in self._reported_ranks]
-        self._reported_ranks.update(slow_rank.rank for slow_rank in new)
-        return [sentence(slow_rank, self._seen[0][0]) for slow_rank in new]
+        new = [one for one in slow if one.rank not in self._reported_ranks]
+        self._reported_ranks.update(one.rank for one in new)
+        return [sentence(one, self._recent[0][0]) for one in new]
