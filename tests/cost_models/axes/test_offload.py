@@ -132,26 +132,23 @@ def test_a_host_that_works_behind_the_passes() -> None:
     assert exposed_seconds(question, columns, 10 * passes)[0] == 0.0
 
 
-@pytest.mark.parametrize(
-    ("stack", "up", "down", "sums"),
-    [
+@pytest.mark.parametrize("micro", [1, 2])
+def test_what_streams_for_every_microbatch(micro: int) -> None:
+    """Two GPUs share a link of 16 GB/s."""
+    for stack, up, down, sums in [
         # 16-bit weights twice, the sum so far up and down again; fp32 once at the end
         ("deepspeed", 2 * 2 + 2, 2, 0),
         ("fsdp", 2 * 4, 4, 1),  # parameters are fp32, and so are gradients; the CPU adds them
-    ],
-)
-@pytest.mark.parametrize("micro", [1, 2])
-def test_what_streams_for_every_microbatch(stack: str, up: int, down: int, sums: int, micro: int) -> None:
-    """Two GPUs share a link of 16 GB/s."""
-    question = asked(stack=stack)
-    layout = Layout(dp=GPUS, zero=3, offload=STREAMED, mbs=micro)
-    shard = total_parameters(question.model) / GPUS
-    channels, count = channel_seconds(question, one_row(layout)), layout.microbatches(BATCH)
-    last = 4 if stack == "deepspeed" else 0
-    assert channels.up[0] == pytest.approx(count * up * shard / 8e9, rel=1e-3)
-    assert channels.down[0] == pytest.approx((count * down + last) * shard / 8e9, rel=1e-3)
-    updates = 1 + sums * (count - 1) * 12 / 28
-    assert channels.update[0] == pytest.approx(updates * 8 * shard * UNKNOWN_UPDATE, rel=1e-3)
+    ]:
+        question = asked(stack=stack)
+        layout = Layout(dp=GPUS, zero=3, offload=STREAMED, mbs=micro)
+        shard = total_parameters(question.model) / GPUS
+        channels, count = channel_seconds(question, one_row(layout)), layout.microbatches(BATCH)
+        last = 4 if stack == "deepspeed" else 0
+        assert channels.up[0] == pytest.approx(count * up * shard / 8e9, rel=1e-3)
+        assert channels.down[0] == pytest.approx((count * down + last) * shard / 8e9, rel=1e-3)
+        updates = 1 + sums * (count - 1) * 12 / 28
+        assert channels.update[0] == pytest.approx(updates * 8 * shard * UNKNOWN_UPDATE, rel=1e-3)
 
 
 def test_gradients_that_wait_on_the_device_go_down_once() -> None:

@@ -10,6 +10,7 @@ from asking import ask
 from clusters import EVERY_SMALL_LAYOUT, cluster, columns, dp_groups, profile
 from hypothesis import given
 from hypothesis import strategies as st
+from tables import rows
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout, parse_layout
@@ -284,27 +285,19 @@ STATES = (*WEIGHTS, StoredTensor(bytes_each=12.0, from_stage=1))
 
 
 @pytest.mark.parametrize("kept", [WEIGHTS, STATES])
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("tp2 dp4 mbs1 zero3 layers=4", "tp2 dp4 mbs1 zero3 layers=4"),  # moves nothing
-        ("tp2 pp2 dp2 mbs1 zero1 layers=2,2", "dp8 mbs1 zero3 layers=4"),
-        ("dp8 mbs1 zero3 layers=4", "tp4 dp2 mbs1 zero0 layers=4"),
-        ("pp4 dp2 mbs1 zero2 layers=1*4", "tp2 pp2 dp2 mbs1 zero3 layers=3,1"),
-        ("tp2 cp2 dp4 mbs1 zero3 shard4 layers=4 order=tp-dp-cp-pp", "tp4 dp2 mbs1 zero1 layers=4"),
-        ("dp4 mbs1 zero3 layers=4", "tp2 dp8 mbs1 zero3 layers=4"),
-    ],
-)
-def test_every_element_of_a_dense_model(first: str, second: str, kept: tuple[StoredTensor, ...]) -> None:
-    hold(*moved(TransformerSpec.model_validate(DENSE), first, second, kept))
-
-
-def test_every_element_of_a_mixture() -> None:
-    for first, second in [
-        ("dp8 ep4 mbs1 zero3 layers=4", "tp2 dp4 ep2 etp1 mbs1 zero0 layers=4"),
-        ("pp2 dp4 ep2 mbs1 zero1 layers=2,2", "dp8 ep4 mbs1 zero3 layers=4"),
-    ]:
-        hold(*moved(TransformerSpec.model_validate(MIXTURE), first, second, STATES))
+def test_every_element_is_moved_once(kept: tuple[StoredTensor, ...]) -> None:
+    for model, first, second in rows("""
+        dense | tp2 dp4 mbs1 zero3 layers=4 | tp2 dp4 mbs1 zero3 layers=4
+        dense | tp2 pp2 dp2 mbs1 zero1 layers=2,2 | dp8 mbs1 zero3 layers=4
+        dense | dp8 mbs1 zero3 layers=4 | tp4 dp2 mbs1 zero0 layers=4
+        dense | pp4 dp2 mbs1 zero2 layers=1*4 | tp2 pp2 dp2 mbs1 zero3 layers=3,1
+        dense | tp2 cp2 dp4 mbs1 zero3 shard4 layers=4 order=tp-dp-cp-pp | tp4 dp2 mbs1 zero1 layers=4
+        dense | dp4 mbs1 zero3 layers=4 | tp2 dp8 mbs1 zero3 layers=4
+        mixture | dp8 ep4 mbs1 zero3 layers=4 | tp2 dp4 ep2 etp1 mbs1 zero0 layers=4
+        mixture | pp2 dp4 ep2 mbs1 zero1 layers=2,2 | dp8 ep4 mbs1 zero3 layers=4
+    """):
+        spec = TransformerSpec.model_validate(DENSE if model == "dense" else MIXTURE)
+        hold(*moved(spec, first, second, kept))
 
 
 def hold(found: ReshardBytes, counted: np.ndarray) -> None:

@@ -268,9 +268,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(candidates, "explain_infeasible", lambda *_: InfeasibleError("nothing fits"))
 
 
-def fits(question: Question, limits: Restrictions) -> bool:
+def fits(question: Question, limits: Restrictions | None = None) -> bool:
     try:
-        return bool(Budget().search(question, limits, effort="any"))
+        return bool(Budget().search(question, limits or Restrictions(), effort="any"))
     except InfeasibleError:
         return False
 
@@ -485,13 +485,6 @@ def offered(question: Question, limits: Restrictions | None = None) -> dict[str,
     return {one.change: one for one in caught.value.would_fit}
 
 
-def fits_alone(question: Question, limits: Restrictions | None = None) -> bool:
-    try:
-        return bool(search(question, top=1, restrictions=limits).estimates)
-    except InfeasibleError:
-        return False
-
-
 def test_fewer_blocks_are_the_most_that_fit() -> None:
     question = small_question(1, memory="260 MiB")
     (change,) = [change for change in offered(question) if change.startswith("num_layers")]
@@ -499,7 +492,7 @@ def test_fewer_blocks_are_the_most_that_fit() -> None:
     assert 0 < blocks < MODEL.num_layers
     for layers, wanted in ((blocks, True), (blocks + 1, False)):
         model = MODEL.model_copy(update={"num_layers": layers})
-        assert fits_alone(replace(question, model=model)) is wanted
+        assert fits(replace(question, model=model)) is wanted
 
 
 def test_states_in_16_bits_and_larger_gpus() -> None:
@@ -518,17 +511,17 @@ def test_shorter_sequences_only_where_activations_are_too_large() -> None:
     long = small_question(1, memory="2 GiB", sequence_length=2**16, global_batch=1)
     halves = [change for change in offered(long) if change.startswith("--sequence")]
     assert halves
-    assert not fits_alone(long)
+    assert not fits(long)
     states = small_question(1, memory="150 MiB", sequence_length=2**10)
     assert not any(change.startswith("--sequence") for change in offered(states))
 
 
 def test_the_restriction_to_leave_out_is_named() -> None:
     question = small_question(4, memory="250 MiB")
-    assert fits_alone(question)
+    assert fits(question)
     limits = parse_restrictions(["tp=1", "pp=1"], ["zero2"])
     stuck = replace(limits, max_memory=100 * 2.0**20)
-    assert not fits_alone(question, stuck)
+    assert not fits(question, stuck)
     found = [change for change in offered(question, stuck) if change.startswith("without")]
     assert found
     assert "without --forbid zero=2" not in found
@@ -537,7 +530,7 @@ def test_the_restriction_to_leave_out_is_named() -> None:
 def test_a_recompute_policy_that_was_left_out_is_offered() -> None:
     full = small_question(1, memory="600 MiB", sequence_length=2**12)
     lean = full.training.model_copy(update={"recompute": ("none",)})
-    assert fits_alone(full)
+    assert fits(full)
     assert "recompute: full in --training FILE" in offered(replace(full, training=lean))
 
 

@@ -24,35 +24,30 @@ COMMUNICATION = {"tp": 0.08, "pp": 0.04, "dp": 0.06, "bubble": 0.11}
 
 
 @pytest.mark.parametrize("described", [True, False])
-@pytest.mark.parametrize(
-    ("layout", "exposed"),
-    [
+def test_parts_are_found_within_a_hundredth(tmp_path: Path, described: bool) -> None:
+    for layout, exposed in [
         ("tp2 pp2 dp4", COMMUNICATION),
         ("dp16 ep8", {"ep": 0.09, "dp": 0.02}),
         ("cp4 dp4", {"cp": 0.05, "dp": 0.1}),
         ("tp8", {"tp": 0.2}),
-    ],
-)
-def test_parts_are_found_within_a_hundredth(
-    tmp_path: Path, layout: str, exposed: dict[str, float], described: bool
-) -> None:
-    seats, parts = parse_layout(layout), PARTS | exposed
-    paths = [
-        write_trace(tmp_path / f"rank{rank}.json.gz", seats, rank, parts, described=described)
-        for rank in (5, 0)
-    ]
-    step = sum(parts.values())
-    found = read_traces(paths, seats)
-    assert [one.rank for one in found] == [0, 5]
-    for one in found:
-        assert one.step.count == 3
-        assert one.seconds == pytest.approx(step, rel=0.01)
-        assert sum(one.parts.values()) == pytest.approx(one.seconds, rel=1e-6)
-        for part, seconds in parts.items():
-            name = f"{part}_comm" if part in ("tp", "cp", "ep", "pp", "dp") else part
-            assert one.parts[name] == pytest.approx(seconds, abs=0.01 * step), name
-        assert one.unknown == {UNKNOWN: pytest.approx(3 * PARTS["other"], rel=0.01)}
-        assert 0 < 1 - one.covered < 0.04
+    ]:
+        seats, parts = parse_layout(layout), PARTS | exposed
+        paths = [
+            write_trace(tmp_path / f"rank{rank}.json.gz", seats, rank, parts, described=described)
+            for rank in (5, 0)
+        ]
+        step = sum(parts.values())
+        found = read_traces(paths, seats)
+        assert [one.rank for one in found] == [0, 5]
+        for one in found:
+            assert one.step.count == 3
+            assert one.seconds == pytest.approx(step, rel=0.01)
+            assert sum(one.parts.values()) == pytest.approx(one.seconds, rel=1e-6)
+            for part, seconds in parts.items():
+                name = f"{part}_comm" if part in ("tp", "cp", "ep", "pp", "dp") else part
+                assert one.parts[name] == pytest.approx(seconds, abs=0.01 * step), name
+            assert one.unknown == {UNKNOWN: pytest.approx(3 * PARTS["other"], rel=0.01)}
+            assert 0 < 1 - one.covered < 0.04
 
 
 def test_a_trace_is_read_in_bounded_memory(tmp_path: Path) -> None:
