@@ -71,9 +71,6 @@ class Answer:
 class SavedAnswer(Answer):
     """Answer that can be saved to a file."""
 
-    suggestion: ClassVar[str] = ""
-    """Commands to suggest for the answer's file at `{path}`."""
-
     @property
     def fits(self) -> bool:
         """Whether the priced layout fits in memory; if not, the command exits with code 1."""
@@ -89,7 +86,7 @@ class SavedAnswer(Answer):
 
     def next_commands(self, path: Path) -> str:
         """Commands to suggest for the answer's file at `path`; empty: none."""
-        return self.suggestion.format(path=path)
+        return ""
 
 
 class VerbQuestion(Protocol):

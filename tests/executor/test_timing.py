@@ -56,8 +56,6 @@ def waits_for_a_late_rank(plan: Plan) -> dict[str, float]:
         ("pp2 mbs2", "pp"),
         ("dp2 mbs2 zero3", "dp"),
         ("dp2 ep2 mbs2", "ep"),
-        ("cp2 mbs2 context=ring", "cp"),
-        ("cp2 mbs2 context=all-gather", "cp"),
         ("cp2 mbs2 context=all-to-all", "cp"),
     ],
 )

@@ -5,7 +5,6 @@ A message is the whole tensor that a group gathers, scatters, reduces or trades,
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -15,19 +14,16 @@ import numpy.typing as npt
 import pytest
 import torch
 from effort import few
-from processes import Processes
-from training import GPT, LLAMA, MOE, SHARED, engine_and_batches, plan_for
+from training import LLAMA, MOE, SHARED, engine_and_batches, plan_for
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.communication import by_axis, collectives
 from cost_models.communication.topology import AxisGroups, Groups, axis_groups
 from cost_models.operators.parameters import parameters
-from cost_models.specs.choices import CONTEXTS
 from planner.plan import Plan
 
 MESSAGE_BYTES = 8 * 16 * LLAMA["hidden_size"] * 4
 """One activation: sequences, tokens, width, bytes of fp32."""
-MESSAGES = 4 * LLAMA["num_layers"] + 2
 LOSS_BYTES = 8 * 16 * 4
 NORM_BYTES = 8
 GATHER, SCATTER, TRADE = "_allgather_base_", "_reduce_scatter_base_", "alltoall_base_"
@@ -123,20 +119,23 @@ def in_bytes(monkeypatch) -> None:
         monkeypatch.setattr(by_axis, name, size_of_a_share if name == "all_to_all_seconds" else size)
 
 
-def test_tensor_parallel_ranks_reduce_what_is_priced(processes) -> None:
-    """Two messages of b·s·h a block each way, one for the embedding forward and one for the head backward.
+SIDE_BY_SIDE = LLAMA | {"parallel_block": True}
+TWO_NORMS = SIDE_BY_SIDE | {"parallel_norms": 2}
+
+
+@pytest.mark.parametrize(("model", "of_a_block"), [(LLAMA, 4), (SIDE_BY_SIDE, 2), (TWO_NORMS, 3)])
+def test_tensor_parallel_ranks_send_what_is_priced(model: dict[str, Any], of_a_block: int, processes) -> None:
+    """Two messages of b·s·h a block each way, one for the embedding forward and one for the head backward: reduced, or
+    gathered and scattered where the sequence is split. Halves side by side share a message, but where each has a norm.
 
     Not priced are the three numbers a token that a loss over a split vocabulary takes.
     """
-    found, _ = processes.run(2, sent, plan_for("tp2 mbs8", LLAMA))[0]
-    assert sorted(messages(found, "all_reduce")) == 3 * [LOSS_BYTES] + MESSAGES * [MESSAGE_BYTES]
-
-
-def test_sequence_parallel_ranks_gather_and_scatter_what_is_priced(processes) -> None:
-    """The same messages, each gathered and scattered; none is gathered again, since DTensor kept them."""
-    found, _ = processes.run(2, sent, plan_for("tp2 sp mbs8", LLAMA))[0]
+    sizes = (of_a_block * LLAMA["num_layers"] + 2) * [MESSAGE_BYTES]
+    found, _ = processes.run(2, sent, plan_for("tp2 mbs8", model))[0]
+    assert sorted(messages(found, "all_reduce")) == 3 * [LOSS_BYTES] + sizes
+    found, _ = processes.run(2, sent, plan_for("tp2 sp mbs8", model))[0]
     for name in ("all_gather_into_tensor", "reduce_scatter_tensor"):
-        assert messages(found, name) == [MESSAGE_BYTES] * MESSAGES
+        assert messages(found, name) == sizes
 
 
 @pytest.mark.parametrize("way", ["ring", "all-gather", "all-to-all"])
@@ -211,81 +210,3 @@ def test_data_parallel_ranks_send_what_is_priced(layout: str, processes, in_byte
 def _columns_and_groups(plan: Plan) -> tuple[LayoutColumns, AxisGroups]:
     columns = LayoutColumns.of([plan.layout])
     return columns, axis_groups(plan.question.cluster, columns)
-
-
-SIDE_BY_SIDE = GPT | {"parallel_block": True}
-BLOCKS = GPT["num_layers"]
-
-
-def names_of_collectives(plan: Plan) -> tuple[Counter[str], Counter[str]]:
-    """Names of the names_of_collectives in the forward pass of one microbatch, and in its backward pass."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    from executor.data.batches import Batches
-    from executor.engine.engine import Engine, loss
-    from executor.run_config import EngineOptions
-
-    class Watch(TorchDispatchMode):
-        def __init__(self) -> None:
-            super().__init__()
-            self.seen: Counter[str] = Counter()
-
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            if func.namespace in ("c10d", "_c10d_functional"):
-                self.seen[func.overloadpacket.__name__] += 1
-            return func(*args, **(kwargs or {}))
-
-    engine = Engine(plan, torch.device("cpu"), EngineOptions())
-    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
-    pair = batches.slice(0, 0, plan.layout.microbatches(plan.training.global_batch))
-    inputs, targets = (engine.take(one) for one in pair)
-    with engine.inside_step():
-        with Watch() as forward:
-            logits = engine.parts[0](inputs)
-        value = loss(logits, targets)
-        with Watch() as backward:
-            value.backward()
-    return forward.seen, backward.seen
-
-
-def of_ranks(
-    processes: Processes, layout: str, model: dict[str, object]
-) -> tuple[Counter[str], Counter[str]]:
-    plan = plan_for(layout, model)
-    return processes.run(plan.layout.num_gpus, names_of_collectives, plan)[0]
-
-
-@pytest.mark.parametrize(("model", "times"), [(GPT, 2), (SIDE_BY_SIDE, 1)])
-def test_a_block_side_by_side_is_reduced_once(model, times: int, processes) -> None:
-    """What both found is added before the ranks add theirs; the embedding or the head takes one more."""
-    forward, _ = of_ranks(processes, "tp2 mbs8", model)
-    assert forward["all_reduce"] == times * BLOCKS + 1
-    forward, _ = of_ranks(processes, "tp2 sp mbs8", model)
-    assert forward["all_gather_into_tensor"] == times * BLOCKS + 1
-    assert forward["reduce_scatter_tensor"] == times * BLOCKS + 1
-
-
-def test_halves_with_a_norm_each_enter_apart_and_leave_together(processes) -> None:
-    model = SIDE_BY_SIDE | {"parallel_norms": 2}
-    forward, backward = of_ranks(processes, "tp2 mbs8", model)
-    assert (forward["all_reduce"], backward["all_reduce"]) == (BLOCKS + 1, 2 * BLOCKS + 1)
-    forward, _ = of_ranks(processes, "tp2 sp mbs8", model)
-    assert forward["all_gather_into_tensor"] == 2 * BLOCKS + 1
-    assert forward["reduce_scatter_tensor"] == BLOCKS + 1
-
-
-CONTEXT_COLLECTIVES = {
-    "ring": ({"alltoall_base_": 1}, {"alltoall_base_": 2}),
-    "all-gather": ({"_allgather_base_": 1}, {"_allgather_base_": 1, "_reduce_scatter_base_": 1}),
-    "all-to-all": ({"alltoall_base_": 2}, {"alltoall_base_": 2}),
-}
-"""Way → collectives of a block on two ranks, forward and backward. A ring of two passes keys and values on once, and
-in the backward pass their gradients as well."""
-
-
-@pytest.mark.parametrize("way", CONTEXTS)
-def test_context_ranks_meet_as_often_as_priced(way: str, processes) -> None:
-    for seen, expected in zip(
-        of_ranks(processes, f"cp2 mbs8 context={way}", GPT), CONTEXT_COLLECTIVES[way], strict=True
-    ):
-        assert seen == {name: count * BLOCKS for name, count in expected.items()}

@@ -19,8 +19,7 @@ from unittest import mock
 
 import pytest
 import torch
-from effort import few, first_of, some_of
-from processes import Processes
+from effort import few, first_of
 from saving_jobs import SAVED_AT, train_and_save
 from saving_jobs import STEPS as SAVED_STEPS
 from training import (
@@ -51,57 +50,35 @@ from executor.pinned import pinned_zeros
 from planner.plan import Plan
 
 STEPS = 3
-WAYS = ("states", "parked", "streamed/activations", "states:1/parked:1/streamed:1", "activations")
+WAYS = ("states", "parked", "states/drive", "streamed/activations", "states:1/parked:1/streamed:1/drive")
+WAYS += ("activations", "streamed/drive", "states:1/parked:1/streamed:1", "streamed ring=1")
 NORM_ERROR = 3e-7
-Case = tuple[dict[str, Any], str]
+SMALL_CHUNKS = mock.patch.object(drives, "CHUNK", 160)
+"""So that every block has several chunks on a drive, the last of them shorter."""
 
 MIXED = MOE | {"num_moe_layers": 2}
-CASES: list[Case] = [
-    (GPT, "mbs2"),
-    (GPT, "mbs2 recompute=full"),
-    (LLAMA, "mbs8 recompute=selective"),
-    (MIXED, "mbs2"),
-    (GPT, "dp2 mbs2 zero0"),
-    (GPT, "dp2 mbs2 zero1"),
-    (GPT, "dp2 mbs2 zero2"),
-    (GPT, "dp2 mbs2 zero3 recompute=full"),
-    (GPT, "tp2 mbs2"),
-    (LLAMA, "tp2 sp mbs2 recompute=full"),
-    (GPT, "pp2 mbs2"),
-    (LLAMA, "pp2 vpp2 mbs2 recompute=full"),
-    (GPT, "pp2 mbs2 layers=1,3 schedule=gpipe"),
-    (GPT, "pp2 dp2 mbs1 zero1"),
-    (GPT, "pp2 dp2 mbs1 zero3"),
-    (GPT, "tp2 dp2 mbs2 zero0"),
-    (GPT, "tp2 dp2 sp mbs2 zero2"),
-    (GPT, "tp2 pp2 mbs2 recompute=full"),
-    (MIXED, "dp2 ep2 mbs2 zero1"),
-    (MIXED, "dp2 ep2 mbs2 zero3"),
-    (GPT, "cp2 mbs2 zero1"),
-    (GPT, "dp4 mbs2 zero1 shard2"),
-    (GPT, "tp2 pp2 dp2 mbs1 zero0"),
-    (LLAMA, "tp2 pp2 dp2 mbs1 zero1"),
-]
-IN_EVERY_RUN = (CASES[1], CASES[3], CASES[5], CASES[7], CASES[8], CASES[9], CASES[11], CASES[13])
-
-
-def train_each(plan: Plan, others: list[Plan], clip: float | None) -> list[Trained]:
-    """What each plan does with AdamW, one after the other."""
-    return [train_weights(one, STEPS, False, None, clip) for one in (plan, *others)]
-
-
-def trained(
-    processes: Processes,
-    model: dict[str, Any],
-    layout: str,
-    ways: tuple[str, ...],
-    clip: float | None,
-    **job: Any,
-) -> list[list[Trained]]:
-    """Of every rank: what it did without offload, and each way."""
-    plans = [plan_for(f"{layout} offload={way}", model, **job) for way in ways]
-    plan = plan_for(layout, model, **job)
-    return processes.run(plan.layout.num_gpus, train_each, plan, plans, clip)
+BF16, SGD = {"precision": "bf16"}, {"optimizer": "sgd"}
+"""Master weights that are elsewhere than the weights that go up; no states that could lie anywhere."""
+CASES: list[tuple[dict[str, Any], str, float | None, dict[str, str]]] = first_of(
+    10,
+    [
+        (GPT, "mbs2 recompute=full", None, {}),
+        (MIXED, "mbs2", 0.5, {}),
+        (GPT, "dp2 mbs2 zero1", None, {}),
+        (GPT, "dp2 mbs2 zero3", 0.5, BF16),
+        (GPT, "tp2 mbs2", None, {}),
+        (LLAMA, "tp2 sp mbs2 recompute=full", 0.5, {}),
+        (LLAMA, "pp2 vpp2 mbs2 recompute=full", None, {}),
+        (GPT, "dp2 mbs2 zero3 recompute=full", 0.5, {}),
+        (GPT, "pp2 dp2 mbs1 zero1", 0.5, {}),
+        (GPT, "mbs2", None, SGD),
+        (GPT, "dp2 mbs2 zero0", None, BF16),
+        (GPT, "pp2 mbs2 layers=1,3 schedule=gpipe", 0.5, {}),
+        (MIXED, "dp2 ep2 mbs2 zero1", None, {}),
+        (GPT, "dp2 mbs2 zero3", None, SGD),
+        (LLAMA, "tp2 pp2 dp2 mbs1 zero1", 0.5, {}),
+    ],
+)
 
 
 def require_same(found: Trained, expected: Trained, *, norm_error: float = 0.0, exact: bool = True) -> None:
@@ -117,44 +94,27 @@ def require_same(found: Trained, expected: Trained, *, norm_error: float = 0.0, 
             assert way == pytest.approx(expected[1][name], rel=1e-4, abs=LAST_PLACE), name
 
 
-EVERY = [(*case, clip) for case in CASES for clip in (None, 0.5)]
-ONCE = [(*case, (None, 0.5)[place % 2]) for place, case in enumerate(IN_EVERY_RUN)]
-"""Each layout of every run, with and without clipping by turns; tensor parallelism saves `DTensor`s."""
+def train_each(plans: list[Plan], clip: float | None) -> list[Trained]:
+    """What each plan does with its own optimizer, one after the other."""
+    with SMALL_CHUNKS:
+        return [train_weights(plan, STEPS, False, None, clip) for plan in plans]
 
 
+@few(6)
 @pytest.mark.parametrize(
-    ("model", "layout", "clip"),
-    some_of(EVERY, *ONCE),
-    ids=[f"{layout}-{clip}" for _, layout, clip in some_of(EVERY, *ONCE)],
+    ("model", "layout", "clip", "job"), CASES, ids=[f"{layout} {job}" for _, layout, _, job in CASES]
 )
-@few(3)
-def test_the_same_bits_wherever_blocks_live(model, layout, clip, processes) -> None:
-    """In every run each layout with two of the ways by turns."""
-    place = CASES.index((model, layout))
-    ways = first_of(2, (WAYS * 2)[place % len(WAYS) :][: len(WAYS)])
+def test_the_same_bits_wherever_blocks_live(model, layout, clip, job, processes) -> None:
+    """In every run each layout with three of the ways by turns."""
+    place = CASES.index((model, layout, clip, job))
+    ways = first_of(3, [WAYS[(place + later) % len(WAYS)] for later in range(len(WAYS))])
+    plans = [plan_for(f"{layout} {way}", model, **job) for way in ("", *(f"offload={way}" for way in ways))]
     shares = "zero1" in layout
-    for plain, *offloaded in trained(processes, model, layout, tuple(ways), clip):
+    for plain, *offloaded in processes.run(plans[0].layout.num_gpus, train_each, plans, clip):
         for one in offloaded:
             require_same(
                 one, plain, norm_error=NORM_ERROR if shares else 0.0, exact=clip is None or not shares
             )
-
-
-def test_the_same_bits_in_16(processes) -> None:
-    """Master weights are on the host, and weights in 16 bits go up."""
-    for layout in some_of(("mbs2 recompute=full", "dp2 mbs2 zero0", "dp2 mbs2 zero3"), "dp2 mbs2 zero3"):
-        for plain, *offloaded in trained(processes, GPT, layout, WAYS, None, precision="bf16"):
-            for one in offloaded:
-                require_same(one, plain)
-
-
-@few(1)
-@pytest.mark.parametrize("ring", [1, 3, 4])
-def test_rings_of_any_length(ring: int, processes) -> None:
-    for layout in ("mbs2", "pp2 vpp2 mbs2"):
-        way = f"streamed ring={min(ring, 2) if 'pp2' in layout else ring}"
-        for plain, one in trained(processes, GPT, layout, (way,), None):
-            require_same(one, plain)
 
 
 SIZE = {"num_layers": 6, "hidden_size": 256, "max_positions": 256}
@@ -300,50 +260,6 @@ def test_a_rank_is_emulated_without_values(way: str) -> None:
     assert fake.memory == real.memory
 
 
-MANY = mock.patch.object(drives, "CHUNK", 160)
-"""So that every block has several chunks, the last of them shorter."""
-DRIVE_WAYS = ("states/drive", "streamed/drive", "states:1/parked:1/streamed:1/drive")
-DRIVE_CASES = (
-    ("mbs2", GPT, "fp32"),
-    ("mbs2 recompute=full", GPT, "bf16"),
-    ("dp2 mbs2 zero1", GPT, "fp32"),
-    ("dp2 mbs2 zero3", GPT, "bf16"),
-    ("pp2 mbs2", GPT, "bf16"),
-    ("dp2 ep2 mbs2 zero1", MOE | {"num_moe_layers": 2}, "fp32"),
-)
-
-
-def train_in_chunks(plans: list[Plan]) -> list[Trained]:
-    with MANY:
-        return [train_weights(plan, 3, False) for plan in plans]
-
-
-@few(1)
-@pytest.mark.parametrize(
-    "case", some_of(DRIVE_CASES, DRIVE_CASES[0], DRIVE_CASES[3]), ids=lambda case: case[0]
-)
-def test_the_same_bits_on_a_drive(case: tuple[str, dict[str, object], str], processes) -> None:
-    layout, model, precision = case
-    ways = ("", *(f"offload={way}" for way in DRIVE_WAYS))
-    if "zero1" in layout:  # norms of shares of blocks are added up in another order
-        ways = ("offload=states", ways[1])
-    plans = [plan_for(f"{layout} {way}", model, precision=precision) for way in ways]
-    for plain, *others in processes.run(plans[0].layout.num_gpus, train_in_chunks, plans):
-        for (curve, weights), way in zip(others, ways[1:], strict=True):
-            assert curve == plain[0], way
-            assert all((weights[name] == plain[1][name]).all() for name in plain[1]), way
-
-
-@few(1)
-@pytest.mark.parametrize("layout", ["mbs2", "dp2 mbs2 zero3"])
-def test_an_optimizer_without_states_goes_with_every_offload(layout: str, processes) -> None:
-    """There may be nothing of it to lie anywhere."""
-    ways = ("", *(f"offload={way}" for way in ("states", "parked", "streamed", *DRIVE_WAYS)))
-    plans = [plan_for(f"{layout} {way}", optimizer="sgd") for way in ways]
-    for (curve, _), *others in processes.run(plans[0].layout.num_gpus, train_in_chunks, plans):
-        assert all(other == curve for other, _ in others)
-
-
 @pytest.mark.parametrize(("way", "unused"), [("states:3/drive", 0), ("streamed:3/drive ring=1", 3)])
 def test_bytes_of_the_drive_are_those_of_the_plan(way: str, unused: int, processes) -> None:
     """In host memory are buffers of chunks and gradients of two blocks, besides what streamed blocks keep of theirs;
@@ -369,7 +285,7 @@ def test_our_stack_says_what_the_executor_does() -> None:
 
 def saved(plan: Plan, folder: Path, resume: bool) -> list[tuple[float, float]]:
     """The curve of a run, with checkpoints of steps 3 and 5."""
-    with MANY:
+    with SMALL_CHUNKS:
         return train_and_save(plan, folder, resume=resume)[0]
 
 

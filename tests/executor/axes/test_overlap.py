@@ -76,28 +76,6 @@ def test_gradients_reduced_behind_compute_train_alike(model, layout, clip, proce
                 assert abs(own_way[name] - gone).max() <= (0 if exact else TOLERANCE), name
 
 
-AHEAD: list[tuple[dict[str, Any], str]] = [
-    (GPT, "pp2 mbs1"),
-    (LLAMA, "pp2 mbs2 schedule=gpipe recompute=full"),
-    (GPT, "pp4 mbs1"),
-    (UNTIED, "tp2 pp2 mbs2 sp"),
-    (GPT, "pp2 dp2 mbs1 zero3"),
-    (GPT, "pp2 dp2 mbs1 zero1"),
-]
-
-
-@pytest.mark.parametrize(("model", "layout"), some_of(AHEAD, AHEAD[0], AHEAD[2], AHEAD[5]))
-def test_stages_that_send_ahead_train_alike_to_the_last_bit(model, layout, processes) -> None:
-    """Who waits for a tensor when changes nothing of it."""
-    plans = [plan_for(words, model) for words in (layout, f"{layout} overlap=pp")]
-    one, other = (
-        processes.run(plan.layout.num_gpus, train_weights, plan, STEPS, False, None, CLIP) for plan in plans
-    )
-    for (curve, way), (own_curve, own_way) in zip(one, other, strict=True):
-        assert own_curve == curve
-        assert all((own_way[name] == gone).all() for name, gone in way.items())
-
-
 def begun_before_the_backward_pass_ends(plan: Any) -> tuple[int, int]:
     """How many reductions had been started when forward and backward were done, of how many."""
 

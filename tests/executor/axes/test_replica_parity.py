@@ -49,7 +49,6 @@ CASES = first_of(
         ("gpt", "mbs1 zero1 replicas=old,new*3", (1, 3)),
         ("gpt", "pp2 mbs1 zero1 overlap=dp,pp replicas=old,new", (2, 2)),
         ("gpt", "mbs1 zero1 replicas=old,new", (1, 1)),
-        ("gpt", "pp2 mbs1 zero0 replicas=old,new", (2, 2)),
         ("llama", "tp2 mbs1 zero1 replicas=old,new", (2, 2)),
         ("moe", "mbs1 zero1 replicas=new,old*2", (2, 1)),
     ],

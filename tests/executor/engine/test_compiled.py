@@ -31,22 +31,13 @@ def compiled(plan: Plan, steps: int = STEPS) -> list[tuple[float, float]]:
 
 
 LAYOUTS = {
-    "dense": (LLAMA, "mbs4"),
     "recomputed": (ALIBI, "mbs4 recompute=full:2/selective"),
-    "mixture": (MOE, "mbs4"),
     "shared experts": (SHARED, "dp2 mbs2 ep2 zero3"),
     "context": (MOE, "cp2 mbs4 ep2"),
-    "tensor": (GPT, "tp2 dp2 mbs4 zero1"),
     "tensor, zero3": (LLAMA, "tp2 sp mbs2 zero3 recompute=full:2/selective"),
-    "side by side": (SIDE_BY_SIDE, "tp2 sp mbs4 zero2 recompute=selective"),
-    "tensor, shared experts": (SHARED, "tp2 sp mbs4 zero3"),
     "tensor, latent": (LATENT, "tp2 mbs4"),
     "pipeline": (LLAMA, "tp2 sp pp2 mbs2 vpp2 schedule=interleaved"),
-    "tensor, mixture": (MOE, "tp2 sp dp2 ep2 mbs2 zero3"),
-    "tensor, context": (SHARED, "tp2 cp2 mbs4 recompute=full:1"),
-    "tensor, window": (WINDOWED, "tp2 mbs4 zero2"),
     "in turns": (IN_TURNS, "mbs4 recompute=selective"),
-    "tensor, in turns": (IN_TURNS, "tp2 sp mbs4 zero2"),
     "tensor, two norms": (TWO_NORMS, "tp2 sp mbs4 zero3 recompute=full:1"),
 }
 USUAL = ("recomputed", "shared experts", "tensor, zero3", "tensor, latent")

@@ -158,15 +158,13 @@ def test_a_rank_that_stands_still_does_not_hang_where_another_says_nothing(tmp_p
     assert failure_cause(tmp_path, 2) == "rank 1 hangs"
 
 
-def test_a_node_that_is_shut_down_is_lost(tmp_path) -> None:
+def test_a_node_that_is_shut_down_is_lost(tmp_path, monkeypatch) -> None:
     """Its ranks are told to end, as are others then; but its launcher does not answer."""
     for rank in range(4):
-        node = {"node": rank // 2, "host": f"h{rank // 2}"}
-        sign = {"rank": rank, "pid": 1, "step": 5, "phase": "update", "at": 0.0, "launch": ""} | node
-        (tmp_path / f"alive-{rank}.json").write_text(json.dumps(sign), "utf-8")
+        _beat(tmp_path, rank, rank // 2, monkeypatch)
         write_failure(tmp_path, rank, "was told to end (SIGTERM)", final=False, ended=True)
     error = failure_error(tmp_path, tmp_path, 4, live_ranks={0, 1})
-    assert error.headline == "node 1 (h1) was lost, and with it ranks 2, 3 in step 5 (update)"
+    assert error.headline == "node 1 (host1) was lost, and with it ranks 2, 3 in step 9 (update)"
 
 
 _FORK = """

@@ -16,14 +16,7 @@ from training import plan_for, reported
 
 from cost_models.errors import RunError, StoppedError
 from executor.checkpoints.manifest import Folder
-from executor.faults.failures import (
-    Heartbeat,
-    error_fields,
-    failure_cause,
-    failure_error,
-    read_signs,
-    write_failure,
-)
+from executor.faults.failures import failure_cause, failure_error, read_signs, write_failure
 from executor.launch.launch import run_plan
 from executor.measure.report import OperationsReport, RunReport
 from executor.run_config import RunConfig
@@ -160,19 +153,3 @@ def test_of_ranks_that_all_speak_the_one_least_far_hangs(tmp_path) -> None:
     assert str(error).startswith("rank 1 hangs in step 7 (data)\n  rank 0: stood still: a.py:1 in f")
     write_failure(tmp_path, 1, "stood still", final=False, step=7, phase="forward and backward", frames=[])
     assert failure_cause(tmp_path, 3) == "all ranks stand still in step 7 (forward and backward)"
-
-
-def test_lost_ranks_are_those_that_leave_no_word(tmp_path) -> None:
-    """A lost node: ranks 2 and 3 are gone, the others saw their connections break."""
-    for rank in range(4):
-        Heartbeat(tmp_path, rank).beat(9, "update")
-    for rank in (0, 1):
-        write_failure(tmp_path, rank, "RuntimeError: Connection closed by peer", final=False)
-    assert failure_cause(tmp_path, 4) == "ranks 2, 3 were ended from outside in step 9 (update)"
-
-
-def test_an_error_reaches_the_person_as_it_was_raised(tmp_path) -> None:
-    raised = RunError("the loss is nan in step 3", hint="a smaller learning rate")
-    write_failure(tmp_path, 1, raised.headline, final=True, **error_fields(raised))
-    error = failure_error(tmp_path, tmp_path, 2)
-    assert (type(error), str(error)) == (RunError, str(raised))

@@ -26,6 +26,7 @@ _STATES = {"n_groups": 2, "conv_kernel": 3, "chunk_size": 8, "mamba_num_heads": 
 _EXPERTS = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 _LATENTS = {"kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4}
 _LATENTS |= {"v_head_dim": 8}
+_LATENT_EXPERTS = _LLAMA | _EXPERTS | _LATENTS | {"num_key_value_heads": 4, "first_k_dense_replace": 1}
 _DELTA = {"linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8}
 _DELTA |= {"linear_value_head_dim": 8}
 _GPT = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": 255}
@@ -45,10 +46,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "roberta": _BERT | {"max_position_embeddings": 66, "pad_token_id": 1, "type_vocab_size": 1},
     "t5": _T5 | {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20},
     "mt5": _T5 | {"feed_forward_proj": "gated-gelu"},
-    "deepseek_v3": _LLAMA
-    | _EXPERTS
-    | _LATENTS
-    | {"num_key_value_heads": 4, "first_k_dense_replace": 1, "n_group": 2, "topk_group": 1},
+    "deepseek_v3": _LATENT_EXPERTS | {"n_group": 2, "topk_group": 1},
     "nemotron_h": _LLAMA
     | _STATES
     | _EXPERTS
@@ -70,19 +68,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "position_embedding_type": "nope",
         "residual_multiplier": 0.5,
     },
-    "kimi_linear": _LLAMA
-    | _EXPERTS
-    | _LATENTS
+    "kimi_linear": _LATENT_EXPERTS
     | {
         "num_hidden_layers": 4,
-        "num_key_value_heads": 4,
         "q_lora_rank": None,
         "num_local_experts": 4,
         "n_shared_experts": 1,
         "pad_token_id": 0,
         "linear_num_heads": 4,
         "linear_head_dim": 8,
-        "first_k_dense_replace": 1,
         "layer_types": [*["linear_attention"] * 3, "full_attention"],
     },
     "qwen3_next": _LLAMA

@@ -113,11 +113,7 @@ def test_compiled_chunks_are_priced_without_copies_in_fp32() -> None:
 
 CHUNKED = [
     ("tied", "mbs4"),
-    ("untied", "mbs2 recompute=full"),
     ("untied", "dp2 mbs2 zero1"),
-    ("tied", "dp2 mbs4 zero2"),
-    ("tied", "dp2 mbs2 zero3"),
-    ("tied", "pp2 mbs2"),
     ("untied", "pp2 vpp2 mbs2"),
     ("tied", "pp2 dp2 mbs2 zero3"),
     ("untied", "cp2 mbs4 zero1"),
@@ -147,15 +143,7 @@ def test_same_curve_as_all_logits_at_once(name: str, layout: str, processes, ref
 
 
 @pytest.mark.parametrize(
-    "layout",
-    [
-        "mbs1 cp2",
-        "tp2 mbs4",
-        "pp2 mbs4 schedule=gpipe",
-        "pp2 mbs4 schedule=zero-bubble",
-        "pp2 mbs4 schedule=zbv",
-        "pp2 mbs2 schedule=dualpipev",
-    ],
+    "layout", ["mbs1 cp2", "tp2 mbs4", "pp2 mbs4 schedule=zero-bubble", "pp2 mbs2 schedule=dualpipev"]
 )
 def test_others_have_all_logits_and_the_price_says_so(layout: str) -> None:
     """Too few tokens, a split vocabulary, a head whose backward pass waits: everything costs what it did."""
@@ -166,19 +154,7 @@ def test_others_have_all_logits_and_the_price_says_so(layout: str) -> None:
 
 SIZE: dict[str, Any] = {"hidden_size": 256, "vocab_size": 2048, "max_positions": 256}
 SHAPES = {"gpt": GPT | SIZE, "llama": LLAMA | SIZE | {"ffn_hidden_size": 688}}
-MEMORY = first_of(
-    1,
-    [
-        ("llama", "dp2 mbs4 zero3"),
-        ("gpt", "pp2 mbs4"),
-        ("gpt", "mbs4"),
-        ("llama", "mbs4 recompute=full"),
-        ("gpt", "mbs4 recompute=full"),
-        ("llama", "mbs4"),
-        ("gpt", "dp2 mbs4 zero2"),
-        ("llama", "pp2 mbs4"),
-    ],
-)
+MEMORY = first_of(1, [("llama", "dp2 mbs4 zero3"), ("gpt", "pp2 mbs4"), ("gpt", "mbs4 recompute=full")])
 
 
 @pytest.mark.parametrize(("shape", "layout"), MEMORY, ids=[" ".join(case) for case in MEMORY])

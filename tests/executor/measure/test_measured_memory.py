@@ -48,21 +48,6 @@ def test_equals_torch_mem_tracker() -> None:
     assert sum(ours.peak.values()) == expected
 
 
-def test_what_dies_is_forgotten_and_what_shrinks_counts_less() -> None:
-    with StorageTracker() as tracker:
-        kept = torch.zeros(1000)
-        dropped = torch.zeros(500)
-        assert tracker.now[OTHER_PART] == 6000
-        del dropped
-        assert tracker.now[OTHER_PART] == 4000
-        kept.untyped_storage().resize_(0)
-        assert tracker.now[OTHER_PART] == 0
-        kept.untyped_storage().resize_(4000)
-        tracker.name("weights", [kept[10:20]])
-        assert tracker.now == {OTHER_PART: 0, "weights": 4000}
-    assert tracker.peak == {OTHER_PART: 6000}
-
-
 def peak(plan: Plan) -> dict[str, int]:
     """Measured parts of this rank, after a first step.
 
@@ -78,57 +63,29 @@ def peak(plan: Plan) -> dict[str, int]:
     return min(measured, key=lambda parts: sum(parts.values()))
 
 
-MEDIUM: dict[str, Any] = GPT | {"hidden_size": 64, "vocab_size": 512}
 STEP_COUNTER = 4
 """AdamW keeps its step in a tensor of one element for each parameter, one here."""
-
-
-@pytest.mark.parametrize("layout", ["mbs2", "dp2 mbs2 zero0", "dp2 mbs2 zero1", "tp2 mbs2", "pp2 mbs2"])
-def test_states_are_what_the_plan_says(layout: str, processes) -> None:
-    """Weights, gradients and moments of ZeRO-0 and 1, to the byte."""
-    plan = plan_for(layout, MEDIUM)
-    ranks = processes.run(plan.layout.num_gpus, peak, plan)
-    per_stage = plan.layout.tp * plan.layout.dp
-    for rank, measured in enumerate(ranks):
-        predicted = plan.prediction.rank_memory[rank // per_stage]
-        assert measured["weights"] == predicted["weights"]
-        assert measured["gradients"] == predicted["gradients"]
-        assert measured["optimizer"] == predicted["optimizer"] + STEP_COUNTER
 
 
 TOTAL_ERROR, STATES_ERROR = 0.02, 0.01
 _SIZE: dict[str, Any] = {"hidden_size": 256, "vocab_size": 512, "max_positions": 256}
 _JOB: dict[str, Any] = {"global_batch": 8, "sequence_length": 256}
+_GATED = LLAMA | _SIZE | {"ffn_hidden_size": 688}
+_MAMBA = {"kind": "mamba2", "heads": 16, "head_dim": 32, "groups": 2, "state_dim": 64}
+_DELTA = {"kind": "gated-delta", "heads": 8, "head_dim": 32, "groups": 4, "state_dim": 32}
+_EXPERTS = {"moe_ffn_hidden_size": 344, "shared_expert_ffn_hidden_size": 344, "experts_per_token": 4}
+"""Every token goes to every expert, as the model takes loads to be even."""
 SHAPES: dict[str, dict[str, Any]] = {
     "gpt": GPT | _SIZE,
-    "llama": LLAMA | _SIZE | {"ffn_hidden_size": 688},
+    "llama": _GATED,
     "side by side": GPT | _SIZE | {"parallel_block": True},
     "two norms": GPT | _SIZE | {"parallel_block": True, "parallel_norms": 2},
-    "around": LLAMA | _SIZE | {"ffn_hidden_size": 688, "norm_placement": "around"},
-    "after": LLAMA | _SIZE | {"ffn_hidden_size": 688, "norm_placement": "after"},
+    "around": _GATED | {"norm_placement": "around"},
+    "after": _GATED | {"norm_placement": "after"},
     "stacks": T5 | _SIZE | {"activation": "gelu"},
-    "states": LLAMA
-    | _SIZE
-    | {
-        "ffn_hidden_size": 688,
-        "recurrence": {"kind": "mamba2", "heads": 16, "head_dim": 32, "groups": 2, "state_dim": 64},
-    },
-    "delta nets": LLAMA
-    | _SIZE
-    | {
-        "ffn_hidden_size": 688,
-        "attention_gate": True,
-        "recurrence": {"kind": "gated-delta", "heads": 8, "head_dim": 32, "groups": 4, "state_dim": 32},
-    },
-    # every token goes to every expert, as the model takes loads to be even
-    "mixture": MOE
-    | _SIZE
-    | {
-        "ffn_hidden_size": 688,
-        "moe_ffn_hidden_size": 344,
-        "shared_expert_ffn_hidden_size": 344,
-        "experts_per_token": 4,
-    },
+    "states": _GATED | {"recurrence": _MAMBA},
+    "delta nets": _GATED | {"attention_gate": True, "recurrence": _DELTA},
+    "mixture": MOE | _SIZE | {"ffn_hidden_size": 688} | _EXPERTS,
 }
 CASES = in_every_run(cases_of("peaks"))
 TURN_ERROR = 0.12
@@ -169,20 +126,7 @@ def test_peak_of_scans(shape: str, layout: str, processes) -> None:
         assert predicted == pytest.approx(sum(measured.values()), rel=SCANS_ERROR)
 
 
-IN_16_BITS = some_of(
-    [
-        ("gpt", "mbs2"),
-        ("gpt", "dp2 mbs2 zero1"),
-        ("gpt", "dp2 mbs2 zero2"),
-        ("gpt", "dp2 mbs2 zero3"),
-        ("gpt", "tp2 sp mbs2"),
-        ("llama", "mbs2 recompute=selective"),
-        ("llama", "dp2 mbs2 zero2"),
-    ],
-    ("gpt", "dp2 mbs2 zero1"),
-    ("gpt", "dp2 mbs2 zero3"),
-    ("llama", "mbs2 recompute=selective"),
-)
+IN_16_BITS = (("gpt", "dp2 mbs2 zero1"), ("gpt", "dp2 mbs2 zero3"), ("llama", "mbs2 recompute=selective"))
 """Few in every run: most CPUs multiply 16 bits ten times slower than 32."""
 
 

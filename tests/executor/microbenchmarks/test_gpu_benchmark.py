@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from effort import few
@@ -29,15 +26,6 @@ def run(*words: str | Path) -> str:
         check=True,
     )
     return done.stdout
-
-
-@pytest.fixture
-def results(monkeypatch) -> Iterator[ModuleType]:
-    """Its own module, which is no part of a package."""
-    monkeypatch.syspath_prepend(str(RUN.parent))
-    yield importlib.import_module("results")
-    for name in ("job", "run", "prices", "measuring", "results", "cases", "fusions", "recommender"):
-        sys.modules.pop(name, None)
 
 
 def test_what_does_not_fit_is_left_out_and_said(tmp_path) -> None:

@@ -45,15 +45,8 @@ TOLERANCE = 1e-5
 WAY_TOLERANCE = 1e-3
 """Of how far a parameter goes, which may be so little that rounding shows."""
 
-UNTIED = GPT | {"tied_embeddings": False}
-DEEP = GPT | {"num_layers": 5}
-ALIBI = GPT | {"positions": "alibi"}
 WINDOWED = LLAMA | {"attention_window": 6}
 IN_TURNS = WINDOWED | {"window_pattern": ["window", "full"]}
-CHUNKED = IN_TURNS | {"window_kind": "chunked"}
-NORMED = LLAMA | {"qk_norm": True, "head_dim": 16, "tied_embeddings": True}
-SIDE_BY_SIDE = WINDOWED | {"parallel_block": True, "attention_bias": True, "mlp_bias": True}
-TWO_NORMS = GPT | {"parallel_block": True, "parallel_norms": 2, "head_bias": True, "tied_embeddings": False}
 AROUND = IN_TURNS | {"norm_placement": "around", "embedding_norm": True, "embedding_scale": 4.0}
 AROUND |= {"logit_scale": 0.5, "attention_scale": 0.5}
 AROUND |= {"rotary": {"base": 500.0, "windowed_base": 50.0, "dim": 4}}
@@ -96,15 +89,16 @@ WIDE: dict[str, Any] = {"hidden_size": 128, "ffn_hidden_size": 256, "num_layers"
 MODELS: dict[str, dict[str, Any]] = {
     "gpt": GPT,
     "llama": LLAMA,
-    "untied": UNTIED,
-    "five": DEEP,
-    "alibi": ALIBI,
+    "untied": GPT | {"tied_embeddings": False},
+    "five": GPT | {"num_layers": 5},
+    "alibi": GPT | {"positions": "alibi"},
     "windowed": WINDOWED,
     "in turns": IN_TURNS,
-    "chunked": CHUNKED,
-    "normed": NORMED,
-    "side by side": SIDE_BY_SIDE,
-    "two norms": TWO_NORMS,
+    "chunked": IN_TURNS | {"window_kind": "chunked"},
+    "normed": LLAMA | {"qk_norm": True, "head_dim": 16, "tied_embeddings": True},
+    "side by side": WINDOWED | {"parallel_block": True, "attention_bias": True, "mlp_bias": True},
+    "two norms": GPT
+    | {"parallel_block": True, "parallel_norms": 2, "head_bias": True, "tied_embeddings": False},
     "around": AROUND,
     "after": AFTER,
     "bert": BERT,
@@ -180,26 +174,18 @@ JOBS: list[tuple[str, str, dict[str, Any]]] = [
     ("llama", "tp2 dp2 mbs2 zero1", ADAPTERS),
     ("llava", "pp2 dp2 mbs2 zero2", {"freeze": ("tower", "projector", "embedding")}),
     ("gpt", "tp2 pp2 sp mbs2", ADAPTERS),
-    ("llava", "pp2 vpp2 mbs2", TWO_IMAGES),
     ("wide llama", "tp2 dp2 sp mbs2 zero3", QUANTISED["nf4"]),
-    ("merged", "pp4 mbs1", {}),
     ("merged", "tp2 sp dp2 mbs2 zero1", {"freeze": ("embedding",)}),
     ("llava", "pp2 mbs2 schedule=zbv vpp2", {}),
     ("llama", "pp2 dp2 mbs2 zero0 recompute=full", ADAPTERS),
     ("llama", "tp2 dp2 sp mbs2 zero3", ADAPTERS),
     ("gpt", "cp2 dp2 mbs2 zero1", ADAPTERS),
     ("wide gpt", "tp2 pp2 mbs2 recompute=full", QUANTISED["int8"]),
-    ("wide llama", "dp3 mbs2 zero2", QUANTISED["nf4"] | {"global_batch": 12}),
     ("wide gpt", "tp2 dp2 mbs2 zero1", QUANTISED["nf4"]),
     ("wide llama", "dp3 mbs2 zero3 recompute=full", QUANTISED["int8"] | {"global_batch": 12}),
-    ("wide gpt", "cp2 dp2 mbs2 zero0", QUANTISED["nf4"]),
-    ("llama", "pp2 mbs2", FEW_BLOCKS),
     ("llama", "tp2 dp2 sp mbs2 zero3", FEW_BLOCKS),
     ("llama", "pp4 dp2 mbs1 zero1", FEW_BLOCKS),
     ("gpt", "dp2 mbs2 zero2 recompute=full", {"freeze": ("first=3",)}),
-    ("gpt", "tp2 pp2 sp mbs2", FEW_BLOCKS),
-    ("llama", "pp2 dp2 mbs2 zero3 recompute=selective", FEW_BLOCKS),
-    ("llama", "cp2 dp2 mbs2 zero1", {"freeze": ("first=1",)}),
     ("llama", "pp2 vpp2 mbs2", {"freeze": ("embedding", "first=3")}),
     ("mixture", "ep2 dp2 mbs2 zero1", FEW_BLOCKS),
     ("llama", "dp2 mbs2 zero1 overlap=dp", FEW_BLOCKS),
@@ -245,28 +231,14 @@ def test_the_references_learn(references) -> None:
         ]
 
 
-def test_adamw_trains_the_same_under_sharding(processes) -> None:
-    """The plan's own optimizer, sharded over two ranks."""
-    expected = processes.run(1, train, plan_for("mbs8"), STEPS, False)[0]
-    for layout in ("dp2 mbs2 zero1", "dp2 mbs2 zero3", "tp2 mbs8"):
-        plan = plan_for(layout)
-        got = processes.run(2, train, plan, STEPS, False)[0]
-        assert got == [pytest.approx(pair, rel=1e-4) for pair in expected]
-
-
 @few(4)
 @pytest.mark.parametrize(
     "layout",
     [
-        "mbs2",
-        "dp2 mbs2 zero1",
         "dp2 mbs2 zero3",
         "tp2 sp mbs2",
-        "pp2 dp2 mbs2 zero1",
         "pp2 dp2 mbs1 zero1 schedule=zbv",
         "dp4 mbs2 zero3 shard2",
-        "cp2 mbs2 context=ring",
-        "cp2 mbs2 context=all-gather",
         "cp2 dp2 mbs2 zero3 context=all-to-all",
     ],
 )

@@ -18,7 +18,6 @@ from command_line import ASKED, BIG
 from cost_models.documents import Document
 from cost_models.files import catalog
 from cost_models.files.catalog import KINDS
-from cost_models.files.loading import known_name
 from cost_models.flags import flags_of
 from cost_models.hugging_face.config import read_config
 from meshwright.cli import completion, main
@@ -28,20 +27,6 @@ from meshwright.render.words import change_words, percent
 from meshwright.verbs.forecast import ForecastOptions
 from meshwright.verbs.plot import PlotOptions
 from meshwright.verbs.report import ReportOptions
-
-
-def test_amounts_in_words_are_said_in_numbers(meshwright) -> None:
-    amounts = (
-        "--sequence",
-        "1K",
-        "--global-batch",
-        "64K tokens",
-        "--layout",
-        "dp8 mbs1 zero0 recompute=full",
-    )
-    answer = meshwright.done("estimate", *ASKED[:4], *amounts)
-    assert "assumed: `--sequence 1K` is 1,024 tokens\n" in answer.err
-    assert "assumed: `--global-batch 64K tokens` is 64 sequences of 1,024 tokens\n" in answer.err
 
 
 def test_dropout_of_a_config_comes_before_the_stacks(meshwright, tmp_path) -> None:
@@ -108,11 +93,6 @@ def test_a_closed_pipe_is_no_error() -> None:
     command = f"{sys.executable} -m meshwright catalog models | head -n 1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
     assert done.stderr == ""
-
-
-@pytest.mark.parametrize("name", ["llama3-405b", "Llama-3-405B", "llama3.1-405b"])
-def test_a_size_names_its_release(name: str) -> None:
-    assert known_name(name, "models") == "llama3.1-405b"
 
 
 def test_an_odd_number_of_gpus_gets_a_hint(certificate) -> None:

@@ -89,14 +89,6 @@ def test_plan_answers(tmp_path) -> None:
     assert answer.why_not("tp16").startswith("`tp16` cannot run")
 
 
-def test_estimate_answers() -> None:
-    answer = mw.estimate("gpt2-small", "dgx-a100-80gb", mw.TrainingSpec(**TRAINING), "tp2 dp4 mbs2 zero0")
-    assert answer.to_frame()["tp"].tolist() == [2]
-    assert "step " in str(answer)
-    assert answer._repr_html_().startswith("<pre>gpt2-small on ")
-    assert answer.plan.certificate is None
-
-
 def test_runs_are_asked_for_alike_in_python_and_in_words() -> None:
     """Every flag of the verb that says how to train is a keyword of the function, with the same default."""
     flags = inspect.signature(typer_function(run_command)).parameters

@@ -43,13 +43,6 @@ def test_every_size_fits_and_the_next_does_not(llama) -> None:
             search(replace(asked, model=llama.family.model(one.size + 1)), top=1, restrictions=limits)
 
 
-def test_a_host_nearly_doubles_what_fits_on_one_gpu(llama) -> None:
-    sizes = {"+".join(one.offloads): llama.family.parameters(one.size) / 1e9 for one in llama.sizes}
-    assert 7 <= sizes[""] <= 8.5
-    assert max(sizes.values()) >= 1.7 * sizes[""]
-    assert llama.sizes[-1].size == max(one.size for one in llama.sizes)
-
-
 @pytest.mark.parametrize("name", LADDERS)
 def test_families_by_width_go_through_the_sizes_that_were_published(name: str) -> None:
     wide = family(name, "width")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,14 +23,6 @@ def priced(host_memory: str | None = None, layout: str = STREAMED) -> Any:
     )
 
 
-def test_an_estimate_says_what_each_host_keeps() -> None:
-    found = priced().estimate
-    assert found.host_limit == pytest.approx(USABLE * 2 * 2**40)
-    assert "host memory 163.1 GiB of 1.8 TiB on each host" in repr(priced())
-    assert found.verdict == "fits"
-    assert priced().record()["estimate"]["host_bytes"] == found.host_bytes
-
-
 def test_a_host_too_small_is_a_verdict() -> None:
     answer = priced("128GiB")
     assert answer.estimate.verdict == "does not fit: host"
@@ -49,14 +40,6 @@ def test_a_host_may_be_tight() -> None:
     (line,) = [one for one in repr(close).replace("\n  ", " ").splitlines() if one.startswith("host memory")]
     assert "tight: measured peaks have been off" in line
     assert wide.estimate.verdict == "fits"
-
-
-def test_what_offloads_nothing_does_not_speak_of_hosts() -> None:
-    answer = priced(layout="mbs1 zero0")
-    assert "host" not in answer.record()["estimate"].keys() - {"parts"}
-    assert not {"host_bytes", "host_limit"} & answer.rows[0].keys()
-    assert "host memory" not in repr(answer)
-    assert "host_bytes" not in answer.plan.prediction.model_dump(exclude_none=True)
 
 
 def test_forbidding_what_is_closed_changes_nothing() -> None:
@@ -79,46 +62,6 @@ def test_words_that_open_and_shut_contradict_one_another() -> None:
 def test_a_host_memory_that_is_none_is_refused(said: str, why: str) -> None:
     with pytest.raises(InputError, match=why):
         priced(said)
-
-
-DRIVE_JOB: dict[str, Any] = {"global_batch": 8, "sequence": 2048, "stack": "meshwright"}
-LAYOUT = "mbs1 zero0 recompute=full offload=states/drive"
-BOX = """\
-kind: cluster
-name: box
-gpu: h200
-gpus_per_node: 1
-links: {intra_node: {kind: nvswitch, bandwidth: 450 GB/s, latency: 3 us}}
-host_memory: 64 GiB
-"""
-DRIVE = "drive: {capacity: %s, read: 8 GB/s, write: 4 GB/s}\n"
-
-
-@pytest.fixture
-def box(tmp_path) -> Path:
-    (file := tmp_path / "box.yaml").write_text(BOX + DRIVE % "4 TB")
-    return file
-
-
-def test_an_estimate_says_what_lies_on_the_drive(box) -> None:
-    answer = estimate("llama2-13b", str(box), None, LAYOUT, **DRIVE_JOB)
-    record = answer.record()["estimate"]
-    assert record["drive_limit"] == pytest.approx(3.6e12)
-    assert record["drive_bytes"] == answer.estimate.drive_bytes
-    assert "drive 141.8 GiB of 3.3 TiB on each host" in repr(answer)
-    assert record["host_channels"]["binding"] == "drive write"
-    assert plan_text(answer.plan).count("drive_bytes: ") == 1
-
-
-def test_a_plan_on_a_drive_is_found_kept_and_read_again(box, tmp_path) -> None:
-    """Where host memory does not do."""
-    tight = {"host_memory": "16GiB", "max_memory": "110GiB"}
-    answer = plan("llama2-13b", str(box), None, allow=["offload"], top=1, **tight, **DRIVE_JOB)
-    assert "/drive" in answer.record()["plans"][0]["layout"]
-    answer.save(str(tmp_path / "plan.yaml"))
-    again = load_plan(tmp_path / "plan.yaml")
-    assert again.layout.offload.drive
-    assert again.prediction.drive_bytes == answer.plan.prediction.drive_bytes
 
 
 CHANGED_JOB: dict[str, Any] = {"gpus": 2, "global_batch": 8, "sequence": 64, "precision": "fp32", "top": 1}
@@ -148,15 +91,6 @@ def test_what_is_allowed_is_planned_and_said(tmp_path) -> None:
     assert without["parallel-block"] > answer.best.step_seconds
     assert without["lamb"] < answer.best.step_seconds
     assert "without `lamb`" in text
-
-
-def test_nothing_is_changed_unasked() -> None:
-    answer = planned()
-    assert answer.plan.model.changed == ()
-    assert answer.plan.training.optimizer == "adamw"
-    assert "changed" not in words_of(answer)
-    assert answer.record()["question"]["changed"] == []
-    assert "step_seconds_without" not in answer.record()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from unittest import mock
 
 import typer
 
-from meshwright.cli import frame as cli
+from meshwright import cli
 
 CPU_SECONDS = 60.0
 """A call that computes for longer never ends: the slowest take a second."""

@@ -51,18 +51,6 @@ def addresses(html: str) -> Iterator[str]:
         )
 
 
-def test_chapters_tell_the_answer_its_reasons_and_its_end() -> None:
-    said = told().html.replace("\N{NO-BREAK SPACE}", " ")
-    assert told().chapters[0] == "The answer"
-    assert {"Why this layout", "What would change it", "Memory", "One step", "When it ends"} <= set(
-        told().chapters
-    )
-    assert planned().plan.layout.brief in said
-    assert "Proved optimal" in said
-    assert said.count('role="img"') + said.count("<img") >= 5
-    assert f"layout: {planned().plan.layout}" in said  # the plan, to copy
-
-
 def test_a_page_needs_no_script_and_no_other_file() -> None:
     elements = _Elements(told().html).found
     assert "script" not in {tag for tag, _ in elements}

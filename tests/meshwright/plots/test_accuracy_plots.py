@@ -79,11 +79,7 @@ UNREADABLE = {
     "table.csv:4  measured: `inf` is no number": COLUMNS + "a,step_seconds,1,1\na,hfu,1,1\na,mfu,-1,inf\n",
     "table.csv:3  measured: nothing is no number": COLUMNS + "a,step_seconds,NaN,1\nb,step_seconds,1,\n",
     "table.csv:2  predicted: 0 s is no time of a step": COLUMNS + "a,step_seconds,0,1\n",
-    "table.csv:2  predicted: `1e300` is no number": COLUMNS + "a,step_seconds,1e300,1\n",
-    "table.csv:2  predicted: nothing is no number": COLUMNS + "a,step_seconds\n",
-    "no row has the quantity `step_seconds`": COLUMNS + "a,mfu,1,1\n",
     "no column `quantity`, `measured`": "label,predicted\na,1\n",
-    "no column `label`": "",
     "is not a text file": "\0\1",
     "and 30 more": COLUMNS + "a,step_seconds,x,1\n" * 40,
     "no rank has reported": damaged(lambda one: one.update(ranks=[])),
@@ -95,9 +91,6 @@ UNREADABLE = {
     "required field `predicted` is missing": damaged(lambda one: one.pop("predicted")),
     "unknown field `k4`": damaged(lambda one: one.update({f"k{n}": n for n in range(99)})),
     "holds the number NaN": damaged(lambda one: one.update(step_seconds=float("nan"))),
-    "is no run report": "[1]",
-    "not valid JSON": "{",
-    "not UTF-8": "{\xff",
 }
 """Words of an error → a table, or a report, that has it."""
 

@@ -11,36 +11,17 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
 from meshwright.plots.frontiers import frontier, pareto
-from planner.objectives import MEASURES, ObjectiveName
+from planner.objectives import MEASURES
 
 GIB = 2.0**30
-LAYOUTS = {
-    64: "tp8 pp8 dp1 mbs1 zero1 sp",
-    128: "tp8 pp4 vpp2 cp2 dp2 mbs1 zero1 sp",
-    256: "tp4 pp8 vpp12 cp2 dp4 mbs3 zero1 sp recompute=full*8,none*4,full:2*84",
-    512: "tp4 pp8 vpp12 cp2 dp8 ep4 etp1 mbs3 zero1 sp",
-}
 
 
-def points(first: ObjectiveName, second: ObjectiveName) -> pd.DataFrame:
+def drawn(*, complete: bool = True) -> Figure:
     """More GPUs, faster steps, more money."""
-    values = {
-        "time": [8.0, 16.0, 31.0, 60.0],
-        "cost": [2.4e6, 2.2e6, 2.1e6, 2.05e6],
-        "gpus": [512.0, 256.0, 128.0, 64.0],
-        "memory": [5 * GIB, 11 * GIB, 24 * GIB, 48 * GIB],
-        "gpu-hours": [9e5, 8e5, 7.5e5, 7.2e5],
-        "mfu": [0.4, 0.45, 0.48, 0.5],
-    }
-    gpus = [512, 256, 128, 64]
-    frame = pd.DataFrame({"gpus": gpus, "layout": [LAYOUTS[size] for size in gpus], "gap": 0.0})
-    frame[first], frame[second] = values[first], values[second]
-    return frame
-
-
-def drawn(first: ObjectiveName, second: ObjectiveName, *, complete: bool = True) -> Figure:
-    measures = (MEASURES[first], MEASURES[second])
-    return pareto(points(first, second), (first, second), measures, "subject", complete=complete)
+    frame = pd.DataFrame({"gpus": [512, 128, 64], "layout": "tp8 pp8 dp1 mbs1 zero1 sp", "gap": 0.0})
+    frame = frame.assign(time=[8.0, 31.0, 60.0], cost=[2.4e6, 2.1e6, 2.05e6])
+    measures = (MEASURES["time"], MEASURES["cost"])
+    return pareto(frame, ("time", "cost"), measures, "subject", complete=complete)
 
 
 def labels(axes: Axes) -> list[Annotation]:
@@ -48,8 +29,8 @@ def labels(axes: Axes) -> list[Annotation]:
 
 
 def test_steps_are_drawn_where_no_point_is_missing() -> None:
-    assert len(drawn("time", "cost").axes[0].lines) == 1
-    missing = drawn("time", "cost", complete=False)
+    assert len(drawn().axes[0].lines) == 1
+    missing = drawn(complete=False)
     assert not missing.axes[0].lines
     assert "others lie between them" in missing.texts[1].get_text()
 

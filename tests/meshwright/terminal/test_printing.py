@@ -36,14 +36,9 @@ RED = "\x1b[31mred\x1b]0;title\x07\u202e\udcff"
     "words",
     [
         ("plan", *ASKED, "--fix", f"tp={RED}"),
-        ("plan", *ASKED, "--forbid", RED),
-        ("plan", *ASKED, "--max-memory", RED),
-        ("plan", *ASKED, "--for", RED),
         ("plan", *ASKED, "--objective", RED),
         ("estimate", *ASKED, "--layout", f"tp2 {RED}"),
-        ("estimate", *ASKED, "--layout", f"tp2 recompute={RED}"),
         ("estimate", RED, "dgx-h100", "--layout", "tp2"),
-        ("compare", RED, "tp2"),
         ("verify", f"{RED}.yaml"),
         ("plot", RED),
         (RED,),
@@ -155,7 +150,6 @@ RESULTS: dict[str, Callable[[Path], object]] = {
     STOPPED: lambda path: write_stopped(path.parent, 12, 10),
     "rows.csv": lambda path: Output(csv=path).answer({}, [{"label": "a", "seconds": 1.0}]),
     "picture.png": lambda path: save(Figure(), path),
-    "picture.svg": lambda path: save(Figure(), path),
     "picture.pdf": lambda path: save(Figure(), path),
 }
 

@@ -78,30 +78,6 @@ def plan(tmp_path_factory) -> Path:
     return path
 
 
-def test_dates_and_money_have_the_interval_of_the_step(plan) -> None:
-    answer = forecast(plan, "3T", price="2.5/gpu-hour", start="2027-01-04")
-    record, text = answer.record(), " ".join(" ".join(map(str, answer.text)).split())
-    low, high = record["expected"]["step_seconds_90"]
-    ends, costs, dates = record["ends_seconds"], record["costs"], record["dates"]
-    assert ends["p95"] / ends["p5"] == pytest.approx(high / low, rel=0.1)
-    assert costs["expected"] == pytest.approx(2.5 * 8192 * ends["expected"] / 3600)
-    assert "2027-01-04" < dates["p5"] < dates["expected"] < dates["p95"]
-    assert f"Ends on {dates['expected']}, 90 % interval {dates['p5']} to {dates['p95']}" in text
-    assert "at $2.50 a GPU-hour" in text
-
-
-def test_plan_and_forecast_say_the_same_of_a_run(tmp_path) -> None:
-    """How our own executor starts, and that it reads a checkpoint twice, counts in both: here for 300 s of training."""
-    asked = {"gpus": 8, "global_batch": 64, "sequence": 1024, "fix": ["tp=1", "pp=1", "mbs=4"], "top": 1}
-    planned = mw.plan(
-        "gpt2-medium", "dgx-h100", None, **asked, tokens="100M", operations="rsc1", stack="meshwright"
-    )
-    planned.save(tmp_path / "plan.yaml")
-    said = forecast(tmp_path / "plan.yaml").record()
-    assert planned.record()["training"]["ends_seconds"] == pytest.approx(said["ends_seconds"])
-    assert said["parts"]["starting"] > 5
-
-
 def test_the_curve_has_its_least_at_the_answer(plan) -> None:
     drawn = plot("forecast", plan, options=PlotOptions(tokens="3T", operations="llama3")).drawing
     curve = drawn.frame[drawn.frame["what"] == "interval"]
@@ -243,10 +219,3 @@ def test_a_slow_process_is_named_and_the_answer_is_no(meshwright, found) -> None
     assert [one["sentence"] for one in record["findings"]] == [
         "rank 3 (here): matmul 30.0 % slower than the median"
     ]
-
-
-def test_an_even_machine_passes(meshwright, found) -> None:
-    answer = meshwright.done("doctor", "--processes", "2")
-    assert "No device or link is slower than it should be." in answer.out
-    assert meshwright("doctor", "--processes", "0").code == 2
-    assert meshwright("doctor", "--plan", "no-plan.yaml").code == 2

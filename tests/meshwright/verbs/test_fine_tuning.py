@@ -23,17 +23,7 @@ from meshwright.render.goals import tuning_sentence
 from planner.plan import load_any_plan
 
 ASKED = ("llama3-8b", "dgx-h100", "--gpus", "8", "--global-batch", "64", "--sequence", "2048")
-LORA = ("--task", "lora", "--rank", "16")
 LAYOUT = ("--layout", "tp2 dp4 mbs1 zero0")
-
-
-def test_adapters_are_priced(meshwright) -> None:
-    full, lora = (
-        meshwright.json("estimate", *ASKED, *words, *LAYOUT)["estimate"]
-        for words in (("--stack", "fsdp"), LORA)
-    )
-    assert lora["step_seconds"] < full["step_seconds"]
-    assert lora["peak_bytes"] < full["peak_bytes"] / 2
 
 
 def priced_as(meshwright, layout: str, *words: str) -> dict[str, Any]:
@@ -108,9 +98,7 @@ def test_a_reward_model_has_one_output(meshwright, tmp_path) -> None:
         ),
         (("--task", "lora", "--targets", "experts"), "--targets: `llama3-8b` has no `experts`"),
         (("--task", "lora", "--targets", "atention"), "did you mean `attention`?"),
-        (("--rank", "8"), "is of adapters, and there are none; add --task lora"),
         (("--task", "qlora", "--base-precision", "bf16"), "keeps frozen matrices in nf4 or int8"),
-        (("--task", "dop"), "`dop` is not one of full, lora, qlora, dpo, reward"),
         (("--reference", "computed"), "is of preferences, and there are none; add --task dpo"),
         (("--optimizer", "adamw-8bit", "--samples", "5K", "--tokens", "1B"), "both say how much"),
         (("--epochs", "3"), "`--epochs` says how often samples are gone through"),
@@ -261,20 +249,14 @@ def test_a_plan_file_keeps_them(meshwright, tmp_path) -> None:
     ("content", "words", "said"),
     [
         ("512\n4096\n", (), "lengths.csv:2: a document of 4,096 tokens is longer than a sequence of 2,048"),
-        ("8\n" * 3000 + "4096\n", (), "lengths.csv:3001: a document of 4,096 tokens is longer than"),
-        ("8\n4096\n", (), "hint: --sequence 4096, or cut what is longer"),
         ("tokens,answer\n500,600\n", (), "csv:2: an answer of 600 tokens in a document of 500"),
         ("prompt,answer\n500,60\n1000\n", (), "csv:3: `` is no number of tokens above zero"),
-        ("prompt,answer\n500,0\n", (), "lengths.csv holds no answer"),
         ("", ("--answers", "1.5"), "--answers: must be at most 1, not `1.5`"),
         ("tokens\n512\n-3\n", (), "lengths.csv:3: `-3` is no number of tokens above zero"),
-        ("tokens\n", (), "holds no length"),
-        ("", ("--lengths", "lognormal(600)"), "is no distribution of lengths"),
         ("", ("--lengths", "lognormal(600,x)"), "is no distribution of lengths"),
         ("", ("--lengths", "nowhere.csv"), "cannot read `nowhere.csv`: no such file"),
         ("", ("--lengths", "/dev/zero"), "`/dev/zero` is larger than 100 MB"),
         ("512\n", ("--packing", "pck"), "did you mean `pack`?"),
-        ("", ("--packing", "pack"), "there are none"),
     ],
 )
 def test_what_cannot_be_read_is_refused(content, words, said, meshwright, tmp_path) -> None:

@@ -26,15 +26,6 @@ def test_compare_names_what_was_asked_differently(meshwright, plan_file, tmp_pat
     assert document["same_work"] is False
 
 
-def test_compare_says_what_the_model_can_tell(meshwright, plan_file) -> None:
-    document = meshwright.json("compare", str(plan_file), "dp8 mbs8 zero1 shard4", "tp4 dp2 mbs1")
-    near, far = document["against_first"]
-    assert [one["clear"] for one in (near, far)] == [
-        abs(one["ratio"] - 1) > one["error"] for one in (near, far)
-    ]
-    assert far["clear"]
-
-
 def test_explain_of_a_layout_that_was_asked_for(meshwright, tmp_path) -> None:
     path = tmp_path / "asked.yaml"
     meshwright.done("estimate", *ASKED, "--layout", "tp4 dp2 mbs1 zero0", "-o", str(path))
@@ -86,14 +77,6 @@ def test_parts_of_a_row_and_of_a_pool_are_those_of_their_fullest_rank() -> None:
     memory = [rank.total for rank in mixed.estimate.rank_memory]
     peaks = [pool["peak_bytes"] for pool in mixed.record()["estimate"]["pools"]]
     assert peaks == [max(memory[:2]), max(memory[2:])] == [memory[1], memory[3]]
-
-
-def test_a_tampered_plan(meshwright, plan_file, tmp_path) -> None:
-    forged = tmp_path / "forged.yaml"
-    lines = plan_file.read_text().splitlines(keepends=True)
-    forged.write_text("".join("  mfu: 0.99\n" if line.startswith("  mfu: ") else line for line in lines))
-    assert failed_checks(meshwright, forged) == ["step"]
-    assert meshwright("verify", str(forged)).out.rstrip().endswith("Not verified: 1 of 13 checks failed")
 
 
 def failed_checks(meshwright, path: Path) -> list[str]:

@@ -69,19 +69,6 @@ def plan_file(tmp_path_factory) -> Path:
     return path
 
 
-def test_json_has_the_pools(meshwright, plan_file) -> None:
-    code, out, _ = meshwright("plan", *ON_POOLS, "--top", "1", "--json")
-    answer = json.loads(out)
-    assert code == 0
-    assert [pool["gpu"] for pool in answer["question"]["pools"]] == ["a100-sxm-80gb", "h100-sxm"]
-    assert answer["question"]["gpu"] is None
-    best = answer["plans"][0]
-    assert sum(sum(pool["blocks"]) for pool in best["pools"]) == 48
-    assert [rank for pool in best["pools"] for rank in pool["ranks"]] == list(range(len(best["memory"])))
-    assert all(pool["peak_bytes"] <= pool["memory_limit"] for pool in best["pools"])
-    assert best["layout"] == str(load_plan(plan_file).layout)
-
-
 def test_a_plan_with_too_few_profiles_is_refused(meshwright, plan_file, tmp_path) -> None:
     broken = yaml.safe_load(plan_file.read_text("utf-8"))
     broken["hardware"] = broken["hardware"][:1]

@@ -18,7 +18,6 @@ TINY = "gpt2-tiny dgx-a100-80gb --gpus 4 --global-batch 8 --sequence 64"
 MIXED = "gpt2-tiny dgx-a100-80gb:8+dgx-h100:8 --global-batch 16 --sequence 64 --fix tp=1"
 QUESTIONS = {
     "fastest": f"{SMALL} --pick fastest --top 9",
-    "first": f"{SMALL} --top 1",
     "mfu": f"{TINY} --objective mfu",
     "memory": f"{TINY} --objective memory --fix pp=1",
     "cost": "gpt2-tiny dgx-a100-80gb --gpus 2..8 --global-batch 8 --sequence 64 --objective cost --price 2 --tokens 1B"
@@ -28,8 +27,6 @@ QUESTIONS = {
     "fewest": "gpt2-medium dgx-h100 --global-batch 256 --sequence 1024 --gpus 8..32 --objective gpus --tokens 10B"
     " --deadline 12h --fix pp=1",
     "precisions": f"{TINY} --precision bf16,fp32",
-    "sizes-and-precisions": "gpt2-small dgx-a100-80gb --gpus 4,8 --global-batch 64 --sequence 1024 --fix pp=1"
-    " --precision bf16,fp32",
     "neutral": f"{SMALL} --risk neutral --fix tp=1",
     "averse": f"{SMALL} --risk averse --fix tp=1",
     "program": f"{SMALL} --solver ilp --fix tp=1",
@@ -38,7 +35,6 @@ QUESTIONS = {
     "stopped": f"{EIGHT_B} --time-limit 0.4",
     **{f"for-{one}": f"{EIGHT_B} --for {one}" for one in ("megatron", "nemo", "torchtitan", "deepspeed")},
     **{f"for-{one}": f"{EIGHT_B} --for {one}" for one in ("accelerate", "axolotl")},
-    "program-for-axolotl": f"{EIGHT_B} --for axolotl --solver ilp",
     "memory-for-axolotl": f"{EIGHT_B} --for axolotl --objective memory",
     "sizes-for-axolotl": "llama3.1-8b dgx-a100-40gb --gpus 4,8 --for axolotl --global-batch 16 --sequence 2048"
     " --objective gpu-hours --tokens 1B",
@@ -57,7 +53,6 @@ QUESTIONS = {
     "largest": "llama hgx-h200 --largest --gpus 1 --host-memory 128GiB --stack meshwright --fix mbs=1"
     " --fix recompute=full",
     "pools": f"{MIXED} --fix zero=1",
-    "pools-mfu": f"{MIXED} --objective mfu",
     "pools-for-megatron": f"{MIXED} --for megatron",
     "replicas": f"{MIXED} --fix pp=1 --allow replicas",
     "buildings": "llama3-8b two-buildings --gpus 4096 --global-batch 4096 --sequence 8192 --fix tp=1 --fix pp=1",

@@ -66,56 +66,36 @@ REGISTRY = """
         return config
 """
 """Figures of torchtitan's own recipes of Llama 3 (models/llama3/config_registry.py), put together in another way."""
-JOB = """
-    [model]
-    name = "llama3"
-    flavor = "{flavor}"
-    converters = "{converters}"
-    [training]
-    batch_size = {batch}
-    seq_len = 8192
-    steps = 1000
-    compile = {compiled}
-    [parallelism]
-    data_parallel_shard_degree = -1
-    tensor_parallel_degree = {tp}
-    enable_async_tensor_parallel = {compiled}
-    [activation_checkpoint]
-    mode = "{mode}"
-    selective_ac_option = "op"
-"""
-"""The same of releases before 0.3 (models/llama3/train_configs)."""
 RECIPES = {
-    "8b": (64, "tp1 pp1 dp64 mbs1 zero3 recompute=selective", ("8B", "", 1, 1, "false", "selective")),
-    "70b": (256, "tp8 pp1 dp32 mbs8 zero3 sp recompute=full", ("70B", "", 8, 8, "false", "full")),
-    "405b": (128, "tp8 pp1 dp16 mbs2 zero3 sp recompute=full", ("405B", "float8", 2, 8, "true", "full")),
+    "8b": (64, "tp1 pp1 dp64 mbs1 zero3 recompute=selective"),
+    "70b": (256, "tp8 pp1 dp32 mbs8 zero3 sp recompute=full"),
+    "405b": (128, "tp8 pp1 dp16 mbs2 zero3 sp recompute=full"),
 }
 
 
 @pytest.mark.parametrize("size", RECIPES)
 def test_llama_3_as_torchtitan_trains_it(size: str) -> None:
-    gpus, brief, (flavor, converters, batch, tp, compiled, mode) = RECIPES[size]
+    """Its recipes in Python; its job files are priced with the other published commands."""
+    gpus, brief = RECIPES[size]
     reading = read(REGISTRY, gpus, also=f"--config llama3_{size}")
-    job = JOB.format(flavor=flavor, converters=converters, batch=batch, tp=tp, compiled=compiled, mode=mode)
-    earlier = read(job, gpus, name="job.toml")
-    for one in (reading, earlier):
-        assert one.layout.brief == brief
-        assert one.model.name == f"llama3.1-{size}"
-        assert one.training.global_batch == one.layout.dp * one.layout.mbs
-        assert one.training.precision == ("fp8" if size == "405b" else "bf16")
-        assert one.stack.compiled == (size == "405b")
-        assert (one.stack.overlap_tensor_parallel > 0) == (size == "405b")
-    steps = 3000 if size == "405b" else 1000
-    assert reading.training.tokens == steps * reading.training.tokens_per_step
+    assert (reading.layout.brief, reading.model.name) == (brief, f"llama3.1-{size}")
+    assert reading.training.global_batch == reading.layout.dp * reading.layout.mbs
+    assert reading.training.precision == ("fp8" if size == "405b" else "bf16")
+    assert reading.stack.compiled == (size == "405b") == (reading.stack.overlap_tensor_parallel > 0)
+    assert reading.training.tokens == (3000 if size == "405b" else 1000) * reading.training.tokens_per_step
 
 
 MESH = "config.parallelism"
 
 
 def test_of_every_so_many_blocks_one_is_recomputed() -> None:
-    job = JOB.format(flavor="8B", converters="", batch=1, tp=1, compiled="false", mode="selective")
+    """In a job file of a release before 0.3."""
+    job = 'model.name = "llama3"\nmodel.flavor = "8B"\ntraining.batch_size = 2\ntraining.compile = true\n'
+    job += 'activation_checkpoint.mode = "selective"\nactivation_checkpoint.selective_ac_option = "{}"'
     for option, policy in (("1", "full"), ("2", "full:16"), ("5", "full:7")):
-        assert read(job.replace('"op"', f'"{option}"'), name="job.toml").layout.recompute == (policy,)
+        reading = read(job.format(option), name="job.toml")
+        assert (reading.layout.mbs, reading.layout.recompute) == (2, (policy,))
+        assert reading.stack.compiled
 
 
 SMALL = """

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 from calling import Answer, told
-from effort import number
 
-from cost_models.files.catalog import load_profile
 from cost_models.measured.runs.cases import shipped_rows, source_notes
 from cost_models.measured.runs.conversion import convert_table
 from cost_models.measured.validation.predictions import Prediction, predict
@@ -48,24 +46,6 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> Answer:
     return told(capsys, "validate", *words)
 
 
-def test_the_shipped_runs_are_validated(capsys, monkeypatch) -> None:
-    """Every tenth of them in a usual run; `tests/golden/test_accuracy.py` predicts them all."""
-    shipped = shipped_rows()[:: number(10, 1)]
-    monkeypatch.setattr("meshwright.verbs.validate.accuracy.shipped_rows", lambda: shipped)
-    code, out, _ = run(capsys, "--json")
-    document = json.loads(out)
-    assert code == 0
-    assert [row["row_id"] for row in document["rows"]] == [row.row_id for row in shipped]
-    predicted = [row for row in document["rows"] if row["skipped"] is None]
-    assert predicted
-    assert all(row["skipped"] for row in document["rows"] if row not in predicted)
-    timed = [row for row in predicted if row["predicted_step_seconds"] is not None]
-    assert len(timed) > 0.9 * len(predicted)
-    for row in timed:
-        assert sum(row["parts"].values()) == pytest.approx(row["predicted_step_seconds"])
-    assert sum(source["rows"] for source in document["sources"]) == len(shipped)
-
-
 def test_interrupting_tells_the_rows_predicted_so_far(capsys, table, tmp_path, monkeypatch) -> None:
     """Exit code 130; a page of all rows is not replaced by one of some."""
     from meshwright.verbs.validate import accuracy as validating
@@ -80,13 +60,6 @@ def test_interrupting_tells_the_rows_predicted_so_far(capsys, table, tmp_path, m
     assert "3 rows predicted, 0 skipped" in out
     assert f"interrupted: 3 of 6 rows were predicted; {tmp_path / 'accuracy.md'} is left as it was\n" in err
     assert not (tmp_path / "accuracy.md").exists()
-
-
-def test_anchors_leave_the_score(capsys, table) -> None:
-    document = json.loads(run(capsys, "--runs", str(table), "--anchors", "3", "--json")[1])
-    assert [row["anchor"] for row in document["rows"]] == [True, False, True, True, False, False]
-    assert document["sources"][0]["timed_predicted"] == 1
-    assert "3 used to correct the others" in run(capsys, "--runs", str(table), "--anchors", "3")[1]
 
 
 def test_a_page_with_plots(capsys, table, tmp_path) -> None:
@@ -188,12 +161,6 @@ def test_a_folder_takes_a_file_for_each_gpu_and_stack(capsys, here) -> None:
     files = sorted(path.name for path in Path("fitted").iterdir())
     assert files == ["fitted-h100-sxm-nemo.yaml", "fitted-h100-sxm-torchtitan.yaml"]
     assert err.count("Wrote fitted/") == 2
-
-
-def test_rows_may_be_read_as_another_stack(capsys, here) -> None:
-    out = calibrate(capsys, "--from-runs", "mine.csv", "--stack", "deepspeed")[1]
-    assert out.startswith("every row is read as run on deepspeed\n")
-    assert load_profile("profile.yaml").stack == "deepspeed"
 
 
 def test_cross_validation_leaves_every_source_out(capsys, here) -> None:
