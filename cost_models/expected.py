@@ -39,14 +39,15 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.arrays import MAD_TO_DEVIATION, Array, Bools, Ints
-from cost_models.axes.layout import Layout
+from cost_models.axes.layout import Layout, parse_layout
 from cost_models.defaults import die_of
 from cost_models.estimate import Estimate, half_width
 from cost_models.files import catalog, read_data
 from cost_models.operators.flops import model_flops
 from cost_models.operators.parameters import total_parameters
+from cost_models.pipeline.pricing import estimate as price
 from cost_models.pipeline.pricing import seconds_under_scenarios, step_interval
-from cost_models.question import Question
+from cost_models.question import MeasuredStep, Question
 
 SHAPE = ("parameters", "flops_per_token", "hidden", "layers", "sequence", "gpus", "microbatches")
 SPLIT = ("tp", "pp", "vpp", "cp", "ep", "mbs")
@@ -102,9 +103,13 @@ def rows_of(table: Iterable[Mapping[str, Any]]) -> Rows:
     return np.array([(*(row[name] for name in (*_NUMBERS, *_TEXTS)), row) for row in table], _COLUMNS)
 
 
-def row_of(question: Question, layout: Layout, spread: float) -> Rows:
-    """Table with a single row for one question and layout, without a source."""
-    return rows_of([{**features_of(question, layout), **labels_of(question), "source": "", "spread": spread}])
+def row_of(
+    question: Question, layout: Layout, spread: float, source: str = "", seconds: float | None = None
+) -> Rows:
+    """Table with a single row for one question and layout, with the measured `seconds` if it is a run."""
+    words = {"model": question.model.name, "layout": layout.model_copy(update={"layers": ()}).brief}
+    run = {**labels_of(question), **words, "source": source, "seconds": seconds, "spread": spread}
+    return rows_of([features_of(question, layout) | run])
 
 
 def agree(first: Rows, second: Rows, column: str) -> Bools:
@@ -131,6 +136,12 @@ SAME_QUESTION_DISTANCE = 0.2
 a stage chunk more or less."""
 _LEAST_SPREAD, _MOST_SPREAD = 0.03, 0.4
 """Bounds to which `Rows.spread` is clipped."""
+USERS_SOURCE = "your run"
+"""Source of a step that the user measured."""
+USERS_CORRELATION = 0.7
+"""Least correlation of the errors of two of the user's layouts that differ in `SWITCHES` alone. With it a run corrects
+left-out runs of its source, job and size that recompute or shard otherwise: 4.7 % off (median of nine sources), for
+8.1 % (`benchmarks/measured_step.py`)."""
 _HALF_SHAPE = ("gpus", "microbatches")
 """Features of `SHAPE` with half weight in the squared distance."""
 
@@ -205,12 +216,17 @@ class Kernel:
         of_question, of_source = np.sqrt(1 - g2_x) * np.sqrt(1 - g2_y), np.sqrt(g2_x) * np.sqrt(g2_y)
         decay = np.exp(-self.sharpness * self.distance(first, second))
         deviations = of_question * decay + of_source * source
-        return np.asarray(x * y * self.similarity(first, second) * deviations + self.publisher**2 * source)
+        by_kernel = x * y * self.similarity(first, second) * deviations + self.publisher**2 * source
+        is_users = source & (first["source"] == USERS_SOURCE)[:, None]
+        across_switches = USERS_CORRELATION * x * y * np.exp(-self.distance(first, second, switches=False))
+        return np.asarray(np.where(is_users, np.maximum(by_kernel, across_switches), by_kernel))
 
-    def distance(self, first: Rows, second: Rows) -> Array:
-        """Distance in features of each pair of rows of two tables, (N, M), in length scales."""
+    def distance(self, first: Rows, second: Rows, *, switches: bool = True) -> Array:
+        """Distance in features of each pair of rows of two tables, (N, M), in length scales; without the features
+        in `SWITCHES` if not `switches`."""
         lengths = [self.shape] * len(SHAPE) + [self.split] * len(SPLIT) + [self.switches] * len(SWITCHES)
         scales = np.where(np.isin(FEATURES, _HALF_SHAPE), 0.5**0.5, 1.0) / np.array(lengths)
+        scales *= switches | ~np.isin(FEATURES, SWITCHES)
         x, y = (np.stack([rows[name] for name in FEATURES], axis=1) * scales for rows in (first, second))
         total: Array = (x**2).sum(1)[:, None] + (y**2).sum(1)[None] - 2 * x @ y.T
         return np.sqrt(np.maximum(total, 0.0))
@@ -225,16 +241,20 @@ class Kernel:
 
         Rows of nearly the same question (GPU, family of stacks and kind of model, at almost no distance) count
         once more, as a measurement with the deviation r between publishers: the process attributes part of
-        their error to the publishers' clusters, of which nothing else is known.
+        their error to the publishers' clusters, of which nothing else is known. Runs of the row's own source
+        need no such correction, and their errors are not clipped.
         """
+        is_own = agree(row, timed, "source")[0] & (row["source"] != "")
+        clipped = np.where(is_own, errors, np.clip(errors, -LARGEST, LARGEST))
         cross = self.covariance(row, timed)[0]
         inside = self.covariance(timed, timed)
         inside[np.diag_indices(len(timed))] += self.noise**2
-        solved = np.linalg.solve(inside, np.stack([cross, np.clip(errors, -LARGEST, LARGEST)], axis=1))
+        solved = np.linalg.solve(inside, np.stack([cross, clipped], axis=1))
         mean, explained = float(cross @ solved[:, 1]), cross @ solved[:, 0]
         variance = max(float(self.prior(row)[0] - explained), self.noise**2)
         agreements = [agree(row, timed, name)[0] for name in ("gpu", "family", "experts")]
-        repeats = np.all([*agreements, self.distance(row, timed)[0] < SAME_QUESTION_DISTANCE], axis=0)
+        near = self.distance(row, timed)[0] < SAME_QUESTION_DISTANCE
+        repeats = np.all([*agreements, near, ~is_own], axis=0)
         if repeats.any():
             same_error, weight = float(np.mean(errors[repeats])), variance / (variance + self.same**2)
             mean, variance = mean + weight * (same_error - mean), variance * (1 - weight)
@@ -329,18 +349,30 @@ class ExpectedStep:
 
 def expected_step(question: Question, estimate: Estimate) -> ExpectedStep | None:
     """Expected step seconds with a 90 % interval for an estimate; None if the profile has no scenarios, or
-    the cluster has several pools."""
+    the cluster has several pools.
+
+    A step that the user measured is one more timed run, of the same source as the question. It corrects
+    layouts as far as they are like the measured one: of two runs of one publisher the errors are correlated
+    by 0.8 within a distance of 0.5 and by 0.2 beyond 1, so there is no common factor.
+    """
     layout, paper = estimate.layout, estimate.step_seconds
     scenario_seconds = seconds_under_scenarios(question, layout)
     if scenario_seconds is None:
         return None
     hardware, fastest = question.hardware, paper * min(1.0, estimate.mfu / MOST_MFU)
-    if hardware.name not in catalog.names("profiles") or catalog.load_profile(hardware.name) != hardware:
+    is_shipped = (
+        hardware.name in catalog.names("profiles") and catalog.load_profile(hardware.name) == hardware
+    )
+    timed, errors = timed_rows() if is_shipped else (rows_of([]), np.zeros(0))
+    source = "" if question.measured is None else USERS_SOURCE
+    if question.measured is not None:
+        run, error = _measured_row(question.measured)
+        timed, errors = np.concatenate([run, timed]), np.concatenate([[error], errors])
+    if not len(timed):
         ends = step_interval(question, layout, paper, INTERVAL_PROBABILITY)
         assert ends is not None
         return ExpectedStep(on_paper=paper, seconds=paper, low=max(ends[0], fastest), high=ends[1])
-    row = row_of(question, layout, spread_of(scenario_seconds, paper))
-    timed, errors = timed_rows()
+    row = row_of(question, layout, spread_of(scenario_seconds, paper), source)
     kernel, reaches, _ = shipped_constants()
     near = nearest_first(kernel, row, timed)[:_CONDITIONED_ROWS]
     mean, deviation = kernel.posterior(row, timed[near], errors[near])
@@ -355,6 +387,15 @@ def expected_step(question: Question, estimate: Estimate) -> ExpectedStep | None
         nearest=_near_runs(row, timed, errors, near),
         borrowed=stratum == "borrowed",
     )
+
+
+def _measured_row(run: MeasuredStep) -> tuple[Rows, float]:
+    """Row of a step that the user measured, (1,), and its error ln(measured / predicted)."""
+    question, layout = run.question, parse_layout(run.layout)
+    paper = price(question, layout).step_seconds
+    under_scenarios = seconds_under_scenarios(question, layout)
+    spread = _USUAL_SPREAD if under_scenarios is None else spread_of(under_scenarios, paper)
+    return row_of(question, layout, spread, USERS_SOURCE, run.seconds), math.log(run.seconds / paper)
 
 
 def spread_of(under_scenarios: Array, seconds: float) -> float:

@@ -39,6 +39,8 @@ class Question:
     """Cluster of several pools (groups of equal GPUs), with measured rates where a profile has them; None:
     one kind of GPU. `cluster` and `hardware` then hold the common limits (rules of legality, the weakest
     trust), and prices come from the pools' questions."""
+    measured: MeasuredStep | None = None
+    """Step that the user measured; None: none. It moves no price, but expected steps (`cost_models.expected`)."""
     members: tuple[Question, ...] = ()
     """Question of each pool of GPUs, in the order of the cluster; empty with one kind of GPU."""
 
@@ -117,6 +119,16 @@ class Question:
         if self.training.dropout is not None:
             return self.training.dropout
         return _USUAL_DROPOUT if self.stack.usual_dropout and not self.model.gated_mlp else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStep:
+    """Step time of a layout that the user measured, with the question whose job it was."""
+
+    question: Question
+    layout: str
+    """Layout with the number of blocks of every stage, in the notation of layouts."""
+    seconds: float
 
 
 _USUAL_DROPOUT = 0.1

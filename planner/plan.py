@@ -42,7 +42,7 @@ from cost_models.files.catalog import check_kind, validate
 from cost_models.files.reading import read_document
 from cost_models.files.whole import write_whole
 from cost_models.pipeline.pricing import estimate
-from cost_models.question import SHARED_PARTS, Question, parts_of, question_of_parts
+from cost_models.question import SHARED_PARTS, MeasuredStep, Question, parts_of, question_of_parts
 from cost_models.risk import EVEN, MOST_CONFIDENT, Risk
 from cost_models.specs.cluster import (
     AnyCluster,
@@ -321,6 +321,13 @@ class PlanRecommendation(Spec):
     """Record of why the plan's layout is not the fastest within the plan's restrictions; None if it is."""
 
 
+class PlanMeasured(Spec):
+    """Step that the user measured of the layout that ran before the plan was made."""
+
+    layout: LayoutText
+    step_seconds: float = Field(gt=0, allow_inf_nan=False)
+
+
 class Plan(AnyPlan):
     """Plan file of a transformer: question, layout, predicted step and memory, and certificate of optimality."""
 
@@ -349,6 +356,8 @@ class Plan(AnyPlan):
     """Minimum probability of fitting in memory (`--confidence`)."""
     risk: Risk = "none"
     """Risk under which step times were compared (`--risk`)."""
+    measured: PlanMeasured | None = Field(default=None, exclude_if=lambda measured: measured is None)
+    """Step that the user measured (`--measured`), which corrects expected steps; None: none."""
 
     @model_validator(mode="after")
     def _a_profile_for_each_pool(self) -> Plan:
@@ -363,7 +372,11 @@ class Plan(AnyPlan):
     def question(self) -> Question:
         """Question (all inputs) that the plan answers."""
         shared = {name: getattr(self, name) for name in SHARED_PARTS}
-        return question_of_parts(self.cluster, self.hardware, **shared)
+        question = question_of_parts(self.cluster, self.hardware, **shared)
+        if (run := self.measured) is None:
+            return question
+        measured = MeasuredStep(question=question, layout=str(run.layout), seconds=run.step_seconds)
+        return replace(question, measured=measured)
 
     @property
     def user_restrictions(self) -> Restrictions:
@@ -410,8 +423,11 @@ def make_plan(
 ) -> Plan:
     """Create a plan from an estimated layout; without a certificate the layout was given by the user instead
     of searched."""
-    cluster, hardware = parts_of(question)
+    (cluster, hardware), run = parts_of(question), question.measured
     return Plan(
+        measured=None
+        if run is None
+        else PlanMeasured(layout=parse_layout(run.layout), step_seconds=run.seconds),
         meshwright_version=package_version(),
         cluster=cluster,
         hardware=hardware,

@@ -78,7 +78,7 @@ def layout_cells(layout: Layout) -> dict[str, int]:
 def question_record(question: Question) -> dict[str, Any]:
     """JSON object of a question: names of model, cluster and stack, and the training job; `pools` if there are
     several."""
-    mixed, training = question.has_pools, question.training
+    mixed, training, run = question.has_pools, question.training, question.measured
     tuning, lengths, documents = training.tuning, training.lengths, dict[str, Any]()
     if lengths is not None:
         documents = lengths.model_dump(mode="json", exclude={"documents"})
@@ -99,6 +99,7 @@ def question_record(question: Question) -> dict[str, Any]:
         **present(optimizer_in_backward=training.optimizer_in_backward, tuning=adapters),
         **present(reference=training.reference, reward=training.reward, lengths=documents),
         **present(answers=training.answers),
+        **present(measured=run and {"layout": run.layout, "step_seconds": run.seconds}),
         "changed": list(changes_of(question.model, training)),
         "stack": question.stack.name,
         "confidence": least_chance(question.confidence),

@@ -89,6 +89,8 @@ class ImportOptions(Searching, Request, _Source):
     """Further arguments of the source, as one text."""
     ignore: tuple[str, ...] = flag("KEY", kind=list[str], panel="subject", kw_only=True, default=())
     """Ignore a setting of the source."""
+    measured: str | None = flag("STEP", panel="job", kw_only=True)
+    """Step that it takes: 21.4s, '38% MFU' or the job's log."""
 
     def question(self) -> PlanningQuestion:
         """Read the trainer's command or file as a question. Raises InputError if it, or an option beside it, is

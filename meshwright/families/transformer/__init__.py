@@ -39,8 +39,8 @@ class TransformerVerbs(Verbs[Plan]):
 
     noun = "a transformer"
     options: ClassVar[Mapping[str, frozenset[str]]] = {
-        "plan": _JOB | _FITTING | _SEARCH | {"clusters", "largest", "longest", "by"},
-        "estimate": _JOB | _FITTING | _AMOUNT,
+        "plan": _JOB | _FITTING | _SEARCH | {"clusters", "largest", "longest", "by", "today", "measured"},
+        "estimate": _JOB | _FITTING | _AMOUNT | {"measured"},
         "compare": frozenset({"trainer"}),
         "reshard": frozenset({"states"}),
         "explain": frozenset({"why_not"}),
@@ -98,6 +98,7 @@ class TransformerVerbs(Verbs[Plan]):
         from cost_models.axes.layout import parse_layout
         from meshwright.families.transformer.estimate import Estimated
         from meshwright.inputs.goals import trained_at
+        from meshwright.inputs.measured import with_measured
         from meshwright.inputs.problems import Problems
         from meshwright.inputs.questions import question_of
 
@@ -106,6 +107,8 @@ class TransformerVerbs(Verbs[Plan]):
         problems.read(parse_layout, options.layout)
         problems.require()
         question, objective, words = trained_at(options, answer[0])
+        if options.measured is not None:
+            question = with_measured(question, options.layout, options.measured)
         return Estimated(
             question=question,
             layout=options.layout,

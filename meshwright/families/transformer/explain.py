@@ -216,6 +216,8 @@ class Advised(AnyAdvised):
         gains by changes other than the layout (such as precision)."""
         advice, today = self.advice, self.advice.today
         step = f"{format_seconds(today.step_seconds)} a step, {mfu_words(today)}"
+        if (run := advice.question.measured) is not None and run.layout == str(today.layout):
+            step = f"{format_seconds(run.seconds)} a step measured, {step} on paper"
         size = f"{format_bytes(today.peak_bytes)} of {today.limit_words}{', which does not fit' * (not today.fits)}"
         start = wrapped(f"today {unplaced(today.layout)}: {step}, {size}")
         yield from (question_header(advice.question, today.trust), "", start, "")

@@ -10,11 +10,12 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cost_models.axes.layout import Layout
+from cost_models.axes.layout import Layout, parse_layout
 from cost_models.defaults import OWN_STACKS
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate, error_between, pair_error_of
-from cost_models.expected import expected_step
+from cost_models.expected import ExpectedStep, expected_step
+from cost_models.pipeline.pricing import estimate as price
 from cost_models.pipeline.pricing import trust_of
 from cost_models.question import Question
 from cost_models.risk import FITTING, Risk
@@ -65,7 +66,7 @@ from meshwright.render.words import (
 from meshwright.terminal.answers import HoldsRequest
 from meshwright.verbs.contract import PlanAnswer
 from planner.answers.optimum import POINTS, PROVEN, OfferAnswer, Optimum, Ranking
-from planner.answers.recommend import Alternative, Recommendation, refusing_trainer
+from planner.answers.recommend import Alternative, Recommendation, chance_faster, refusing_trainer
 from planner.explain.compare import difference
 from planner.formats.registry import exporter_of
 from planner.formats.trainers import trainers_of
@@ -168,10 +169,28 @@ def plan_facts(
     yield Fact(name="train with", value=picked.layout.brief)
     expected = expected_step(question, picked) if advice is None else advice.expected
     yield from estimate_facts(picked, expected, note=_memory_words(advice))
+    yield from today_facts(question, picked, expected)
     yield from host_facts(picked)
     if (training := training_run(question, optimum.objective, picked, expected)) is not None:
         yield Fact(name="training", value=training.words)
     yield Fact(name="proof", value=proof or _proof(optimum, advice))
+
+
+def today_facts(question: Question, picked: Estimate, expected: ExpectedStep | None) -> Iterator[Fact]:
+    """Fact on the layout that runs today with its measured step, beside the picked one; nothing if none was
+    measured."""
+    if (run := question.measured) is None:
+        return
+    today = price(run.question, parse_layout(run.layout))
+    paper = format_seconds(today.step_seconds)
+    words = f"{today.layout.brief}: {format_seconds(run.seconds)} measured, {paper} on paper"
+    if picked.layout != today.layout and expected is not None:
+        ratio, chance = expected.seconds / run.seconds, chance_faster(question, today, picked)
+        words += (
+            f"; the plan's expected step is {percent(abs(ratio - 1))} {'shorter' if ratio < 1 else 'longer'}"
+        )
+        words += f", and {chance_text(chance)} likely to be shorter"
+    yield Fact(name="today", value=words)
 
 
 def runner_up_facts(
@@ -192,7 +211,9 @@ def facts_of_file(plan: Plan, estimate: Estimate) -> Iterator[Fact]:
     """Facts on the layout of a plan file, priced now: step, speed, memory, proof, runner-up."""
     question, pick, certificate = plan.question, plan.recommendation, plan.certificate
     yield Fact(name="train with", value=estimate.layout.brief)
-    yield from (*estimate_facts(estimate, expected_step(question, estimate)), *host_facts(estimate))
+    expected = expected_step(question, estimate)
+    yield from (*estimate_facts(estimate, expected), *today_facts(question, estimate, expected))
+    yield from host_facts(estimate)
     if certificate is None:
         yield Fact(name="proof", value="none: this layout was given, not searched for")
     elif pick is None or not pick.why:

@@ -24,6 +24,7 @@ from meshwright.inputs.goals import (
     restrictions_of,
     trained_on,
 )
+from meshwright.inputs.measured import with_measured
 from meshwright.inputs.options import Goal, Request
 from meshwright.inputs.problems import Problems, read_flag
 from meshwright.inputs.questions import cluster_of, in_words, questions_of, single_count
@@ -196,6 +197,7 @@ def ask(options: PlanOptions) -> PlanQuestion | ClustersQuestion:
     problems = Problems()
     answer = problems.read(lambda: _ask_clusters(options) if options.clusters else _ask_one(options))
     restrictions = problems.read(restrictions_of, options, options.trainer)
+    problems.read(_require_measured, options)
     pick, reason = options.pick or "recommended", "cannot tell which plan is wanted"
     picked = problems.read(choice_of, PICKS, pick, "--pick", reason)
     reason = "cannot tell what layouts are compared by"
@@ -213,6 +215,24 @@ def ask(options: PlanOptions) -> PlanQuestion | ClustersQuestion:
     return replace(answer, restrictions=limits, pick=picked, proof=proof)
 
 
+def _require_measured(options: PlanOptions) -> None:
+    """Check the flags on the step that the user measured. Raises InputError if one lacks the other, or the plan chooses
+    among jobs."""
+    today, measured = options.today, options.measured
+    if (today is None) != (measured is None):
+        lacking = "--today" if today is None else "--measured"
+        hint = "--today 'tp8 pp4 mbs1' --measured 21.4s"
+        raise InputError(
+            "the step that runs today cannot be read", problems=[Problem(lacking, "missing")], hint=hint
+        )
+    choices = options.clusters or "," in (in_words(options.precision) or "")
+    if measured is not None and (
+        choices or (options.gpus is not None and single_count(options.gpus) is None)
+    ):
+        reason = "is of one cluster, number of GPUs and precision, and the plan chooses among several"
+        raise InputError("the measured step corrects nothing", problems=[Problem("--measured", reason)])
+
+
 def _ask_one(options: PlanOptions) -> PlanQuestion:
     """Read the question on one cluster, its objective, and the numbers of GPUs to choose from."""
     problems, sizes = Problems(), tuple[int, ...]()
@@ -224,6 +244,8 @@ def _ask_one(options: PlanOptions) -> PlanQuestion:
     (question, precisions, assumptions), (objective, amount) = answer, aim
     question, words = trained_on(options, amount, question)
     objective.require_complete(question)
+    if options.measured is not None and options.today is not None and not sizes and not precisions:
+        question = with_measured(question, options.today, options.measured)
     nodes = cluster_of(options.cluster, host_memory=options.host_memory)
     if sizes and isinstance(nodes, ClusterSpec):  # full nodes even where the chosen size uses part of one
         question = replace(question, cluster=nodes)

@@ -15,6 +15,7 @@ from cost_models.files.reading import read_document, read_text
 from cost_models.specs.cluster import MixedCluster
 from meshwright.families.transformer.estimate import Estimated
 from meshwright.inputs import questions
+from meshwright.inputs.measured import with_measured
 from meshwright.inputs.problems import read_flag, require_given
 from meshwright.verbs.contract import option_word
 from meshwright.verbs.export import ImportOptions
@@ -57,6 +58,8 @@ def ask_import(kind: str, options: ImportOptions) -> Estimated:
     question = complete_question(*parts, stack=reading.stack, profile=options.profile)
     ignored = [f"no effect of `{key}`, which --ignore leaves out of the price" for key in options.ignore]
     assumptions = (*ignored, *reading.assumptions, *assumed_dropout(reading.training, question))
+    if options.measured is not None:
+        question = with_measured(question, str(layout), options.measured)
     return Estimated(question=question, layout=str(layout), assumptions=assumptions)
 
 
