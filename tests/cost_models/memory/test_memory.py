@@ -290,14 +290,8 @@ def gpt(layers: int, hidden: int, heads: int) -> TransformerSpec:
 
 
 def question(model: TransformerSpec, *, attention: str = "fused-softmax", batch: int = 8) -> Question:
-    stack = catalog.load_stack("megatron-2021").model_copy(update={"attention": attention})
-    return Question(
-        model=model,
-        cluster=catalog.load_cluster("dgx-a100-80gb"),
-        training=TrainingSpec(global_batch=batch, sequence_length=2048, dropout=0.1),
-        stack=stack,
-        hardware=catalog.load_profile("datasheet-gpu"),
-    )
+    job = {"global_batch": batch, "sequence_length": 2048, "dropout": 0.1}
+    return ask(model, "dgx-a100-80gb", stack="megatron-2021", facts={"attention": attention}, **job)
 
 
 def test_a_gpt_block_has_12_h_squared_plus_13_h_parameters() -> None:

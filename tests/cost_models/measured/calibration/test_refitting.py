@@ -9,14 +9,13 @@ from itertools import product
 
 import numpy as np
 import pytest
+from asking import ask, change
 from printed_rows import from_printed
 
 from cost_models.axes.layout import axes_that_differ, parse_layout
-from cost_models.defaults import complete_question
 from cost_models.estimate import half_width, words_beyond_runs
 from cost_models.expected import Reach
 from cost_models.files import catalog
-from cost_models.files.loading import resolve_cluster
 from cost_models.measured.calibration.profile_fits import (
     Selection,
     blank_profile,
@@ -42,7 +41,6 @@ from cost_models.measured.validation.step_times import StepTimes
 from cost_models.pipeline.pricing import estimate, step_deviation, step_interval
 from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile, TimedRuns
-from cost_models.specs.training import TrainingSpec
 
 MODELS = ((16, 1024, 8), (24, 2048, 16), (32, 4096, 32))
 PLANTED = {
@@ -409,19 +407,14 @@ def test_without_a_deviation_nothing_is_claimed() -> None:
 
 @pytest.fixture(scope="module")
 def question() -> Question:
-    return complete_question(
-        catalog.load_model("llama2-7b"),
-        resolve_cluster("dgx-a100-80gb", 8),
-        TrainingSpec(global_batch=64, sequence_length=4096),
-    )
+    return ask("llama2-7b", "dgx-a100-80gb", 8, global_batch=64, sequence_length=4096)
 
 
 def timed_on(
     question: Question, *, gpu: str = "a100-sxm-80gb", stack: str = "megatron-core", **axes: str
 ) -> Question:
     known = timed_by("lab", stack, 64, gpu, **axes)
-    hardware = question.hardware.model_copy(update={"timed": (known,), "pair_error": 0.06})
-    return replace(question, hardware=hardware)
+    return change(question, hardware={"timed": (known,), "pair_error": 0.06})
 
 
 def test_what_nobody_timed_is_less_sure(question: Question) -> None:
@@ -485,11 +478,8 @@ def test_the_runs_of_a_profile_name_what_they_used(sure_cases: tuple[Case, ...])
 
 
 def timed_question(*timed: TimedRuns) -> Question:
-    training = TrainingSpec(global_batch=1536, sequence_length=2048)
-    asked = complete_question(
-        catalog.load_model("gpt3-175b"), resolve_cluster("dgx-a100-80gb", 1024), training
-    )
-    return replace(asked, hardware=asked.hardware.model_copy(update={"timed": timed}))
+    asked = ask("gpt3-175b", "dgx-a100-80gb", 1024, global_batch=1536, sequence_length=2048)
+    return change(asked, hardware={"timed": timed})
 
 
 def timed_by(
