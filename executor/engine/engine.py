@@ -166,6 +166,7 @@ class Engine(Rank):
     ) -> None:
         """`axes` are the classes of axes to use where the layout has them; `filled`: whether to set initial weights."""
         super().__init__(plan, device, options)
+        self.initial = InitialValues.of(plan, options, device)
         self.loss_chunk = loss_chunk(plan.question, self.layout)
         # of dropout: equal on ranks with the same activations, tensor ranks without sequence parallelism
         replica = self.place.dp * self.layout.cp + self.place.cp
@@ -192,16 +193,15 @@ class Engine(Rank):
         """Set the trained weights to `values`; None: to their initial values. Each rank reads the values that it
         updates, and sends them to where they are used.
         """
-        values = values or InitialValues.of(self.plan, self.options, self.device)
         with torch.no_grad():
             for owner in owned(self.optimizer, self.names):
                 for box, piece in owner.pieces(owner.slice.updated):
-                    values.fill(owner.place.name, owner.place.shape, box, piece)
+                    (values or self.initial).fill(owner.place.name, owner.place.shape, box, piece)
         self.spread()
 
     def fill_frozen(self, values: Values | None = None) -> None:
         """Set the frozen weights that adapters are added to; `values` None: to their initial values."""
-        values = values or InitialValues.of(self.plan, self.options, self.device)
+        values = values or self.initial
         with torch.no_grad():
             for parameter, box, piece in frozen(self.parts, self.names):
                 values.fill(parameter.name, parameter.shape, box, piece)
@@ -251,11 +251,6 @@ class Engine(Rank):
         """Second phase of a step: synchronise gradients and update parameters; returns the global gradient norm."""
         self.optimizer.settle()
         return self.optimizer.step()
-
-    @property
-    def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Torch optimizers that update this rank's parameters, or its shard of them."""
-        return self.optimizer.optimizers
 
     def host_tensors(self) -> list[Tensor]:
         """Tensors that the layout keeps in host memory."""

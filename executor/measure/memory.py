@@ -263,7 +263,7 @@ def _name_what_lasts(tracker: StorageTracker, engine: Engine) -> None:
     weights = [parameter for model in engine.parts for parameter in model.parameters()]
     tracker.name("weights", weights)
     storages = {local(parameter).untyped_storage()._cdata for parameter in weights}
-    for optimizer in engine.optimizers:
+    for optimizer in engine.optimizer.optimizers:
         tracker.name("gradients", _gradients(optimizer))
         updated = _updated(optimizer)
         masters = [one for one in updated if local(one).untyped_storage()._cdata not in storages]  # in fp32

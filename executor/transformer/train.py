@@ -50,7 +50,7 @@ from executor.mesh import local
 from executor.messages import gather_json
 from executor.models.ends import original
 from executor.models.experts import routers
-from executor.models.initial import InitialValues, Values
+from executor.models.initial import Values
 from executor.run_config import RunConfig
 from executor.steps import Curve, Stopped, Trained, Watcher, follow_steps, kept_report
 from executor.timing import Lap
@@ -94,11 +94,10 @@ class TransformerState:
 
     def make_anew(self, contents: Contents) -> None:
         """Set rows that pad the vocabulary under this layout to initial values; their optimizer states are zero."""
-        values = InitialValues.of(self.engine.plan, self.engine.options, self.engine.device)
         for name, rows in contents.items():
             kind, _, weight_name = name.partition(".")
             for piece in rows.pieces if kind == "weights" else ():
-                values.fill(weight_name, rows.shape, piece.box, piece.tensor)
+                self.engine.initial.fill(weight_name, rows.shape, piece.box, piece.tensor)
 
     def spread(self) -> None:
         """Copy loaded weights to all places where they are used."""
@@ -225,8 +224,7 @@ def train(
         source = None if config.weights is None else Folder(config.weights, plan.model)
         if keeps_gains_less_one(plan, source):
             engine.optimizer.decay_gains_to_one()
-        initial = InitialValues.of(plan, config.engine, device)
-        values = initial if source is None else FromTensors(source.names, source, initial)
+        values = None if source is None else FromTensors(source.names, source, engine.initial)
         trained = TrainedTransformer(engine, shared, values)
         state = TransformerState(engine)
         checkpointer = Checkpointer(state, config, batches.name) if config.checkpoint else None

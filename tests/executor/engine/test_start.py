@@ -230,6 +230,6 @@ def test_the_first_step_looks_at_shards_once() -> None:
     vectors, of which some at a time are updated together."""
     plan = plan_for("dp2 mbs2 zero3", GPT | {"num_layers": 24})
     with built(plan, 0, filled=False) as engine:
-        together = [len(group["params"]) for one in engine.optimizers for group in one.param_groups]
+        together = [len(group["params"]) for one in engine.optimizer.optimizers for group in one.param_groups]
         assert sum(together) == len(engine.names) > 64
         assert max(together) <= 64
