@@ -51,12 +51,13 @@ class Optimizer:
         self._order = {id(parameter): place for place, parameter in enumerate(self.parameters)}
         self._name = "sgd" if self.options.sgd else self.plan.training.optimizer
         buckets = {shard: bucket for axis in rank.axes for shard, bucket in axis.buckets().items()}
-        groups: dict[Bucket, list[nn.Parameter]] = {None: []}
+        groups: dict[tuple[Bucket, Copies], list[nn.Parameter]] = {(None, self._replicas): []}
         for parameter in self.parameters:
-            groups.setdefault(buckets.get(id(parameter)), []).append(parameter)
-        for bucket, group in groups.items():
+            key = buckets.get(id(parameter)), self._copies_of(parameter)
+            groups.setdefault(key, []).append(parameter)
+        for (bucket, copies), group in groups.items():
             if self.plan.layout.zero <= 1:
-                self.flats += self._flat(group, bucket)
+                self.flats += [self._flat(group, bucket, copies)] if group else []
                 continue
             for kind in _by_kind(group):
                 shards = (axis.shards(bucket, kind, self._make) for axis in rank.axes)
@@ -137,28 +138,24 @@ class Optimizer:
         """Yield the elements of each parameter that this rank updates."""
         for flat in self.flats:
             yield from flat.slices
-        experts = self.experts
         for shards in self.sharded:
             for parameter, updated in zip(shards.parameters, shards.updated, strict=True):
-                copies = experts.copies if experts and experts.contains(parameter) else self._replicas
                 run = 0, local(updated.detach()).numel()
-                yield Slice(parameter, 0, updated, *run, shards.optimizer, copies.groups)
+                holders = self._copies_of(parameter).groups
+                yield Slice(parameter, 0, updated, *run, shards.optimizer, holders)
 
-    def _flat(self, parameters: Sequence[nn.Parameter], bucket: Bucket) -> list[FlatParameters]:
-        """Flat buffers of a bucket: one for routed experts, one for other parameters, as these have other replicas."""
-        experts = self.experts
-        layout, buffers = self.plan.layout, []
+    def _copies_of(self, parameter: Tensor) -> Copies:
+        """Groups of the ranks that hold the same of a parameter; routed experts have other groups."""
+        return self.experts.copies if self.experts and self.experts.contains(parameter) else self._replicas
+
+    def _flat(self, parameters: Sequence[nn.Parameter], bucket: Bucket, copies: Copies) -> FlatParameters:
+        """Flat buffers of a bucket's parameters that the same ranks hold."""
+        layout, routed = self.plan.layout, copies is not self._replicas
         how: dict[str, Any] = {"sharded": layout.zero == 1, "mean_over": layout.data_ranks}
         how["make"] = self._make
-        for routed in (False, True):
-            group = [one for one in parameters if bool(experts and experts.contains(one)) == routed]
-            copies = experts.copies if routed and experts else self._replicas
-            if group:
-                axes = self.rank.axes
-                candidates = (axis.buffer(bucket, group, copies, routed=routed, **how) for axis in axes)
-                flat = next((one for one in candidates if one is not None), None)
-                buffers.append(flat or FlatParameters(group, copies, **how))
-        return buffers
+        buffers = (axis.buffer(bucket, parameters, copies, routed=routed, **how) for axis in self.rank.axes)
+        found = next((one for one in buffers if one is not None), None)
+        return found or FlatParameters(parameters, copies, **how)
 
     def _connect_lamb(self) -> WholeNorms:
         """Tell this rank's LAMB optimizers which parameters their elements belong to; every rank must call it."""
