@@ -158,7 +158,7 @@ class Shards:
         self.optimizer = make(self.updated)
 
     def begin_update(self) -> None:
-        """Start the part of the update that runs concurrently with updates of other parameters; here there is none."""
+        """Start the part of the update that runs concurrently with other updates: none, where the device updates."""
 
     def finish_update(self) -> None:
         """Complete the update, copy the weights to all places where they are used, and drop the gradients."""
@@ -167,7 +167,7 @@ class Shards:
             parameter.grad = None
 
     def spread(self) -> None:
-        """Copy the updated parameters to all places where they are used, after an update or a load; here they are."""
+        """Copy parameters, after an update or a load, to where they are used: nothing, where these are the model's."""
 
 
 class Axis:

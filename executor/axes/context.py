@@ -175,8 +175,8 @@ def message_for_ranks(ranks: int, shapes: Shapes, like: Tensor) -> Tensor:
 
 
 def pass_on(message: Tensor, group: dist.ProcessGroup) -> Callable[[], Tensor]:
-    """Start to send a message to the next rank of the ring, and to receive the previous rank's; what is returned waits
-    for that message, and returns it.
+    """Start to send a message to the next rank of the ring. Returns a function that waits for the message of the
+    previous rank, and returns it.
     """
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     come = torch.empty_like(message)
@@ -187,7 +187,7 @@ def pass_on(message: Tensor, group: dist.ProcessGroup) -> Callable[[], Tensor]:
     assert work is not None
 
     def arrived() -> Tensor:
-        """The previous rank's message, once it and the message that is sent have arrived."""
+        """Wait until both messages have arrived; returns that of the previous rank."""
         work.wait()
         return come
 

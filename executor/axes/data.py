@@ -131,7 +131,7 @@ class FlatParameters:
                 self._accumulate(parameter)
 
     def pending_shares(self) -> list[tuple[Tensor, DeviceMesh]]:
-        """This rank's averaged gradients that ranks of a mesh must still sum, each with the mesh and returned once."""
+        """Averaged gradients that tensor ranks must still sum, each with the ranks' mesh; each is returned once."""
         pending, self._pending = self._pending, {}
         return [(gradient, pending[id(one)]) for one, gradient in self.reduced if id(one) in pending]
 

@@ -148,7 +148,7 @@ class StatesOnHost(FlatParameters):
         return self._updater.host_tensors()
 
     def _clear_gradients(self) -> None:
-        """Zero the gradients on the device, and give back the buffer of the CPU's update."""
+        """Zero the gradients on the device; the staging buffer is the share's gradient no longer."""
         self.gradients.zero_()
         self.shard.grad = None
 
@@ -170,7 +170,7 @@ class Parking:
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
-        """Context manager in which this block's states are on the device, while the next block's begin to come."""
+        """Context manager in which this block's states are on the device, and the next block's are copied there."""
         for arrival in self._begin():
             arrival.before_computing()
         for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
@@ -359,7 +359,7 @@ class StreamedBlock(StatesOnHost):
         return part_of(self.host_gradients, self._starts[id(parameter)], self._gradients[id(parameter)])
 
     def pending_shares(self) -> list[tuple[Tensor, DeviceMesh]]:
-        """This rank's averaged gradients that ranks of a mesh must still sum, once they are on the host."""
+        """Averaged gradients that tensor ranks must still sum, with the ranks' mesh, once they are on the host."""
         if self._pending:
             self._await_sums()
         return super().pending_shares()
@@ -425,7 +425,7 @@ class StreamedBlock(StatesOnHost):
         self.link.on_host(compute).result()
 
     def _updated(self) -> None:
-        """Update this rank's share, in the host's thread; norms are computed before, unless they were."""
+        """Update this rank's share, in the host's thread, after its norms are computed if clipping has not done so."""
         self._await_sums()
         if not self._norms:
             self._norms = super().norms()
@@ -526,8 +526,8 @@ class Window:
         self._close()
 
     def _begin_pass(self, kind: str, block: int, *_: Any) -> None:
-        """Make the moves before a pass of a block (`kind` F or B), and wait for the block's weights. A backward pass is
-        over when that of another block begins, or autograd has come to its end.
+        """Make the moves before a pass of a block (`kind` F or B), and wait for the block's weights. A backward pass
+        ends when that of another block begins, or when autograd has no more to do.
         """
         self._close()
         for flat in self._streamed(self._aside):

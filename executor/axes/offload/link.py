@@ -260,7 +260,7 @@ class Staging:
         """Each buffer, with the function that waits until nothing uses it any more."""
 
     def take(self, elements: int, dtype: torch.dtype) -> Tensor:
-        """A free buffer of `elements`, from the one that was taken before the last; its user calls `give_back`."""
+        """A free buffer of `elements` numbers, once its last use has ended; its user then calls `give_back`."""
         buffer, wait = self._buffers.popleft()
         wait()
         if buffer.numel() < elements:
@@ -270,7 +270,7 @@ class Staging:
         return buffer[:elements]
 
     def give_back(self, wait: Callable[[], object]) -> None:
-        """Give back the buffer that was taken last, which is free when `wait` returns."""
+        """Give back the buffer that was taken last; its use has ended when `wait` returns."""
         buffer, _ = self._buffers.pop()
         self._buffers.append((buffer, wait))
 
