@@ -235,15 +235,11 @@ class Axis:
 
     # what is measured
     def host_tensors(self) -> Iterable[Tensor]:
-        """Tensors of this axis that are in host memory."""
+        """Tensors of this axis that are in host memory; with a parameter its gradients are there."""
         return ()
 
     def drive_tensors(self) -> Iterable[Tensor]:
         """Tensors of this axis that are on the host's drive."""
-        return ()
-
-    def host_parameters(self) -> Collection[int]:
-        """ids of parameters that, like their gradients, are kept in host memory."""
         return ()
 
     def record(self, into: list[Carried[Mark]] | None) -> None:

@@ -253,16 +253,12 @@ class Engine(Rank):
         return self.optimizer.step()
 
     def host_tensors(self) -> list[Tensor]:
-        """Tensors that the layout keeps in host memory."""
+        """Tensors that the layout keeps in host memory; with a parameter its gradients are there."""
         return [one for axis in self.axes for one in axis.host_tensors()]
 
     def drive_tensors(self) -> list[Tensor]:
         """Tensors that the layout keeps on the host's drive."""
         return [one for axis in self.axes for one in axis.drive_tensors()]
-
-    def host_parameters(self) -> set[int]:
-        """ids of parameters that, like their gradients, are kept in host memory."""
-        return {one for axis in self.axes for one in axis.host_parameters()}
 
     def record(self, into: list[Carried[Mark]] | None) -> None:
         """Start appending host copies and CPU updates of all axes to the list `into`; None stops the recording."""

@@ -23,7 +23,7 @@ import resource
 import sys
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -183,7 +183,7 @@ def measure_tiers(engine: Engine, *batch: Tensor) -> tuple[dict[str, int], int]:
     """
     tracker = StorageTracker()
     _name_what_lasts(tracker, engine)
-    on_host = engine.host_parameters()
+    on_host = engine.host_tensors()
     with torch.compiler.set_stance("force_eager"), _naming(tracker, engine.parts, on_host), tracker:
         engine.step(*batch)
     return {part: tracker.peak.get(part, 0) for part in MEASURED_PARTS}, tracker.host_peak
@@ -219,8 +219,13 @@ def allocator_peak(device: torch.device) -> AllocatorPeak | None:
 
 
 @contextmanager
-def _naming(tracker: StorageTracker, models: Iterable[nn.Module], on_host: Collection[int]) -> Iterator[None]:
-    """Context manager that names weights when a module is about to use them, and gradients when they are made."""
+def _naming(
+    tracker: StorageTracker, models: Iterable[nn.Module], on_host: Sequence[Tensor]
+) -> Iterator[None]:
+    """Context manager that names weights when a module is about to use them, and gradients when they are made; those of
+    parameters `on_host` as host memory.
+    """
+    host_ids = set(map(id, on_host))
     handles: list[RemovableHandle] = []
     watched: set[int] = set()
 
@@ -236,7 +241,7 @@ def _naming(tracker: StorageTracker, models: Iterable[nn.Module], on_host: Colle
     def name_gradient(parameter: Tensor) -> None:
         """Name a parameter's gradient."""
         if parameter.grad is not None:
-            tracker.name(HOST if id(parameter) in on_host else "gradients", [parameter.grad])
+            tracker.name(HOST if id(parameter) in host_ids else "gradients", [parameter.grad])
 
     def name_gradients(optimizer: Optimizer, *_: Any) -> None:
         """Name all gradients of an optimizer's parameters."""

@@ -792,10 +792,6 @@ class OffloadAxis(Axis):
         """Tensors of optimizer states on the host's drive."""
         return [] if self.link.drive is None else self.link.drive.tensors
 
-    def host_parameters(self) -> set[int]:
-        """ids of the sharded parameters that, like their gradients, are kept in host memory."""
-        return {id(one) for block in self.sharded if block.streamed for one in block.parameters}
-
     def record(self, into: list[Carried[Mark]] | None) -> None:
         """Start appending copies and CPU updates to the list `into`; None stops the recording."""
         self.link.record_into(into)
