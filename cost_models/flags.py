@@ -65,7 +65,7 @@ class Flag:
     """Name, without `--`, of another flag without which this flag has no use; `--help` shows this flag only
     together with the other. Empty: none."""
     command_default: Any = AS_FIELD
-    """Default of the flag if it differs from the field's default; `...` marks a required flag."""
+    """Default of the flag if it differs from the field's default; MISSING marks a required flag."""
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))

@@ -46,16 +46,14 @@ def typer_function(command: Command[Any], words: Sequence[str] | None = None) ->
     """
     verb_flags = {name: one for name, one in flags_of(command.options).items() if name not in command.hides}
     record = load(command.nested) if command.nested else None
-    nested = {} if record is None else flags_of(record)
+    nested = flags_of(record) if record else {}
     output_flags = {name: one for name, one in flags_of(Output).items() if name in command.shows}
     if command.out:
         output_flags = {"out": replace(flags_of(Output)["out"], help=command.out), **output_flags}
-    defaults = {**defaults_of(Output), **defaults_of(command.options)}
-    if record is not None:
-        defaults |= defaults_of(record)
+    defaults = defaults_of(Output) | defaults_of(command.options) | (defaults_of(record) if record else {})
     if words is None or {"-h", "--help"} & set(words):  # reading the texts takes time
         verb_flags, output_flags = with_help(verb_flags, command.options), with_help(output_flags, Output)
-        nested = with_help(nested, record) if record is not None else nested
+        nested = with_help(nested, record) if record else {}
 
     def value(name: str, given: Any) -> Any:
         """Value to pass to an option: the value given, with lists as tuples; for an empty list the option's
@@ -100,8 +98,6 @@ def _parameter(name: str, default: Any, flag: Flag, *, heading: str, hidden: boo
     """Make the Python parameter, annotated for typer, that stands for one flag in the verb's signature."""
     if flag.command_default is not AS_FIELD:
         default = flag.command_default
-    if default is ...:
-        default = MISSING
     if default == ():
         default = None
     kind = flag.kind if default is not None else flag.kind | None
@@ -116,11 +112,8 @@ def _parameter(name: str, default: Any, flag: Flag, *, heading: str, hidden: boo
         "rich_help_panel": "Arguments" if flag.panel == "argument" else heading,
         "hidden": hidden,
     }
-    info: Any
-    if flag.panel == "argument":
-        info = typer.Argument(**common)
-    else:
-        info = typer.Option(*(flag.names or ("--" + name.replace("_", "-"),)), **common)
+    names = flag.names or ("--" + name.replace("_", "-"),)
+    info: Any = typer.Argument(**common) if flag.panel == "argument" else typer.Option(*names, **common)
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,

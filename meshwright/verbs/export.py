@@ -132,7 +132,7 @@ class ImportFlags(ImportOptions, kw_only=True):
 
     nouns: tuple[str, ...] = field(
         default=(),
-        metadata=argument("[MODEL] CLUSTER", kind=list[str], command_default=..., completion="clusters"),
+        metadata=argument("[MODEL] CLUSTER", kind=list[str], command_default=MISSING, completion="clusters"),
     )
     """Cluster to price it on; before it the model, if the source names none."""
 
