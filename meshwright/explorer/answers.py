@@ -92,7 +92,7 @@ def _answer(start: Start, values: Mapping[str, str]) -> Iterator[Message]:
         RunError: time ran out before anything was found.
     """
     request = read_controls(start, values)
-    yield {"shown": request.shown}
+    yield {"shown": request.control_values}
     budget = Budget(time_limit=SEARCH_SECONDS)
     limits = confident(request.restrictions, request.question)
     question = PlanQuestion(question=request.question, objective=Objective(), restrictions=limits)

@@ -157,7 +157,7 @@ class ControlledQuestion:
     notes: tuple[str, ...] = ()
 
     @property
-    def shown(self) -> dict[str, str]:
+    def control_values(self) -> dict[str, str]:
         """Value of each control as text, where the question says it; a blank control shows it."""
         question, options = self.question, self.options
         cluster, training = question.cluster, question.training

@@ -31,14 +31,14 @@ SLOTS = ("error", "answer", "ends", "why", "step", "layouts", "memory", "ranking
 
 def page_of(start: Start, address: Mapping[str, str]) -> str:
     """Render the page with its controls set from the URL's query; wrong values are refused later, by the answer."""
-    choices, shown = {}, read_controls(start, {}).shown
+    choices, values = {}, read_controls(start, {}).control_values
     for one in CONTROLS.values():
         if one.catalogue not in ("", "choice"):
-            known = get_args(Precision)
+            names = get_args(Precision)
             if one.catalogue != "precision":  # the first is that of the question
-                known = (shown[one.name], *sorted(catalog.names(one.catalogue)))  # type: ignore[arg-type]
+                names = (values[one.name], *sorted(catalog.names(one.catalogue)))  # type: ignore[arg-type]
             unknown = address.get(one.name, "")[:LONGEST]  # which the answer refuses
-            choices[one.name] = dict.fromkeys(filter(None, [*known, unknown]))
+            choices[one.name] = dict.fromkeys(filter(None, [*names, unknown]))
     return (
         templates("meshwright.explorer")
         .get_template("page.html.j2")
@@ -47,7 +47,7 @@ def page_of(start: Start, address: Mapping[str, str]) -> str:
             about=f"{start.question.model.name} on {start.question.cluster.name}",
             groups=GROUPS,
             said=address,
-            shown=shown,
+            shown=values,
             longest=LONGEST,
             slots=SLOTS,
             choices=choices,

@@ -28,7 +28,7 @@ _IN_A_ROW = 9
 _FAR_LIMIT = 4.0
 """Ratio of the memory limit to the highest bar above which the limit is written, not drawn."""
 _MEMORY_BAR, _AIR_ABOVE = 0.74, 0.2
-"""Width of a memory bar, as a share of its place; and space above the highest bar or limit, as a share of it."""
+"""Share of its place that a memory bar fills, and share of the highest bar or limit that stays free above it."""
 _MAX_NUMBERED_BARS, _MAX_TICKS = 16, 24
 
 
@@ -60,15 +60,15 @@ def stack_bars(
         start = start + lengths
 
 
-def labelled(*charts: Axes) -> dict[str, Artist]:
-    """What is labelled in the charts, by label."""
+def labelled_artists(*charts: Axes) -> dict[str, Artist]:
+    """Labelled artists of the charts, by label."""
     pairs = [axes.get_legend_handles_labels() for axes in charts]
     return {label: artist for artists, labels in pairs for artist, label in zip(artists, labels, strict=True)}
 
 
 def legend_below(figure: Figure, *charts: Axes) -> None:
-    """Draw a legend of what is labelled in the charts below them, in as few rows as possible."""
-    names = labelled(*charts)
+    """Draw a legend of the charts' labelled artists below them, in as few rows as possible."""
+    names = labelled_artists(*charts)
     columns = math.ceil(len(names) / math.ceil(len(names) / _IN_A_ROW))
     place: style.Look = {"loc": "outside lower center", "ncols": columns}
     figure.legend(names.values(), names, **place, handlelength=1.0, columnspacing=1.4)

@@ -5,12 +5,10 @@ Those of plans are registered for the class of the plan, those of files (cluster
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cost_models.communication.topology import used_levels
-from cost_models.documents import printable
 from cost_models.errors import InfeasibleError, InputError, Problem, UnknownNameError
 from cost_models.estimate import Estimate, fullest_pool
 from cost_models.expected import ExpectedStep
@@ -24,6 +22,7 @@ from cost_models.specs.cluster import ClusterSpec, MixedCluster
 from cost_models.units import counted, format_bytes, format_seconds, grouped
 from meshwright.inputs.goals import objective_of
 from meshwright.inputs.options import Goal
+from meshwright.inputs.questions import one_count
 from meshwright.plots.drawing import PICTURES, Draw, Drawing, PictureRequest, PlotOptions, picture
 from meshwright.records import frames
 from meshwright.records.runs import read_report
@@ -347,11 +346,8 @@ def _topology(request: PictureRequest) -> Drawing:
     gpus = request.options.gpus
     if len(plans) > 1:
         raise InputError(f"`topology` draws one cluster with one plan, not {len(plans)}")
-    if gpus is not None and not re.fullmatch(r"[1-9][0-9]{0,8}", gpus, re.ASCII):
-        reason = f"`{printable(gpus)}` is not one number of GPUs"
-        raise InputError(f"--gpus: {reason}; `topology` draws one cluster")
     if not plans:
-        return draw_topology(resolve_cluster(name, None if gpus is None else int(gpus)))
+        return draw_topology(resolve_cluster(name, one_count(gpus, hint="`topology` draws one cluster")))
     if gpus is not None:
         raise InputError("the plan says how many GPUs there are", hint="leave out --gpus")
     plan = plan_in(request, Path(plans[0]))

@@ -20,7 +20,7 @@ from cost_models.reliability import Forecast, ends_of, least_steps
 from cost_models.reliability import forecast as forecast_of
 from cost_models.units import counted, format_bytes, format_days, format_seconds, grouped
 from meshwright.plots import style
-from meshwright.plots.parts import labelled, legend_below
+from meshwright.plots.parts import labelled_artists, legend_below
 from meshwright.plots.style import Frame, fit_lines
 from meshwright.records import frame_of
 from meshwright.render.words import change, percent, sentence_list, time_unit
@@ -230,7 +230,7 @@ def tornado(frame: Frame, subject: str) -> Figure:
     axes.invert_yaxis()
     axes.margins(x=0.3)
     style.name_axes(axes, f"step ({unit})", grid="x")
-    handles = labelled(axes)
+    handles = labelled_artists(axes)
     place: style.Look = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "ncols": 3, "fontsize": 8}
     axes.legend(handles.values(), handles, **place)
     return figure

@@ -297,8 +297,8 @@ def scale_axis(axes: Axes, along: str, values: Frame) -> None:
 def gpu_ticks(
     axes: Axes, counts: Sequence[int], *, along: str = "x", distance: float = _TICK_DISTANCE
 ) -> list[int]:
-    """Make an axis of numbers of GPUs logarithmic, with ticks at the largest and at as many others as fit; return
-    the ticks."""
+    """Make an axis of numbers of GPUs logarithmic; return its ticks: the largest number, and others at least
+    `distance` apart, a share of the axis."""
     smaller, ticks = sorted(set(counts))[:-1], [max(counts)]
     for count in reversed(smaller):
         if ticks[-1] / count >= (max(counts) / min(counts)) ** distance:

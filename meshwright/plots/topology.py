@@ -26,7 +26,7 @@ _WIDTH, _ROW = 11.4, 0.86
 _MAX_GPUS, _MAX_MEMBERS, _LEAVES = 8, 4, 16
 """GPUs of one domain, other members of one, and GPUs in all that are drawn one by one."""
 _LEAST_PLACES = 16
-"""Fewest places of GPUs beside each other that the tree has room for."""
+"""Smallest width of the tree, in GPUs."""
 _THICKER = (2e9, 10e9, 40e9, 150e9, 400e9)
 """Bandwidths in bytes/s from which a link is drawn thicker."""
 
@@ -42,7 +42,7 @@ class _Tree:
     ink: str | None
     """Colour of the names of switches; None: one that is legible."""
     right: float = 0.0
-    """Place right of what is drawn."""
+    """Right end of the drawn part, in GPUs."""
 
     @cached_property
     def rows(self) -> list[int]:

@@ -186,19 +186,15 @@ def unplaced(layout: Layout) -> str:
 def saves_and_pays(changes: Breakdown, step_seconds: float) -> str:
     """Words on the largest differences between two steps, by part: "saves 7.0 s of tp comm, pays 1.6 s of dp
     comm"."""
-    largest = max(map(abs, changes.values()), default=0.0)
-    threshold = min(NEGLIGIBLE_SHARE * step_seconds, _SMALLEST_PART * largest)
-    unit = time_unit(step_seconds)
+    largest, unit = max(map(abs, changes.values()), default=0.0), time_unit(step_seconds)
     if largest < unit[1] / 100:
         unit = time_unit(largest)
-    threshold = max(threshold, 1e-9)
-    visible = [(part, s) for part, s in changes.items() if abs(s) >= threshold]
-    worth = [(part, s) for part, s in visible if float(in_unit(s, unit).replace(",", ""))]
-    saved = [f"{in_unit(s, unit)} {unit[0]} of {part_label(part)}" for part, s in worth if s > 0][:_MAX_PARTS]
-    paid = [f"{in_unit(-s, unit)} {unit[0]} of {part_label(part)}" for part, s in worth if s < 0][:_MAX_PARTS]
-    words = [f"saves {sentence_list(saved)}"] if saved else []
-    if paid:
-        words.append(f"pays {sentence_list(paid)}")
+    least, words = max(min(NEGLIGIBLE_SHARE * step_seconds, _SMALLEST_PART * largest), 1e-9), list[str]()
+    for verb, sign in (("saves", 1), ("pays", -1)):
+        worth = [(part, sign * seconds) for part, seconds in changes.items() if sign * seconds >= least]
+        texts = [(in_unit(seconds, unit), part_label(part)) for part, seconds in worth]
+        named = [f"{text} {unit[0]} of {part}" for text, part in texts if float(text.replace(",", ""))]
+        words += [f"{verb} {sentence_list(named[:_MAX_PARTS])}"] if named else []
     return ", ".join(words) or "differs in no part"
 
 

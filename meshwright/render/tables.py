@@ -112,11 +112,11 @@ def table_of(
     columns: Mapping[str, Sequence[str]], *, words: Sequence[str] = (), names: Sequence[str] = ()
 ) -> Table:
     """Make a text table from columns, by header; `words` and `names` as for `table`."""
-    made = [
+    made_columns = [
         Column(header=header, cells=tuple(cells), wraps=header in words, is_left=header in (*words, *names))
         for header, cells in columns.items()
     ]
-    return Table(columns=tuple(made))
+    return Table(columns=tuple(made_columns))
 
 
 def in_notebook(text: Sequence[str | Table]) -> str:
