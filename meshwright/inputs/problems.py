@@ -60,12 +60,16 @@ class Problems:
             return cast(T, None)
 
     def require(self, headline: str = "") -> None:
-        """Raise the collected InputError, or several as one error under the headline; do nothing if there are
-        none."""
-        if len(self.errors) == 1:
-            raise self.errors[0]
-        if self.errors:
-            groups = [one.problems or (Problem("", one.headline),) for one in self.errors]
-            problems, hint = list(chain(*groups)), next((one.hint for one in self.errors if one.hint), "")
+        """Raise the collected InputError, or several as one error under the headline, each problem once; do nothing if
+        there are none."""
+        errors = list({(one.headline, *one.problems): one for one in self.errors}.values())
+        if len(errors) == 1:
+            raise errors[0]
+        if errors:
+            groups = [one.problems or (Problem("", one.headline),) for one in errors]
+            problems, hint = (
+                list(dict.fromkeys(chain(*groups))),
+                next((one.hint for one in errors if one.hint), ""),
+            )
             headline = headline or f"{len(problems)} problems in what was asked"
             raise InputError(headline, problems=problems, hint=hint)

@@ -26,7 +26,7 @@ from meshwright.records.runs import comparison, read_report
 if TYPE_CHECKING:
     import pandas as pd
 
-    from executor.measure.report import RankReport, RunReport
+    from executor.measure.report import RunReport
 
 ACCURACY_COLUMNS = ("label", "quantity", "predicted", "measured")
 _ACCURACY_HINT = f"a table has the columns {','.join(ACCURACY_COLUMNS)}, in s and bytes"
@@ -96,8 +96,7 @@ def accuracy_frame(paths: Sequence[Path]) -> pd.DataFrame:
     Raises:
         InputError: a file that is neither, or holds no step time.
     """
-    rows: list[dict[str, Any]] = []
-    labels: set[str] = set()
+    rows, labels = list[dict[str, Any]](), set[str]()
     for path in paths:
         if path.suffix.lower() == ".csv":
             read = _csv_rows(path)
@@ -142,10 +141,7 @@ def late_frame(report: RunReport) -> pd.DataFrame:
 def passes_frame(report: RunReport) -> pd.DataFrame:
     """Frame with a row per measured pass of one pipeline replica, in the columns of `timeline_frame`; empty if the
     report holds no passes."""
-    first: dict[int, RankReport] = {}
-    for rank in report.ranks:
-        if rank.passes:
-            first.setdefault(rank.pipeline_rank, rank)
+    first = {rank.pipeline_rank: rank for rank in reversed(report.ranks) if rank.passes}
     pp = report.layout.pp
     rows = [
         (place, kind, stage // pp, microbatch, start, end)

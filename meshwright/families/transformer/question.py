@@ -295,17 +295,15 @@ def _ask_clusters(options: PlanOptions) -> ClustersQuestion:
     from planner.answers.optimum import Offer
 
     clusters, problems, gpus = options.clusters, Problems(), in_words(options.gpus)
-    loaded = [problems.read(cluster_of, cluster) for cluster in clusters]
+    answers = [
+        problems.read(questions_of, replace(options, gpus=None, cluster=cluster)) for cluster in clusters
+    ]
     if twice := sorted({name for name in clusters if isinstance(name, str) and clusters.count(name) > 1}):
         problems.errors.append(InputError(f"`{twice[0]}` is named twice", hint="each cluster has one price"))
     prices = problems.read(_prices_of, options, len(clusters))
     name = options.objective or ("cost" if options.price is not None else "time")
     aim = problems.read(objective_of, replace(options, objective=name, price=None))  # offers have prices
-    if readable := [name for name, cluster in zip(clusters, loaded, strict=True) if cluster is not None]:
-        # problems of the rest of the question, once for all clusters
-        problems.read(questions_of, replace(options, gpus=None, cluster=readable[0]))
     problems.require()
-    answers = [questions_of(replace(options, gpus=None, cluster=cluster)) for cluster in clusters]
     (question, precisions, assumptions), (objective, amount) = answers[0], aim
     _, words = trained_on(options, amount, question)
     for question, *_ in answers:
