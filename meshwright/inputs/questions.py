@@ -51,7 +51,7 @@ from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import grouped, parse_bytes
 from meshwright.inputs.goals import choice_of
 from meshwright.inputs.options import Job, Request
-from meshwright.inputs.problems import Problems, not_one_of, require_given
+from meshwright.inputs.problems import Problems, not_one_of, refuse, require_given
 from planner.formats.trainers import require_own_stack, trainer_named
 
 T = TypeVar("T", bound=Spec)
@@ -185,9 +185,8 @@ def read_precisions(text: str | None) -> tuple[Precision, ...]:
     if len(names) == 1:
         return ()
     choices = get_args(Precision)
-    unknown = [name for name in names if name not in choices]
-    if problems := [Problem("--precision", not_one_of(name, choices)) for name in unknown]:
-        raise InputError("--precision names what is none", problems=problems)
+    unknown = [not_one_of(name, choices) for name in names if name not in choices]
+    refuse("--precision names what is none", [Problem("--precision", reason) for reason in unknown])
     return tuple(names)
 
 
@@ -397,8 +396,7 @@ def with_parts(
         model = model.model_copy(
             update={"diffusion": image.model_copy(update={"latent": side * image.patch})}
         )
-    if problems := [Problem(*one) for one in _wrong_parts(model, training)]:
-        raise InputError(f"`{model.name}` is not trained so", problems=problems)
+    refuse(f"`{model.name}` is not trained so", [Problem(*one) for one in _wrong_parts(model, training)])
     kinds = {
         "an encoder-decoder": model.stacks,
         "a decoder behind a vision tower": model.tower,
@@ -510,8 +508,7 @@ def with_tuning(training: TrainingSpec, options: Job, model: TransformerSpec | N
     if model and task != "full" and (missing := missing_targets(model, names)):
         place, hint = "--targets" if targets else "tuning.targets", f"it has {_matrices(model)}"
         problems += [Problem(place, f"`{model.name}` has no `{name}`") for name in missing]
-    if problems:
-        raise InputError("what is trained cannot be read", problems=problems, hint=hint)
+    refuse("what is trained cannot be read", problems, hint)
     job: dict[str, Any] = {"tuning": None, "reference": reference, "reward": reward}
     if task in (None, "full"):
         return training.model_copy(update=job) if task else training

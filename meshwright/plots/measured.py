@@ -10,11 +10,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from cost_models.measured.runs.cases import source_title
@@ -254,10 +253,8 @@ def ranks(frame: Frame, slow: Sequence[SlowRank], first_step: int, subject: str)
         words = sentence(slow[0], first_step)
         finding = words[0].upper() + words[1:] + (f"; {len(slow) - 1} more" if len(slow) > 1 else "")
     edge = max(_MIN_COLOUR_RANGE, float(table.abs().quantile(0.98).max()))
-    colours = mpl.colormaps[_EXCESS_COLOURS].with_extremes(bad="white")
-    ends = (table.columns[0] - 0.5, table.columns[-1] + 0.5)
-    look: style.Look = {"cmap": colours, "vmin": -edge, "vmax": edge}
-    figure, axes, image = _rank_cells(table, ends, finding, subject, **look)
+    look: style.Look = {"cmap": _EXCESS_COLOURS, "vmin": -edge, "vmax": edge}
+    figure, axes, image = _rank_cells(table, finding, subject, **look)
     mark: style.Look = {"marker": "|", "markersize": 14, "markeredgewidth": 2, "color": style.INK}
     for slow_rank in slow:
         axes.plot([first_step + slow_rank.since], [table.index.get_loc(slow_rank.rank)], **mark)
@@ -281,20 +278,18 @@ def late_ranks(frame: Frame, subject: str) -> Figure:
     total = table.sum(axis=1)
     lost = format_seconds(float(total.max()))
     finding = f"Others wait longest for rank {total.idxmax()}: {lost} of a step in all"
-    figure, axes, image = _rank_cells(table / scale, (0.0, 1.0), finding, subject, cmap="Oranges")
+    figure, axes, image = _rank_cells(table / scale, finding, subject, cmap="Oranges")
     axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axes.set_xlabel("of the step")
     figure.colorbar(image, ax=axes).set_label(f"others wait for it ({name})")
     return figure
 
 
-def _rank_cells(
-    table: Frame, ends: tuple[float, float], finding: str, subject: str, **colours: Any
-) -> tuple[Figure, Axes, AxesImage]:
-    """Heat map with a row of cells for each rank, along an x axis between `ends`."""
+def _rank_cells(table: Frame, finding: str, subject: str, **colours: Any) -> tuple[Figure, Axes, QuadMesh]:
+    """Heat map with a row of cells for each rank."""
     figure, axes = style.new_chart(8.0, min(12.0, 2.2 + 0.28 * len(table)), finding, subject)
-    extent = (*ends, len(table) - 0.5, -0.5)
-    image = axes.imshow(table.to_numpy(), aspect="auto", extent=extent, interpolation="nearest", **colours)
+    image = axes.pcolormesh(table.columns, range(len(table)), np.ma.masked_invalid(table), **colours)
+    axes.invert_yaxis()
     tick_step = -(-len(table) // _MAX_RANK_TICKS)
     axes.set_yticks(range(0, len(table), tick_step), [str(rank) for rank in table.index[::tick_step]])
     axes.set_ylabel("rank")

@@ -77,22 +77,17 @@ def draw_speed(axes: Axes, frame: Frame, lines: dict[str, Frame], unit: str) -> 
 
 
 def _write_layouts(axes: Axes, gpu_ticks: list[int], lines: dict[str, Frame]) -> None:
-    """Write the best layout below each number of GPUs, in a row for each kind; "same" if equal to the row above."""
-    down, row_above = _BELOW_POINTS, dict.fromkeys(gpu_ticks, "")
-    across = axes.get_xaxis_transform()
+    """Write the best layout below each number of GPUs, in a row for each kind."""
+    down = _BELOW_POINTS
     for kind, line in lines.items():
-        look: style.Look = {"va": "top", "size": _LAYOUT_SIZE, "annotation_clip": False}
-        look["color"] = _KINDS[kind][0]
-        corner: style.Look = {"xycoords": axes.transAxes, "ha": "right", "weight": "bold"}
-        style.write_beside(axes, kind, (0, 0), (-6, -down), **corner, **look)
-        most_lines = 0
-        for gpus, layout in zip(line["gpus"], line["layout"], strict=True):
-            if gpus in row_above:
-                words = "same" if layout == row_above[gpus] else brief_layout(layout, _LAYOUT_COLUMNS)
-                style.write_beside(axes, words, (gpus, 0), (0, -down), xycoords=across, ha="center", **look)
-                row_above[gpus] = layout
-                most_lines = max(most_lines, words.count("\n") + 1)
-        down += 1.25 * _LAYOUT_SIZE * (0.6 + most_lines)
+        points = line[line["gpus"].isin(gpu_ticks)]
+        layouts = [brief_layout(layout, _LAYOUT_COLUMNS) for layout in points["layout"]]
+        below = axes.secondary_xaxis("bottom")
+        below.set_xticks(points["gpus"], layouts, size=_LAYOUT_SIZE, color=_KINDS[kind][0])
+        below.tick_params(pad=down)
+        below.minorticks_off()
+        below.spines[:].set_visible(False)
+        down += 1.3 * _LAYOUT_SIZE * max((layout.count("\n") + 1.6 for layout in layouts), default=0.0)
 
 
 def _batch_words(kind: str, line: Frame) -> str:
@@ -148,17 +143,17 @@ def stacked_scaling(frame: Frame, subject: str) -> Figure:
     figure, axes = style.new_chart(width, 5.8, _stacked_finding(points, gpu_seconds), subject)
     stack_bars(axes, gpu_seconds / scale, style.TIME_COLOURS, _BAR_WIDTH)
     axes.axhline(totals[0] / scale, color=style.SOFT, linewidth=1.2, linestyle=style.DOTS)
-    soft: style.Look = {"xycoords": axes.get_xaxis_transform(), "annotation_clip": False, "color": style.SOFT}
     for at, row in points.iterrows():
         step, mfu = format_seconds(float(row["step_seconds"])), percent(float(row["mfu"]))
         words, place = f"{step}{'*' * (row['gap'] > 0)}\n{mfu} MFU", (at, totals[at] / scale)
         style.write_beside(axes, words, place, (0, 3), ha="center", va="bottom", size=8)
-        layout = short_layout(str(row["layout"]), _BAR_LAYOUT_COLUMNS)
-        style.write_beside(axes, layout, (at, 0), (0, -32), ha="center", va="top", size=_LAYOUT_SIZE, **soft)
-    axes.set_xticks(range(len(points)), [grouped(int(gpus)) for gpus in points["gpus"]])
+    layouts = [short_layout(layout, _BAR_LAYOUT_COLUMNS) for layout in points["layout"]]
+    names = [
+        f"{grouped(gpus)} GPUs\n\n{layout}" for gpus, layout in zip(points["gpus"], layouts, strict=True)
+    ]
+    axes.set_xticks(range(len(points)), names, size=_LAYOUT_SIZE)
     axes.set_ylim(0, 1.16 * float(totals.max()) / scale)
-    style.name_axes(axes, y=f"{word} of one step, all GPUs", grid="y")
-    axes.set_xlabel("GPUs, and the best layout on so many", labelpad=2)
+    style.name_axes(axes, "GPUs, and the best layout on so many", f"{word} of one step, all GPUs", grid="y")
     legend_below(figure, axes)
     return figure
 

@@ -221,16 +221,10 @@ _MAX_CHARACTERS = 400
 
 def fit_lines(text: str, width_points: float, *, size: float, weight: str = "normal") -> list[str]:
     """Break text into lines no wider than `width_points`, estimated by the mean width of its letters."""
-    printed = printable(text, _MAX_CHARACTERS)
-    letter_points = text_points(printed, size, weight) / max(len(printed), 1)
-    return lines_of(printed, max(8, int(0.96 * width_points / max(letter_points, 1))), cut=True)
-
-
-def text_points(text: str, size: float, weight: str = "normal") -> float:
-    """Width of a text on one line, in points."""
+    printed = printable(text, _MAX_CHARACTERS) or " "
     font = FontProperties(family="sans-serif", size=size, weight=weight)
-    width, _, _ = TextToPath().get_text_width_height_descent(text, font, ismath=False) if text else (0.0,) * 3
-    return float(width)
+    text_points, _, _ = TextToPath().get_text_width_height_descent(printed, font, ismath=False)
+    return lines_of(printed, max(8, int(0.96 * width_points * len(printed) / text_points)), cut=True)
 
 
 def brief_layout(layout: str, columns: int = 26) -> str:

@@ -58,16 +58,13 @@ class _Tree:
 
     @cached_property
     def members_drawn(self) -> list[int]:
-        """Number of members (GPUs, or switches of the level below) drawn under a switch of each level: all if there
-        is room, else the first few."""
+        """Number of members (GPUs, or switches of the level below) drawn under a switch of each level: all for which
+        there is room."""
         count = len(self.levels)
         sizes = [1] * count
         for at in dict.fromkeys([0, count - 1, *range(1, count - 1)]):  # GPUs first, then the widest level
-            members = -(-self.size(at) // self.size(at - 1))
-            room = max(1, _LEAVES // math.prod(sizes))
-            few = (1 if count > 3 else 2) if at else 4
-            limit = min(_MAX_MEMBERS if at else _MAX_GPUS, room)
-            sizes[at] = members if members <= limit else min(few, room)
+            members, room = -(-self.size(at) // self.size(at - 1)), _LEAVES // math.prod(sizes)
+            sizes[at] = max(1, min(members, room, _MAX_MEMBERS if at else _MAX_GPUS))
         return sizes
 
     def draw(self, at: int, first: int = 0) -> list[float]:

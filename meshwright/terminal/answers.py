@@ -71,6 +71,9 @@ class Answer:
 class SavedAnswer(Answer):
     """Answer that can be saved to a file."""
 
+    suggestion: ClassVar[str] = ""
+    """Commands to suggest for the answer's file at `{path}`."""
+
     @property
     def fits(self) -> bool:
         """Whether the priced layout fits in memory; if not, the command exits with code 1."""
@@ -86,7 +89,7 @@ class SavedAnswer(Answer):
 
     def next_commands(self, path: Path) -> str:
         """Commands to suggest for the answer's file at `path`; empty: none."""
-        return ""
+        return self.suggestion.format(path=path)
 
 
 class VerbQuestion(Protocol):

@@ -73,6 +73,7 @@ class PlanAnswer(SavedAnswer):
 
     usual_picture: ClassVar[str] = ""
     """Kind of picture that `plot()` draws by default; empty: the kind must be given."""
+    suggestion = "meshwright explain {path}"
 
     @property
     def more(self) -> str:
@@ -119,10 +120,6 @@ class PlanAnswer(SavedAnswer):
         from planner.plan import save_plan
 
         save_plan(self.plan, Path(path))
-
-    def next_commands(self, path: Path) -> str:
-        """Commands to suggest for the plan's file at `path`."""
-        return f"meshwright explain {path}"
 
 
 class PlanningQuestion(VerbQuestion, Protocol):

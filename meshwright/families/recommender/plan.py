@@ -36,7 +36,7 @@ from meshwright.families.recommender.text import (
 )
 from meshwright.inputs import questions
 from meshwright.inputs.options import Limits, Request
-from meshwright.inputs.problems import Problems, read_flag
+from meshwright.inputs.problems import Problems, read_flag, refuse
 from meshwright.records import fields_of, further_records
 from meshwright.render.tables import Table, table, table_of
 from meshwright.render.words import (
@@ -336,8 +336,7 @@ def _require_tiers(question: RecommenderQuestion, restrictions: ShardingRestrict
         for table in range(fixed.first, fixed.last + 1)
         if (reason := refusal(question, table, fixed.option))
     ]
-    if problems:
-        raise InputError("tables cannot be held so", problems=problems[:MOST_PROBLEMS])
+    refuse("tables cannot be held so", problems[:MOST_PROBLEMS])
 
 
 def _assumed(request: Request, question: RecommenderQuestion) -> Iterator[str]:

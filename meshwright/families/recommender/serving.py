@@ -64,6 +64,7 @@ MOST_TABLES = 30
 class ServedRecommender(SavedAnswer):
     """Answer of `plan --serve`: a recommender served from caches of embedding rows on GPUs."""
 
+    suggestion = "meshwright serve {path}, meshwright plot cache {path}"
     plan: ServingPlan
     asked_hits: float | None = None
     assumptions: tuple[str, ...] = ()
@@ -190,10 +191,6 @@ class ServedRecommender(SavedAnswer):
     def save(self, path: str | Path) -> None:
         """Write the serving plan to a file."""
         save_serving_plan(self.plan, path)
-
-    def next_commands(self, path: Path) -> str:
-        """Commands to suggest for the serving plan at `path`."""
-        return f"meshwright serve {path}, meshwright plot cache {path}"
 
     def plot(self) -> Drawing:
         """Draw hit rate and latency against the size of the cache."""

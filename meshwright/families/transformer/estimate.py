@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from cost_models.estimate import Estimate
@@ -32,6 +31,7 @@ from planner.space.restrictions import Restrictions
 class Estimated(PlanAnswer):
     """Answer of `estimate` for a transformer: a question and a layout, priced when its price is first used."""
 
+    suggestion = "meshwright explain {path}, meshwright advise {path}"
     question: Question
     layout: str
     """Layout as the user wrote it."""
@@ -73,10 +73,6 @@ class Estimated(PlanAnswer):
     def plan(self) -> Plan:
         """Layout as a plan without a proof, since it was given and not searched for."""
         return make_plan(self.question, self.estimate, None, Restrictions(trainer=self.trainer))
-
-    def next_commands(self, path: Path) -> str:
-        """Commands to suggest for the plan's file at `path`."""
-        return f"meshwright explain {path}, meshwright advise {path}"
 
     @property
     def estimates(self) -> tuple[Estimate, ...]:

@@ -41,6 +41,7 @@ from planner.space.sizes import LADDERS, SEQUENCE_STEP, WAYS, By, Family, family
 class Largest(SavedAnswer):
     """Answer of `plan --largest`: the largest models of a family that fit on a cluster."""
 
+    suggestion = "meshwright explain {path}, meshwright run {path}"
     family: Family
     question: Question
     """Question, asked with the family's base model."""
@@ -86,10 +87,6 @@ class Largest(SavedAnswer):
     def fits(self) -> bool:
         """Whether any size fits."""
         return self.plan is not None
-
-    def next_commands(self, path: Path) -> str:
-        """Commands to suggest for the plan's file at `path`."""
-        return f"meshwright explain {path}, meshwright run {path}"
 
     def remarks(self, *, interrupted: bool = False) -> tuple[str, ...]:
         """Notes below the answer on sizes and layouts that are not proved."""

@@ -651,6 +651,7 @@ def _proof_words(ranking: Ranking) -> str:
 class Ranked(HoldsRequest, PlanAnswer):
     """Answer of `plan` for several clusters: the best plan of each on each number of GPUs, ranked, with the proof."""
 
+    suggestion = "meshwright explain {path}, meshwright plot frontier {path}"
     request: ClustersQuestion
     ranking: Ranking
     top: int | None = None
@@ -747,10 +748,6 @@ class Ranked(HoldsRequest, PlanAnswer):
         printed."""
         answers = len(self.ranking.answers)
         return f"--top {answers} prints all {counted(answers, 'answer')}" if (self.top or 1) < answers else ""
-
-    def next_commands(self, path: Path) -> str:
-        """Commands to suggest for the plan's file at `path`."""
-        return f"meshwright explain {path}, meshwright plot frontier {path}"
 
     def document(self) -> dict[str, Any]:
         """JSON document: clusters, ranked plans with their proofs, and objective."""

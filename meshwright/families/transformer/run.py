@@ -13,6 +13,7 @@ from cost_models.errors import InputError
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from executor.measure.observed_run import foreign_report, tells_of_its_device
 from executor.measure.report import RunReport, save_report
+from meshwright.inputs.problems import refuse
 from meshwright.records import fields_of, frame_of
 from meshwright.records.runs import comparison, emulated, planned_memory, time_parts
 from meshwright.render.measured import (
@@ -283,12 +284,9 @@ def _log_of(plan: Plan, logs: Sequence[Path]) -> Log:
     training = plan.training
     work = Work(tokens=training.tokens_per_step, sequences=training.global_batch, gpus=plan.layout.num_gpus)
     log = read_logs(logs, work)
-    if problems := [*contradictions(log, plan)]:
-        raise InputError(
-            f"the log is of another job than the plan ({plan.layout.brief})",
-            problems=problems,
-            hint="measure the plan of what ran: meshwright import COMMAND CLUSTER -o mine.yaml",
-        )
+    headline = f"the log is of another job than the plan ({plan.layout.brief})"
+    hint = "measure the plan of what ran: meshwright import COMMAND CLUSTER -o mine.yaml"
+    refuse(headline, [*contradictions(log, plan)], hint)
     return log
 
 

@@ -16,7 +16,7 @@ from cost_models.specs.cluster import MixedCluster
 from meshwright.families.transformer.estimate import Estimated
 from meshwright.inputs import questions
 from meshwright.inputs.measured import with_measured
-from meshwright.inputs.problems import read_flag, require_given
+from meshwright.inputs.problems import read_flag, refuse, require_given
 from meshwright.verbs.contract import option_word
 from meshwright.verbs.export import ImportOptions
 from planner.formats.deepspeed import read_deepspeed
@@ -160,6 +160,6 @@ def _nemo_file(request: ImportOptions) -> Reading:
 
 def _require_unsaid(request: ImportOptions, names: tuple[str, ...], source: str) -> None:
     """Raise InputError if options are given that the trainer's source already states."""
-    if twice := [option_word(name) for name in names if getattr(request, name)]:
-        problems = [Problem(one, f"the {source} says it") for one in twice]
-        raise InputError(f"said beside a {source} that says it", problems=problems, hint="leave it out")
+    twice = [option_word(name) for name in names if getattr(request, name)]
+    problems = [Problem(option, f"the {source} says it") for option in twice]
+    refuse(f"said beside a {source} that says it", problems, "leave it out")

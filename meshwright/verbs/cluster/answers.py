@@ -54,6 +54,7 @@ def nodes_and_links(
 class ClusterFile(SavedAnswer):
     """Base class of answers of `cluster`: a cluster, and its file."""
 
+    suggestion = "meshwright plan MODEL {path} ..."
     draft: ClusterDraft
     """Fields of the cluster file, with assumptions and notes."""
 
@@ -70,10 +71,6 @@ class ClusterFile(SavedAnswer):
     def save(self, path: str | Path) -> None:
         """Write the cluster file, even with open fields, which `plan` refuses."""
         write_whole(Path(path), self.yaml)
-
-    def next_commands(self, path: Path) -> str:
-        """Commands to suggest for the cluster file at `path`."""
-        return f"meshwright plan MODEL {path} ..."
 
 
 class Discovered(ClusterFile):

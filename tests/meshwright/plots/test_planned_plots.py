@@ -130,7 +130,7 @@ def test_every_point_has_an_even_share_of_the_time_left(question, monkeypatch) -
 CLUSTERS = {
     ("dgx-h100", 1024): {"node", "network", "× 126"},
     ("pcie-a40-pairs", 8): {"pair", "box", "joins 4 × pair; 64 GB/s out of each"},
-    ("gb200-nvl72-64", 128): {"rack", "× 60", "joins 64 × GPU, 2 times"},
+    ("gb200-nvl72-64", 128): {"rack", "× 56", "joins 64 × GPU, 2 times"},
     ("two-buildings", 8192): {"campus", "pod", "× 127", "joins 2 × building; 3.2 TB/s out of each"},
     ("local", 1): {"node"},
 }
