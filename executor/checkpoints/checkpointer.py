@@ -314,13 +314,11 @@ def problems_of(
     manifest: Manifest, folder: Path, share: int, shares: int, clock: ReadingClock | None = None
 ) -> list[str]:
     """Sentences on tensors and files that differ from the manifest; `shares` readers divide them, this is `share`."""
-    own_tensors = list(manifest.tensors.items())[share::shares]
-    of_tensors = (_of_tensor(name, record, manifest) for name, record in own_tensors)
-    problems = [f"{MANIFEST}: {problem}" for problem in of_tensors if problem]
-    for index, file in list(enumerate(manifest.files))[share::shares]:
-        problem = _of_file(file, folder / file.name, clock) or _of_pieces(index, manifest, folder)
-        problems += [problem] * bool(problem)
-    return problems
+    of_tensors = (
+        _of_tensor(name, record, manifest) for name, record in list(manifest.tensors.items())[share::shares]
+    )
+    of_files = (_of_file(file, manifest, folder, clock) for file in range(share, len(manifest.files), shares))
+    return [f"{MANIFEST}: {problem}" for problem in of_tensors if problem] + [*filter(None, of_files)]
 
 
 def lacking(
@@ -378,24 +376,11 @@ def _of_tensor(name: str, tensor: SavedTensor, manifest: Manifest) -> str:
     return "" if missing is None else f"no piece of `{name}` holds {_range(missing.offsets, missing.sizes)}"
 
 
-def _of_file(file: SavedFile, path: Path, clock: ReadingClock | None) -> str:
-    """Problem of a file whose size or digest differs from the manifest; empty if none."""
-    try:
-        size = path.stat().st_size
-        if size != file.size_bytes:
-            return f"{file.name}: it has {size} bytes, {file.size_bytes} were written"
-        if digest_of(path, clock) != file.sha256:
-            return f"{file.name}: its bytes are not what was written (its digest differs)"
-    except OSError as error:
-        return f"{file.name}: {(error.strerror or str(error)).lower()}"
-    return ""
-
-
-def _of_pieces(index: int, manifest: Manifest, folder: Path) -> str:
-    """Problem of the first piece that an intact file lacks, or has in another size; empty if none."""
+def _of_file(index: int, manifest: Manifest, folder: Path, clock: ReadingClock | None) -> str:
+    """Problem of a file whose size or digest differs from the manifest, or that lacks a piece; empty if none."""
     from safetensors import SafetensorError, safe_open
 
-    file = manifest.files[index].name
+    file, problem = manifest.files[index], ""
     expected_sizes = {
         key_of(name, piece.offsets): piece.sizes
         for name, tensor in manifest.tensors.items()
@@ -403,16 +388,24 @@ def _of_pieces(index: int, manifest: Manifest, folder: Path) -> str:
         if piece.file == index
     }
     try:
-        with safe_open(folder / file, framework="pt") as stream:
-            shapes = {key: tuple(stream.get_slice(key).get_shape()) for key in stream.keys()}  # noqa: SIM118
+        if (size := (folder / file.name).stat().st_size) != file.size_bytes:
+            problem = f"it has {size} bytes, {file.size_bytes} were written"
+        elif digest_of(folder / file.name, clock) != file.sha256:
+            problem = "its bytes are not what was written (its digest differs)"
+        else:
+            with safe_open(folder / file.name, framework="pt") as stream:
+                shapes = {key: tuple(stream.get_slice(key).get_shape()) for key in stream.keys()}  # noqa: SIM118
+            problems = [
+                f"its `{key}` is {shapes[key]}, not {sizes}" if key in shapes else f"it has no `{key}`"
+                for key, sizes in expected_sizes.items()
+                if shapes.get(key) != sizes
+            ]
+            problem = problems[0] if problems else ""
+    except OSError as error:
+        problem = (error.strerror or str(error)).lower()
     except SafetensorError as error:
-        return f"{file}: {error}"
-    for key, sizes in expected_sizes.items():
-        if shapes.get(key) != sizes:
-            if key in shapes:
-                return f"{file}: its `{key}` is {shapes[key]}, not {sizes}"
-            return f"{file}: it has no `{key}`"
-    return ""
+        problem = str(error)
+    return problem and f"{file.name}: {problem}"
 
 
 def _range(offsets: Iterable[int], sizes: Iterable[int]) -> str:
