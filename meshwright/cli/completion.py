@@ -30,56 +30,36 @@ def names(kind: str) -> Iterator[str]:
         yield from _ENTRY.findall(entries[1]) if entries else [file.name.removesuffix(".yaml")]
 
 
-def _spec(kind: str, incomplete: str) -> list[str]:
-    """Completions of the typed text: names of catalogue entries of one kind, and paths of spec files."""
-    return [*_beginning(names(kind), incomplete), *_files(incomplete, _SPECS)]
-
-
-def _beginning(words: Iterator[str], incomplete: str) -> list[str]:
-    """Words that begin with the typed text."""
-    return [word for word in words if word.startswith(incomplete)]
-
-
-def models(incomplete: str) -> list[str]:
-    """Complete the argument MODEL: names of transformers and recommenders, and files."""
-    return [*_beginning(names("recommenders"), incomplete), *_spec("models", incomplete)]
-
-
-def clusters(incomplete: str) -> list[str]:
-    """Complete the argument CLUSTER; in a list between commas only the last cluster is completed."""
-    head = incomplete[: incomplete.rfind(",") + 1]
-    return [head + word for word in _spec("clusters", incomplete.removeprefix(head))]
-
-
-def _spec_completion(kind: str) -> Callable[[str], list[str]]:
-    """Make the function that completes catalogue names of one kind, and files."""
+def _completion(*kinds: str, with_files: bool = True, are_listed: bool = False) -> Callable[[str], list[str]]:
+    """Make the function that completes names of catalogue entries of these kinds and paths of spec files; if
+    `are_listed`, only the last of several names between commas."""
 
     def complete(incomplete: str) -> list[str]:
-        """Complete names of the kind, and files."""
-        return _spec(kind, incomplete)
+        """Complete names of the kinds, and paths of files."""
+        head = incomplete[: incomplete.rfind(",") + 1] if are_listed else ""
+        typed = incomplete.removeprefix(head)
+        words = [name for kind in kinds for name in names(kind) if name.startswith(typed)]
+        return [head + word for word in (*words, *(_files(typed, _SPECS) if with_files else ()))]
 
     return complete
 
 
-stacks, operations, profiles = map(_spec_completion, ("stacks", "operations", "profiles"))
-"""Words for `--stack`, `--operations` and `--profile`."""
+models, clusters = _completion("recommenders", "models"), _completion("clusters", are_listed=True)
+stacks, operations, profiles = map(_completion, ("stacks", "operations", "profiles"))
+gpus = _completion("gpus", with_files=False)
+"""Words for the arguments MODEL and CLUSTER, and for `--stack`, `--operations`, `--profile` and `--gpu`."""
 
 
 def entries(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the entry's name after `catalog KIND`, with names of catalogue entries of that kind."""
     kind = str(getattr(ctx.params.get("kind"), "value", ctx.params.get("kind")))
-    entry_names = iter(_SCHEMAS) if kind == "schema" else names(kind)
-    return _beginning(entry_names, incomplete)
-
-
-def gpus(incomplete: str) -> list[str]:
-    """Complete names of GPUs."""
-    return _beginning(names("gpus"), incomplete)
+    entry_names = _SCHEMAS if kind == "schema" else names(kind)
+    return [name for name in entry_names if name.startswith(incomplete)]
 
 
 def plots(incomplete: str) -> list[str]:
     """Complete kinds of plots."""
-    return _beginning(iter(PLOTS), incomplete)
+    return [kind for kind in PLOTS if kind.startswith(incomplete)]
 
 
 def plans(incomplete: str) -> list[str]:
