@@ -234,8 +234,7 @@ def does_not_fit_error(priced: PricedOptions, rows: Ints, table: int) -> DoesNot
     of_gpu = (priced.everywhere_bytes + shard + priced.fixed_bytes - fixed).max(axis=1)
     of_host = priced.everywhere_host_bytes + -(-priced.shards // priced.nodes) * priced.shard_host_bytes
     device, host = of_gpu[rows], of_host[rows]
-    over = np.maximum(device - free, 0) + np.maximum(host - priced.host_memory, 0)
-    best = int(np.argmin(over))
+    best = int(np.argmin(np.maximum(device - free, 0) + np.maximum(host - priced.host_memory, 0)))
     options = [priced.options[row] for row in rows.tolist()]
     how = "however it is held" if len(rows) > 1 else f"held as `{options[best]}`"
     room = f"of a GPU's {format_bytes(free)}" if free > 0 else "of a GPU that the dense network fills alone"

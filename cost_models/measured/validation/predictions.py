@@ -173,11 +173,6 @@ class Figures(Spec):
     row: str | None = _UNSHOWN
     cells: dict[str, str] = _UNSHOWN_GROUP
 
-    @property
-    def within_tolerance(self) -> int:
-        """Number of figures in the group whose prediction is within the tolerance."""
-        return sum(abs(point.off) <= self.within for point in self.points)
-
 
 @cache
 def published_figures() -> tuple[Figures, ...]:

@@ -172,11 +172,6 @@ class RecommenderPrediction(NamedTuple):
         return relative_error(self.seconds, self.run.seconds)
 
     @property
-    def training_error(self) -> float | None:
-        """Relative error of the predicted step time without evaluations; None if it was not measured."""
-        return relative_error(self.estimate.step_seconds, self.run.training_seconds)
-
-    @property
     def memory_error(self) -> float | None:
         """Relative error of the predicted memory of the first GPU; None if it was not measured."""
         return relative_error(float(self.estimate.device_bytes[0]), self.run.memory_bytes)

@@ -34,6 +34,7 @@ from cost_models.measured.validation.scores import (
     chance_ranges,
     choice_scores,
     measured_bytes,
+    relative_error,
     score,
     step_error,
 )
@@ -485,7 +486,8 @@ def _figures(group: Figures) -> dict[str, Any]:
         for one in group.points
     ]
     profiles = ", ".join(sorted({point.profile for point in group.points}))
-    notes = [f"Within {near}: {group.within_tolerance} of {len(rows)}; profiles: {profiles}."]
+    met = sum(abs(point.off) <= group.within for point in group.points)
+    notes = [f"Within {near}: {met} of {len(rows)}; profiles: {profiles}."]
     if group.ladder:
         headers += ["adds, published", "adds, predicted"]
         pairs = pairwise(group.points)
@@ -632,7 +634,7 @@ def _recommender_row(prediction: RecommenderPrediction) -> dict[str, Any]:
         "predicted_seconds": prediction.seconds,
         "measured_seconds": run.seconds,
         "error": prediction.error,
-        "error_without_evaluations": prediction.training_error,
+        "error_without_evaluations": relative_error(prediction.estimate.step_seconds, run.training_seconds),
         **{f"{stage} seconds": seconds for stage, seconds in prediction.estimate.stages.items()},
         "predicted_bytes": float(prediction.estimate.device_bytes[0]),
         "measured_bytes": run.memory_bytes,
