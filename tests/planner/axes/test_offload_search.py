@@ -69,6 +69,18 @@ def random_question(rng: np.random.Generator, drives: np.random.Generator | None
     return without_context(change(question, stack=facts))
 
 
+def test_halves_hold_every_combination_once() -> None:
+    low = np.array([[0, 0, 0], [1, 0, 1], [EVERY, 0, 1], [0, EVERY, 0]])
+    high = np.array([[0, 0, 0], [6, 0, 6], [EVERY, 0, 7], [0, EVERY, 0]])
+    left = Boxes(low, high, room=np.full(4, 7))
+    known = left.singles(LayoutColumns.of([Layout()] * len(left)))[2].low.tolist()
+    found: list[list[int]] = []
+    while len(left):
+        found += left.low[left.is_single].tolist()
+        _, left = left.rows(np.flatnonzero(~left.is_single)).halves()
+    assert sorted(found) == sorted(known)
+
+
 def drawn(seed: int, *, drive: bool = False) -> Everything:
     rng, drives = np.random.default_rng(seed), np.random.default_rng(seed) if drive else None
     while not (found := everything(random_question(rng, drives), offload=True)).placed:
