@@ -170,8 +170,9 @@ class Runs(NamedTuple):
 
 
 def runs_of_stage(size: Ints, stride: Ints, piece: Ints, stages: Ints, world: Ints) -> Runs:
-    """Describe groups within one pipeline stage as equally spaced runs of ranks. Each group has `size`
-    members that are `stride` apart in the numbering of the stage's ranks.
+    """Ranks of communication groups within one pipeline stage as `Runs`: each group as one or more runs of
+    equally spaced ranks. Each group has `size` members that are `stride` apart in the numbering of the
+    stage's ranks.
 
     A stage owns runs of `piece` neighbouring ranks, one in every piece · stages. Groups tile the stage's
     ranks. A group within a piece, or with equal parts of complete pieces, is represented exactly; for any

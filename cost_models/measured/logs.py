@@ -398,7 +398,7 @@ def _no_step_error(paths: Sequence[Path], logs: Mapping[str, Log], lines: int) -
     known = (log.format for log in logs.values())
     problems = [Problem("", f"{trainer.called}: lines with `{trainer.mark}`") for trainer in known]
     message = f"{file_names} is the log of no known trainer: {counted(lines, 'line')} read, none of a step"
-    hint = "lines of steps must be in it, unbroken; for another trainer, a YAML in `data/logs/` must say what it prints"
+    hint = "it must hold whole lines of steps; for another trainer, a YAML in `data/logs/` must say what it prints"
     return InputError(message, problems=problems, hint=hint)
 
 
@@ -433,8 +433,8 @@ def _take_setting(log: Log, name: str, value: str, place: str) -> None:
 
 
 def _take_step(log: Log, step: int, text: str, place: str, work: Work) -> None:
-    """Record a line of a step, with its seconds, loss, gradient norm and memory; lines with another batch
-    size are only counted."""
+    """Add a step to `log`, with the seconds, loss, gradient norm and memory of its line; a line whose batch
+    size is not that of `work` adds no step."""
     values = {name: value for name, one in log.format.values.items() if (value := one.read(text)) is not None}
     batch = values.get("batch", float(work.sequences))
     if batch != work.sequences:

@@ -542,8 +542,8 @@ def estimate(question: RecommenderQuestion, sharding: Sharding) -> RecommenderEs
     shard_bytes, everywhere_bytes = option_bytes(question, x)
 
     def on_gpus(shard: Array, everywhere: Array, holders: Ints | int = 1) -> Array:
-        """Total loads of each GPU, (GPUs, ...), from loads of shards on the GPUs with the shards, and of
-        tables on every GPU."""
+        """Total load of each GPU, (GPUs, ...): `shard` for each shard on it, divided by `holders`, plus what
+        tables put on every GPU (`everywhere`)."""
         total: Array = np.tile(counts @ everywhere, (gpus, 1))
         np.add.at(total, shard_gpus, shard[held_rows] / holders)
         return total

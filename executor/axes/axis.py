@@ -139,7 +139,7 @@ class Slice:
     """Ranks that update the same elements as this one; None if no other does."""
 
     def of(self, tensor: Tensor) -> Tensor:
-        """Elements of this slice, flat, in the updated tensor, its gradient or one of its states."""
+        """Flat view of this slice's elements in `tensor`: the updated parameter, its gradient or an optimizer state."""
         return local(tensor.detach()).view(-1)[self.begin : self.end]
 
 

@@ -349,7 +349,7 @@ class _ZigZag(_SharedSequence):
         return out
 
     def tiles(self, visible: Visibility, count: int, pair: Tensors) -> Iterator[tuple[Tile, Tensors]]:
-        """Yield tiles of this rank's `count` queries, each with the keys and values that its columns index."""
+        """Yield tiles of this rank's `count` queries, each with the keys and values that `Tile.columns` numbers."""
         raise NotImplementedError
 
     def gradients(

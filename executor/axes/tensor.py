@@ -164,7 +164,8 @@ class TensorAxis(Axis):
 def split_tensors(
     model: Transformer, mesh: DeviceMesh, *, sequence_parallel: bool, as_rows: bool = False
 ) -> None:
-    """Split every matrix of a model slice over the tensor ranks, in place.
+    """Split matrices of a model slice by heads, columns, rows or vocabulary over the tensor ranks, in place;
+    routers and projections to latents stay whole.
 
     Between the parallel regions activations are whole, or with sequence parallelism split along the sequence; blocks
     that take one sequence at a time can treat its tokens as rows of a matrix (`as_rows`).

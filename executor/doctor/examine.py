@@ -156,7 +156,8 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
-    """Rates and memory that a plan's prediction assumes."""
+    """What a plan predicts that a device is examined against: seconds of each check, and memory of the
+    fullest rank."""
 
     seconds: Mapping[str, float]
     """Predicted seconds by check."""

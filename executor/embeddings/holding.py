@@ -336,7 +336,8 @@ class InitialRows:
             weights[begin:end] = self._of(part.first + part.residue + part.ways * numbers, part)
 
     def of_keys(self, keys: Tensor, part: Slice) -> Tensor:
-        """Initial rows of keys of a hashed slice, (n, part.width): those of the rows with the keys' numbers."""
+        """Initial rows, (n, part.width), of keys of a hashed slice: those that the table's rows would have if
+        ids were row numbers."""
         return self._of(part.residue + part.ways * keys, part)
 
     def _of(self, numbers: Tensor, part: Slice) -> Tensor:

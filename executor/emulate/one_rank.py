@@ -100,7 +100,7 @@ class EmulationReport(AnyEmulation):
 
     @property
     def step_seconds(self) -> float | None:
-        """Step seconds of the plan if this rank computes, also updates on the host, as fast as measured.
+        """Predicted step seconds of the plan, with this rank's measured compute and updates in place of the predicted.
 
         Communication and waiting are as predicted. None without a device, or on a CPU in the place of a GPU.
         """
@@ -111,7 +111,8 @@ class EmulationReport(AnyEmulation):
 
 
 def emulate(plan: Plan, rank: int, *, steps: int = 3, fake: bool = False) -> EmulationReport:
-    """Run one rank of a transformer's plan alone in this process; call it where no process group exists.
+    """Run one rank of a plan alone, and report its memory by part and, on a device, its compute time, each
+    predicted and emulated.
 
     Trains one step of warm-up, `steps` whose compute is timed and one whose storages are followed, on random tokens: on
     a GPU where the plan is for GPUs and there is one, else on one CPU thread. With `fake` nothing is computed, and

@@ -91,8 +91,10 @@ class Optimizer:
             flat.take_gradients()
 
     def settle(self) -> None:
-        """Add up gradients of what several pipeline stages hold, after the backward pass; under ZeRO-2 and 3 also of
-        what tensor ranks hold alike, whose shares in flat buffers are added once they are reduced.
+        """Add up the gradients of each parameter that several pipeline stages hold, after the backward pass.
+
+        Under ZeRO-2 and 3, gradients of parameters that all tensor ranks hold are added up first; under ZeRO-0 and 1
+        `step` does so, once the flat buffers are reduced.
         """
         if not self.flats:
             for parameter in self.parameters:

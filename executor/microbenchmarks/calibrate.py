@@ -27,7 +27,8 @@ def calibrate(
     cluster: ClusterSpec | None = None,
     precision: Precision | None = None,
 ) -> HardwareProfile:
-    """Measure the hardware profile of one process among `processes` running at once; saved as YAML at `out` if given.
+    """Measure the hardware profile of one GPU, or of one process's share of the CPU, while `processes` run at
+    once; the profile is saved as YAML at `out` if given.
 
     `cluster` (default: `local`) says what the device is: on a CPU `processes` share it over gloo, else each
     takes one CUDA device with NCCL. `precision` defaults to fp32 on a CPU and bf16 on a GPU. Takes under 25 s

@@ -236,7 +236,8 @@ def _copy_both_ways(link: HostLink, host: Tensor, device: Tensor) -> None:
 
 
 def overlapped_updates(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """Time passes alone, updates alone (twice as long), and both at once, the updates in a thread of their own."""
+    """Time the passes alone, the updates alone, and both at once with the updates in a thread of their own;
+    passes are sized to take half as long as updates."""
     blocks = blocks_of(scale.block_parameters)
     threads = threads_for_updates(watch.device, dist.get_world_size())
     updates = [block.step for block in blocks]

@@ -147,7 +147,7 @@ class TrainedTransformer(Trained):
             self.engine.fill(self.values)
 
     def forget(self) -> None:
-        """Discard counts of the warm-up, and keep the allocator's peak of the start."""
+        """Discard counts of the warm-up; the allocator's peak up to now is stored as the start's, and reset."""
         routers_so_far(self.engine)
         self.engine.forget()
         self.starting_peak = allocator_peak(self.device)

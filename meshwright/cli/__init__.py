@@ -225,7 +225,8 @@ def _call(words: list[str]) -> None:
 
 
 def _word_usage_error(error: Any) -> tuple[str, InputError]:
-    """Turn typer's usage error into the line of usage (without a verb: the help) and an InputError."""
+    """Two parts of typer's usage error: text to print before it (the line of usage; the help if no verb was
+    given; or nothing), and the error as an InputError."""
     if error.ctx is None:
         return "", InputError(_lowered(error.format_message()))
     if error.ctx.invoked_subcommand is None and error.ctx.parent is None and "\n" in error.format_message():

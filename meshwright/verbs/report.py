@@ -138,8 +138,8 @@ class PageRequest:
 def pictures(
     plan: AnyPlan, request: PageRequest, kinds: Sequence[tuple[str, str]], drawers: Mapping[str, Draw]
 ) -> Iterator[Chapter]:
-    """Chapters with a picture for each pair of title and kind; a picture that cannot be drawn is replaced by the
-    reason."""
+    """Yield a chapter for each pair of title and kind, with the picture of that kind, or the reason why it cannot be
+    drawn."""
     from meshwright.pages.chapters import Chapter, Picture
 
     for title, kind in kinds:

@@ -437,8 +437,8 @@ def _runs(kinds: Kinds, pp: int, fewest_blocks: int, most_blocks: int) -> Ints:
 
 
 def lightest_runs(group: RankCosts) -> Array:
-    """Minimum seconds of one microbatch on each rank over all runs of B neighbouring blocks, (N, R, B);
-    infinite where no run fits in memory."""
+    """Lower bound of each rank's seconds for the blocks of one microbatch, over all runs of neighbouring
+    blocks of each length in `group.sizes`, (N, R, B); infinite where no run fits in memory."""
     size_B = group.sizes.tolist()
     runs_KRBJ = _runs(group.kinds, group.shape[0], size_B[0], size_B[-1]).astype(np.float64)
     costs, live_NR = [kind.costs for kind in group.of_kinds], group.live[..., 0]

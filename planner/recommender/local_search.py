@@ -65,8 +65,8 @@ class State:
         return float(self._scores(self.use[None])[0])
 
     def excess_share(self, use: Array) -> Array:
-        """Largest share by which the resources `use` exceed a memory of GPUs or hosts at any moment, (...); 0
-        if they exceed none."""
+        """Largest share by which resources in use (`use`) exceed the memory of each GPU and its host at any
+        moment, (...); 0 where they exceed none."""
         return np.asarray(np.maximum(use[..., self.memories].max(axis=-1) - 1, 0))
 
     def _scores(self, use: Array) -> Array:
@@ -128,8 +128,8 @@ class State:
 
 
 def place_units(problem: Problem, row_of_unit: Ints | None = None) -> Placement:
-    """Place units in the given option rows, (U,), the largest shards first, each shard where the cost grows
-    least.
+    """Choose the places of every unit's shards, given each unit's option row, (U,): units with the largest
+    shards first, each shard where the cost grows least.
 
     Without given rows the placement is greedy: each unit takes the row and places that cost least, and those with the
     largest least mean resources come first.

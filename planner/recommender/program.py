@@ -162,8 +162,8 @@ class PlacesProgram(OptionsProgram):
                     self.problem += y - self.x[row] <= 0, f"apart_{row}_{place}"
 
     def every_gpu_and_host_holds_its_shards(self) -> None:
-        """Bound stage lengths from below, and memory of GPUs and hosts from above, by the shards placed on
-        each GPU and host.
+        """Constrain every stage to be at least as long as each GPU's load in it, and what tables take of each
+        GPU's and host's memory to what it has.
 
         Stage lengths: T[k] ≥ E[k] + Σ_r shard[r, k] y[r, g] + load of tables with given places on GPU g. Memory of a
         GPU: base[g, m] + F[m] + Σ_r size[r, m] y[r, g] ≤ 1 at each moment m. Memory of a host: base[n] + H +

@@ -306,8 +306,9 @@ def _prove_with_places(search: Search) -> None:
 
 
 def _solve_with_places(search: Search, work_before: float) -> tuple[float, bool]:
-    """Solve the program with places over the open option rows. Returns the work of all such programs so far,
-    and whether this one ended early because a new incumbent closes many rows."""
+    """Solve the integer program over sharding options and places (`PlacesProgram`), with only those option
+    rows that are still open. Returns the work of all such programs so far, and whether this one ended early
+    because a new incumbent closes many rows."""
     rows, ordered = search.open_rows, search.solver == "cbc"
     limit, total, closes_rows = search.value / search.scale, work_before, False
     program = PlacesProgram(search.unit.with_rows(rows), ordered=ordered, limit=limit)

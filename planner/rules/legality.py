@@ -106,7 +106,8 @@ def _splits_odd_sequence(question: Question, x: LayoutColumns) -> Bools:
 
 
 def _kv_heads_words(question: Question, layout: Layout) -> Words:
-    """Sentence for key/value heads that tensor or context parallelism do not divide."""
+    """Sentence for key/value heads that the product of tp and cp does not divide, where context parallelism
+    trades tokens for heads."""
     who = "`context=all-to-all`" if layout.context else f"software stack `{question.stack.name}`"
     text = f"{who} trades tokens for heads: tp{layout.tp} x cp{layout.cp} ranks share"
     return Words(f"{text} {question.model.num_kv_heads} key/value heads")

@@ -425,7 +425,7 @@ class StreamedBlock(StatesOnHost):
         self.link.on_host(compute).result()
 
     def _updated(self) -> None:
-        """Update this rank's share, in the host's thread, after its norms are computed if clipping has not done so."""
+        """Compute the norms of this rank's share, unless clipping has, and update it; runs in the host's thread."""
         self._await_sums()
         if not self._norms:
             self._norms = super().norms()

@@ -196,8 +196,8 @@ def today_facts(question: Question, picked: Estimate, expected: ExpectedStep | N
 def runner_up_facts(
     pick: PlanRecommendation, question: Question, refusing: str, layout: Layout, step_seconds: float
 ) -> Iterator[Fact]:
-    """Facts on the fastest layout as the runner-up, with the reason against it: trainer `refusing` cannot run it, or
-    it is unlikely to be faster."""
+    """Facts on why another layout than the fastest was picked: the reason for the choice, if recorded, and
+    the fastest as runner-up, which trainer `refusing` cannot run or which is unlikely to be faster."""
     if pick.choice is not None:
         yield Fact(name="choice", value=choice_words(pick.choice))
     words = _beside_words(step_seconds, pick.fastest, pick.fastest_seconds, pick.fastest_bytes)
