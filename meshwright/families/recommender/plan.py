@@ -343,7 +343,7 @@ def _assumed(request: Request, question: RecommenderQuestion) -> Iterator[str]:
     """Sentences on values that were assumed: types of tables, memory of hosts."""
     if request.training is None:
         tables = f"tables in {question.training.table_dtype}, updated by {question.training.optimizer}"
-        yield f"{tables}; --training says otherwise"
+        yield f"{tables}; set others with --training FILE"
     if is_own_host(question.cluster):
         return
     if not question.cluster.host_memory:

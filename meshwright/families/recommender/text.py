@@ -116,11 +116,11 @@ def question_text(question: RecommenderQuestion, priced: RecommenderEstimate) ->
     words = (
         f"{model.name} on {grouped(cluster.num_gpus)} x {cluster.gpu.name}{nodes},"
         f" {grouped(training.global_batch)} samples/step ({training.precision}),"
-        f" {counted(model.num_tables, 'table')} of {format_bytes(size)} ({training.table_dtype},"
-        f" {training.optimizer}), limit {format_bytes(priced.device_memory)} each"
+        f" {counted(model.num_tables, 'table')}, {format_bytes(size)} in all ({training.table_dtype},"
+        f" {training.optimizer}), limits {format_bytes(priced.device_memory)} a GPU"
     )
     if priced.host_memory and not is_own_host(cluster):
-        words += f" and {format_bytes(priced.host_memory)} of each host"
+        words += f" and {format_bytes(priced.host_memory)} a host"
     tables = question.embedding
     error = "never compared with a run"
     if tables.median_error is not None:

@@ -102,7 +102,7 @@ class Built(Answer):
     def view(self) -> tuple[str | Table, ...]:
         """Text: table of built ranks, with blocks, parameters and bytes of weights."""
         degrees = " x ".join(f"{axis}{degree}" for axis, degree in self.mesh.items())
-        built = f"built without devices on a mesh of {degrees}; the first rank of each stage holds"
+        built = f"built without devices on a mesh of {degrees}; the first rank of each stage holds:"
         words = f"{self.plan.model.name}, {self.plan.layout}: {built}"
         columns = {
             "rank": [str(rank.rank) for rank in self.ranks],

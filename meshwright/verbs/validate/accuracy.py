@@ -154,8 +154,8 @@ def _bound_by(parts: Mapping[str, float]) -> str:
 _MAX_REASONS = 8
 _STEP_TIME = (
     "Step time. Errors are predicted / measured - 1; bias: their mean; tau: rank correlation within sweeps; regret,"
-    " worst: how much slower the layout predicted fastest ran than the fastest of its sweep, on average and at"
-    " worst."
+    " worst: by how much the layout that was predicted fastest is slower, as measured, than the fastest of its sweep,"
+    " on average and at worst."
 )
 _CHOICES = (
     "Choices within sweeps. Regret of the layout predicted fastest and of the one recommended, on average and at worst;"
