@@ -99,7 +99,9 @@ def test_without_it_something_may_fit(meshwright) -> None:
     )
 
 
-@pytest.mark.parametrize("goal", ["--price 2.5 --tokens 1T", "--objective mfu", "--objective memory"])
+@pytest.mark.parametrize(
+    "goal", ["--price 2.5 --tokens 1T --deadline 400d", "--objective mfu", "--objective memory"]
+)
 def test_the_best_for_an_objective_can_be_trained_with(meshwright, tmp_path, goal: str) -> None:
     """Its stack's trainer runs it and it fits with 90 %; `--pick fastest` takes the best of all."""
     asked = ("llama3-70b", "dgx-h100", "--gpus", "64", "--global-batch", "512", "--sequence", "8192")

@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 import pytest
 from asking import ask, change
-from printed_rows import from_printed
+from tables import from_printed
 
 from cost_models.axes.layout import axes_that_differ, parse_layout
 from cost_models.estimate import half_width, words_beyond_runs

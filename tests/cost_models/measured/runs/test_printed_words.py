@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from printed_rows import from_printed
-from tables import rows
+from tables import from_printed, rows
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Offload

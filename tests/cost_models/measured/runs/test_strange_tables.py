@@ -13,8 +13,7 @@ import pytest
 from calling import refusal
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from printed_rows import from_printed
-from tables import unnamed
+from tables import from_printed, unnamed
 
 from cost_models.errors import InputError
 from cost_models.measured.calibration.profile_fits import anchor

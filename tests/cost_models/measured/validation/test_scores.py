@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from effort import THOROUGH, few
-from printed_rows import from_printed
+from tables import from_printed
 
 import meshwright as mw
 from cost_models.axes.offload.channels import update_seconds
