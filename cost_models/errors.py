@@ -7,7 +7,9 @@
     │   └── DoesNotFitError    1   no layout fits in memory, with what would
     ├── HostError              2   this machine cannot do it: too few devices, missing backend
     └── RunError               1   a run failed: out of memory, a diverging loss, a lost rank
-        └── NothingPlacedError 1   a search ended before any layout was placed, though some may fit
+        └── NothingPlacedError 3   a search ended before any layout was placed, though some may fit
+
+An answer whose proof time did not allow ends with exit code 3, too; it is printed and saved as any other.
 
 Every error carries all its problems at once (of a file that is nothing but problems the first) and at most one hint;
 the front door draws them.
@@ -143,6 +145,8 @@ class RunError(MeshwrightError):
 class NothingPlacedError(RunError):
     """A search ran out of time before it placed the blocks of any layout on pipeline stages, though a layout
     may fit."""
+
+    exit_code = 3
 
     def __init__(self, headline: str, *, hint: str = "", space: str = "") -> None:
         """Create the error; `space` describes the layouts that were to be searched."""

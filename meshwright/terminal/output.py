@@ -27,6 +27,7 @@ from cost_models.errors import (
     InfeasibleError,
     InputError,
     MeshwrightError,
+    NothingPlacedError,
     Problem,
     StoppedError,
     first_few,
@@ -184,10 +185,14 @@ class Output:
 
         Raises:
             InputError: something cannot be written.
-            SystemExit: 130 where a search was `interrupted`, which says what the answer lacks; 1 where it does not fit.
+            SystemExit: 130 where a search was `interrupted`, which says what the answer lacks; 1 where it does not fit;
+                3 where time ran out before the proof.
         """
+        from meshwright.render.words import NOT_PROVED
+
         self.show(answer)
-        for remark in answer.remarks(interrupted=bool(interrupted)):
+        remarks = answer.remarks(interrupted=bool(interrupted))
+        for remark in remarks:
             self.note(remark)
         if more and not self.json:
             self.note(f"more: {', '.join(more)}")
@@ -196,6 +201,8 @@ class Output:
             self.end_interrupted(interrupted)
         if not answer.fits:
             self.end_with_no()
+        if NOT_PROVED in remarks:
+            raise SystemExit(NothingPlacedError.exit_code)
 
     def wrote(self, out: Path | None, next_commands: str | Callable[[Path], str] = "") -> None:
         """Note that the answer was saved to `out`, with suggested commands for that file; nothing for None."""

@@ -167,6 +167,14 @@ def test_a_recommendation_that_time_did_not_allow_is_missed(meshwright, monkeypa
 ON_H100 = ("gpt2-small", "dgx-h100", "--gpus", "8", "--global-batch", "64", "--sequence", "1024")
 
 
+def test_exit_codes_when_time_runs_out(meshwright, tmp_path, monkeypatch) -> None:
+    """Before anything is placed; then before the proof, and the plan is written all the same."""
+    asked, file = ("plan", *ASKED, "--quiet"), tmp_path / "plan.yaml"
+    assert meshwright(*asked, "--time-limit", "0.001").code == 3
+    monkeypatch.setattr("meshwright.families.transformer.plan.PROVEN", -1.0)
+    assert (meshwright(*asked, "-o", str(file)).code, file.exists()) == (3, True)
+
+
 def test_the_stack_is_the_trainers_unless_another_is_named(meshwright) -> None:
     def stack(*words: str) -> str:
         out = meshwright.done("plan", *ON_H100, "--top", "1", "--json", *words).out
