@@ -215,7 +215,12 @@ def as_keywords(options: Callable[P, O]) -> Callable[[Callable[[O], R]], Callabl
 
         @wraps(answer)
         def call(*positional: P.args, **keywords: P.kwargs) -> R:
-            return answer(options(*positional, **keywords))
+            try:
+                read = options(*positional, **keywords)
+            except TypeError as error:  # a missing or unknown argument is named as this function's
+                constructor = f"{getattr(options, '__name__', '')}.__init__"
+                raise TypeError(str(error).replace(constructor, answer.__name__)) from None
+            return answer(read)
 
         signature = inspect.signature(options)
         returned = inspect.signature(answer).return_annotation

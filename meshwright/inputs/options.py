@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -28,7 +28,7 @@ ClusterInput: TypeAlias = "str | ClusterSpec | MixedCluster | Sequence[str | Clu
 """Cluster: a catalogue name or file, a spec, or several of these."""
 OperationsInput: TypeAlias = "str | OperationsSpec | None"
 """Operations of a cluster: a catalogue name or file, or a spec."""
-TrainingInput: TypeAlias = "str | Path | TrainingSpec | RecommenderTraining | None"
+TrainingInput: TypeAlias = "str | Path | TrainingSpec | RecommenderTraining | Mapping[str, Any] | None"
 """Training job: a file, or a spec of any family."""
 TIME_LIMIT = 60.0
 """Seconds after which a search of the command line ends with the gap it has proven, so that no question hangs."""

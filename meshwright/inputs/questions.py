@@ -260,8 +260,8 @@ def _training(request: Request, model: TransformerSpec | None) -> TrainingSpec:
 def job_of(
     job: object, kind: type[T], resolve: Callable[..., T], amounts: Mapping[str, object], noun: str
 ) -> T:
-    """Training job read from a file, taken from a spec, or made from `amounts` alone; amounts that are given override
-    the job's fields.
+    """Training job read from a file, taken from a spec or from a mapping of its fields, or made from `amounts` alone;
+    amounts that are given override the job's fields.
 
     Raises:
         InputError: a file or an amount that cannot be read, or a spec of another kind than that of the model (`noun`).
@@ -269,6 +269,10 @@ def job_of(
     if isinstance(job, Spec) and not isinstance(job, kind):
         other = "a recommender" if isinstance(job, RecommenderTraining) else "a transformer"
         raise InputError(f"`training` is {other}'s, the model is {noun}")
+    if isinstance(job, Mapping):
+        return resolve(
+            None, **{**job, **{name: value for name, value in amounts.items() if value is not None}}
+        )
     if not isinstance(job, kind):
         return resolve(None if job is None else str(job), **amounts)
     fields = {name: amount for name, amount in amounts.items() if amount is not None}

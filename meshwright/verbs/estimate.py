@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cost_models.flags import as_keywords, flag, given_flags
 from meshwright.inputs.options import Amount, Request, TrainingInput
+from meshwright.inputs.problems import require_given
 from meshwright.verbs.contract import command, require_options, verbs_of_model
 
 if TYPE_CHECKING:
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 class EstimateOptions(Amount, Request):
     """Options of `estimate`: a question, and the layout to price (a sharding for recommenders)."""
 
-    training: TrainingInput = flag("FILE", default=MISSING, command_default=None, panel="job")
+    training: TrainingInput = flag("FILE", panel="job")
     """Training YAML; flags override it."""
-    layout: str = flag("", default=MISSING, panel="subject")
+    layout: str = flag("", default="", command_default=MISSING, panel="subject")
     """E.g. "tp8 pp3 dp16 mbs1 zero1"; what "tp8" leaves out is searched."""
 
     measured: str | None = flag("STEP", default=None, panel="job")
@@ -31,6 +32,7 @@ class EstimateOptions(Amount, Request):
 
         options = replace(self, model=read_once(self.model))
         verbs = verbs_of_model(options.model)
+        require_given({"layout": options.layout}, "no layout to price", "for example layout='tp8 pp4'")
         require_options(verbs, "estimate", given_flags(options))
         return verbs.ask_estimate(options)
 

@@ -89,6 +89,17 @@ def test_plan_answers(tmp_path) -> None:
     assert answer.why_not("tp16").startswith("`tp16` cannot run")
 
 
+def test_a_job_is_a_mapping_a_spec_or_keywords() -> None:
+    asked, layout = ("gpt2-small", "dgx-a100-80gb"), "tp1"
+    answer = mw.estimate(*asked, TRAINING, layout)
+    assert repr(mw.estimate(*asked, mw.TrainingSpec(**TRAINING), layout)) == repr(answer)
+    assert repr(mw.estimate(*asked, global_batch=64, sequence=1024, layout=layout)) == repr(answer)
+    with pytest.raises(mw.InputError, match="unknown field `tokenz`; did you mean `tokens`"):
+        mw.plan(*asked, TRAINING | {"tokenz": 3})
+    with pytest.raises(TypeError, match=r"^plan\(\) got an unexpected keyword argument 'gpu'"):
+        mw.plan(*asked, gpu=8)  # type: ignore[call-arg]
+
+
 def test_runs_are_asked_for_alike_in_python_and_in_words() -> None:
     """Every flag of the verb that says how to train is a keyword of the function, with the same default."""
     flags = inspect.signature(typer_function(run_command)).parameters
