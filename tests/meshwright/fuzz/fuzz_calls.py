@@ -22,7 +22,7 @@ CPU_SECONDS = 60.0
 """A call that computes for longer never ends: the slowest take a second."""
 MOST_LINES = 60
 """Of what is said of a wrong input."""
-_CODES = {0: "done", 1: "the answer is no", 2: "bad input"}
+_CODES = {0: "done", 1: "the answer is no", 2: "bad input", 3: "time ran out"}
 _NOT_A_NUMBER = re.compile(r"(?<![\w.`/-])-?(nan|inf)(?![\w`./-])")
 
 

@@ -83,9 +83,9 @@ def test_estimates(question, layout: str) -> None:
 def test_plans(question, seconds: str) -> None:
     asked = ("plan", *question, "--time-limit", seconds)
     found = call(*asked, "--json", "--csv", "rows.csv", "-o", "plan.yaml", "--quiet")
-    if seconds != "20" and found.code == 1:
+    if seconds != "20" and found.code == 3 and "plans" not in found.document:
         return  # time ran out before there was anything to say
-    assert found.code == 0
+    assert found.code == 0 or (seconds != "20" and found.code == 3)
     plans, rows = found.document["plans"], _rows()
     assert len(plans) == len(rows)
     for row, record in zip(rows, plans, strict=True):
