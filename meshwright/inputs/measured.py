@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from dataclasses import replace
@@ -20,8 +21,8 @@ _MOST_OFF = 10.0
 _HINT = "write the time of one optimizer step (21.4s), its MFU ('38% MFU'), or the file of the job's log"
 
 
-def with_measured(question: Question, layout: str, text: str) -> Question:
-    """Question that knows the step measured of a layout, from text such as "21.4s" or "38% MFU", or from a log's file.
+def with_measured(question: Question, layout: str, step: str | float) -> Question:
+    """Question that knows the step measured of a layout: seconds, text such as "21.4s" or "38% MFU", or a log's file.
 
     Raises:
         InputError: several pools of GPUs, a layout that cannot run, a text that is no step, or a step that is no job
@@ -32,8 +33,10 @@ def with_measured(question: Question, layout: str, text: str) -> Question:
     if question.has_pools:
         raise InputError("--measured: a step measured on several pools of GPUs corrects no prediction")
     today = complete_layout(question, layout).estimate
-    seconds = _step_seconds(question, today, text)
+    seconds = step if isinstance(step, (int, float)) else _step_seconds(question, today, step)
     ratio, words = seconds / today.step_seconds, f"--measured: a step of {format_seconds(seconds)}"
+    if not 0 < ratio < math.inf:
+        raise InputError(f"{words} is no time of a step", hint=_HINT)
     if (mfu := today.mfu / ratio) > 1:
         raise InputError(
             f"{words} is an MFU of {100 * mfu:.0f} %, more than the GPUs can compute", hint=_HINT
@@ -58,9 +61,6 @@ def _step_seconds(question: Question, today: Estimate, text: str) -> float:
         log = read_logs([Path(text)], Work(job.tokens_per_step, job.global_batch, today.layout.num_gpus))
         return statistics.median(line.seconds for line in typical_steps(log.steps.lines).lines)
     try:
-        seconds = parse_seconds(text)
+        return parse_seconds(text)
     except ValueError as error:
         raise InputError(f"--measured: {error}", hint=_HINT) from None
-    if seconds <= 0:
-        raise InputError(f"--measured: `{printable(text)}` is no time of a step", hint=_HINT)
-    return seconds

@@ -23,7 +23,7 @@ class EstimateOptions(Amount, Request):
     layout: str = flag("", default="", command_default=MISSING, panel="subject")
     """E.g. "tp8 pp3 dp16 mbs1 zero1"; what "tp8" leaves out is searched."""
 
-    measured: str | None = flag("STEP", default=None, panel="job")
+    measured: str | float | None = flag("STEP", default=None, panel="job")
     """Step that you measured: 21.4s, '38% MFU' or the job's log."""
 
     def question(self) -> PlanningQuestion:

@@ -89,7 +89,7 @@ class ImportOptions(Searching, Request, _Source):
     """Further arguments of the source, as one text."""
     ignore: tuple[str, ...] = flag("KEY", kind=list[str], panel="subject", kw_only=True, default=())
     """Ignore a setting of the source."""
-    measured: str | None = flag("STEP", panel="job", kw_only=True)
+    measured: str | float | None = flag("STEP", panel="job", kw_only=True)
     """Step that it takes: 21.4s, '38% MFU' or the job's log."""
 
     def question(self) -> PlanningQuestion:

@@ -201,7 +201,7 @@ class PlanOptions(Proving, Goal, Limits, Request):
     """Rank by the predicted step (none), its mean over scenarios (neutral) or their worst quarter (averse)."""
     today: str | None = flag("LAYOUT", panel="job")
     """Layout that you run today, with --measured."""
-    measured: str | None = flag("STEP", panel="job")
+    measured: str | float | None = flag("STEP", panel="job")
     """Its step: 21.4s, '38% MFU' or the job's log; corrects expected steps."""
     top: int | None = flag("N", minimum=1, maximum=1000, panel="search", is_part_of_question=False)
     """Also print the N best layouts as a table."""

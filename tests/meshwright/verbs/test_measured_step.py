@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
+
+import meshwright as mw
 
 JOB = ("llama3-8b", "dgx-h100", "--gpus", "64", "--global-batch", "256", "--sequence", "8192")
 TODAY = "tp4 pp1 dp16 mbs2 zero1 sp recompute=full"
@@ -39,6 +42,10 @@ def test_a_measured_step_moves_expected_steps_and_no_price(meshwright, tmp_path)
 
 
 def test_steps_that_are_refused(meshwright) -> None:
+    job = mw.TrainingSpec(global_batch=256, sequence_length=8192)
+    for measured in (0, -1.0, math.nan, math.inf):
+        with pytest.raises(mw.InputError, match="is no time of a step"):
+            mw.estimate(*JOB[:2], job, TODAY, gpus=64, measured=measured)
     for words, reason in (
         (("--today", TODAY), "--measured: missing"),
         (("--measured", "5.3s"), "--today: missing"),
