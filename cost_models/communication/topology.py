@@ -232,8 +232,9 @@ def _pack_single_runs(size: Ints, stride: Ints, capacity: int) -> tuple[Ints, In
 
 
 def link_shares(cluster: ClusterSpec, places: Sequence[Ints]) -> list[Share]:
-    """Fraction of the link bandwidth that groups get on each level of a cluster with a link graph, (N,);
-    equal groups are computed once. The columns of `places` are the arguments of `fabric.shares`.
+    """For each level of a cluster's graph of links, the shares of its bandwidth that N kinds of rank groups get,
+    (N,) each, or scalars where all are full. Equal groups are computed once. The columns of `places` are the
+    arguments of `fabric.shares`.
 
     Raises:
         InputError: `links` and `graph` of the cluster do not have the same levels.

@@ -402,7 +402,8 @@ def scenarios_of(question: Question) -> tuple[Question, ...]:
     factors, plain = scenarios.by_constant.items(), replace(question, risk="none")
 
     def scenario(at: int) -> Question:
-        """Question with the profile's constants in scenario number `at`."""
+        """Copy of the question without risk, with the profile's constants multiplied by the factors of
+        scenario number `at`."""
         changed = {name: getattr(hardware, name) * factor[at] for name, factor in factors}
         return plain.updated("hardware", **changed)
 

@@ -487,7 +487,8 @@ class StageCosts:
         return self._join_kinds(lambda values: np.min(values, axis=0))
 
     def _join_kinds(self, join: Callable[[list[Array]], Array]) -> StageCosts:
-        """Copy of the costs whose block columns are `join` of the columns of all kinds of blocks."""
+        """Copy of the costs without kinds of blocks: each block column is what `join` makes of that column of
+        all kinds; unchanged with a single kind."""
         if not self.kinds:
             return self
         joined = {name: join([own[name] for own in self.kinds]) for name in OF_BLOCKS}

@@ -188,8 +188,8 @@ class Kinds:
         return np.asarray(sum(weighted[1:], start=weighted[0]))
 
     def lower_bound_of_fullest_rank(self, ranks: Ints, by_kind: Sequence[Array]) -> Array:
-        """Lower bound on the largest sum of a value over a pipeline rank's blocks, from its value for each
-        kind of block.
+        """Lower bound on the sum of a value over the blocks of the pipeline rank where that sum is largest,
+        given the value of a block of each kind.
 
         With one kind it is ceil(L / ranks) values. With several it is the largest of each kind's share and of
         a rank's share of all, but no more than ceil(L / ranks) mean blocks, by which some layouts are priced.

@@ -218,7 +218,7 @@ _SCALE = 0.02
 
 
 class AbsentPeers(Peers):
-    """Peers that stand in for absent ranks: vectors and gradients that these would send are noise."""
+    """Peers that stand in for absent ranks: vectors and gradients that these would send to this one are noise."""
 
     def _all_to_all(self, received: Tensor, message: Tensor, counts: Sizes, sizes: Sizes) -> None:
         """Fill `received` with noise, or with zeros if its elements are integers."""
@@ -228,7 +228,7 @@ class AbsentPeers(Peers):
             received.zero_()
 
     def _reduce_scatter(self, total: Tensor, parts: Tensor) -> None:
-        """Fill `total` with this rank's own part of the sum."""
+        """Fill `total` with this rank's shard of its own `parts`; nothing is added for the absent ranks."""
         copies = parts.clone() if parts.device.type == "cpu" else parts  # gloo adds up in a copy
         total.copy_(copies.view(self.size, -1)[self.rank])
 

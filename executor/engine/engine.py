@@ -108,7 +108,7 @@ def _is_plain(attention: Attention | LatentAttention) -> bool:
 
 
 def _inside(block: nn.Module) -> Block:
-    """The block inside a recompute wrapper; a block without wrapper itself."""
+    """Block inside a recompute wrapper; without a wrapper, the block that was given."""
     inside = block._checkpoint_wrapped_module if isinstance(block, CheckpointWrapper) else block
     assert isinstance(inside, Block)
     return inside

@@ -50,8 +50,8 @@ shorter wait, the batch counts as on time."""
 
 @dataclass(frozen=True, slots=True)
 class ComparedQuantity:
-    """One quantity, predicted and measured, in the unit that its name ends in: `..._seconds`, `..._bytes`, else a
-    share or tokens per second."""
+    """One quantity, predicted and measured, in seconds or bytes if its name says so, else a share or tokens per
+    second."""
 
     quantity: str
     predicted: float

@@ -88,7 +88,8 @@ def quantity_label(quantity: str) -> str:
 
 
 def quantity_text(quantity: str, value: float) -> str:
-    """Value of a quantity as text, in the unit that its name ends in."""
+    """Value of a quantity as text: seconds or bytes if its name says so, percent for `mfu` and `hfu`, else a
+    count."""
     if quantity in SHARES:
         return percent(value)
     if "_seconds" in quantity:

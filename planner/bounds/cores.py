@@ -55,9 +55,9 @@ from planner.space.space import Space
 
 
 class StepPieces(NamedTuple):
-    """Parts of the step times of N layouts, from which lower bounds under any schedule are computed; seconds
-    (N,) each. A pass is one forward and one back; of a backward pass that a schedule of the space splits,
-    only the part towards the input."""
+    """Parts of the step times of N layouts, from which lower bounds under any schedule are computed; seconds,
+    (N,) each but `of_kinds`, (N, K). A pass is one forward and one back; of a backward pass that a schedule
+    of the space splits, only the part towards the input."""
 
     blocks: Array
     """Seconds of one forward and backward pass through all blocks, under the fastest recompute policy,

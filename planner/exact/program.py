@@ -335,8 +335,8 @@ def minimum(layouts: Sequence[tuple[Task, Columns]], target: float, solver: Solv
 def solve_record(
     survivors: Sequence[Task], best_seconds: float, solver: SolverName | None = None
 ) -> ClosingProgram | None:
-    """Solve one integer program over the layouts that lower bounds did not exclude, and check that its
-    optimum equals the search's `best_seconds`; None if time runs out.
+    """Record of one integer program, solved over the layouts that lower bounds did not exclude and checked to
+    have the search's `best_seconds` as its optimum; None if time runs out.
 
     Raises:
         RunError: they differ, so search and program cannot both be right.

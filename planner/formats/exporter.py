@@ -332,7 +332,8 @@ class Target:
 
 
 def _problems(lacking: list[FieldExport]) -> list[Problem]:
-    """Problem for each field that the trainer lacks; several stack facts are merged into one problem."""
+    """Problem for each field that the trainer lacks; more than `_MAX_NAMES` stack facts are merged into one
+    problem."""
     stack = [one for one in lacking if one.field.startswith("stack.")]
     single = [one for one in lacking if one not in stack] if len(stack) > _MAX_NAMES else lacking
     problems = [Problem(one.field, f"`{one.plan_value}`: {one.note}") for one in single]

@@ -102,8 +102,8 @@ class RankCosts:
         return replace(self, costs=self.costs.rows(rank_rows), microbatches=self.microbatches[rows])
 
     def limited_to(self, seconds: float) -> RankCosts:
-        """Copy of the costs, for one chunk per rank, without the block counts with which every rank would
-        take more than `seconds` seconds."""
+        """Copy of the costs that leaves out numbers of blocks so large that every rank of every layout, with one
+        chunk each, would take more than `seconds` seconds."""
         if np.isinf(seconds):
             return self
         num_blocks = seconds / (self.microbatches[:, None] * self.by_rank(self.least_block_seconds))

@@ -105,8 +105,8 @@ class State:
         return float(scores[best]), (int(rows[best]), tuple(places[best, : shards[best]].tolist()))
 
     def _put(self, shard: Array, active: Ints, use: Array, places: Ints, nth: int, *, on_nodes: bool) -> None:
-        """For each of several candidate option rows, place the `nth` shard where it adds least cost. Updates
-        `use` and `places`."""
+        """Put the `nth` shard of each candidate option (rows `active` of `use` and `places`) on the GPU, or
+        with `on_nodes` the node, where it adds least cost. Updates `use` and `places`."""
         use_before, node = use[active], self.node_of_gpu
         longest = self.problem.stage_seconds(use_before)
         if on_nodes:

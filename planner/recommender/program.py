@@ -129,7 +129,8 @@ class OptionsProgram:
         return z
 
     def row_counts(self) -> Ints:
-        """Number of units in each option row in the solver's solution, (R,)."""
+        """Number of units (tables, or tables that share a GPU) that the solver's solution puts in each option
+        row, (R,)."""
         return np.array([round(one.value() or 0.0) for one in self.x], dtype=np.int64)
 
 

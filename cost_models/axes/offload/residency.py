@@ -86,7 +86,8 @@ def counted_blocks(columns: LayoutColumns, residency: Residency) -> Ints:
 
 
 def named_blocks(columns: LayoutColumns) -> Ints:
-    """Number of blocks per rank whose states a layout offloads by an explicit count, (N,)."""
+    """Number of blocks per rank that each layout offloads by stating their number, summed over all ways to
+    offload states, (N,)."""
     return np.asarray(np.sum([counted_blocks(columns, residency) for residency in RESIDENCIES], axis=0))
 
 

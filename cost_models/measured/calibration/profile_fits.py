@@ -309,8 +309,8 @@ _ANOTHER_UNIT = 500.0
 def anchor(
     predictions: Iterable[Prediction], anchors: int, *, on_sweep: Callable[[int, int], None] = ignore
 ) -> tuple[Prediction, ...]:
-    """Calibrate the predicted step times of each sweep of runs by the measured step times of `anchors` runs
-    in it. All predictions are returned in their order.
+    """Calibrate the predicted step times in each sweep by the measured step times of some of its runs,
+    `anchors` in number. All predictions are returned in their order.
 
     A sweep here is the rows of one source, trainer and cluster, as a user has them in old logs: what is unknown about
     them (clocks, fabric, versions) is the same for all, and a few rows tell most of it. Anchors no longer have

@@ -190,7 +190,8 @@ def shape_of(family: Family, size: int) -> str:
 
 
 def proofs_sentence(family: Family, sizes: Sequence[LargestSize], searches: int, seconds: float) -> str:
-    """Sentence on which sizes are proved not to fit in any layout, so that the sizes below them are the largest."""
+    """Sentence that says for which sizes it is proved that no layout fits, and hence which sizes are the
+    largest; or that all fit, or that nothing is proved."""
     failing = sorted({one.size + 1 for one in sizes if one.next_fails})
     work = f"{counted(searches, 'search')} in {format_seconds(seconds)}"
     if all(one.size == family.largest_size for one in sizes):
