@@ -218,6 +218,8 @@ class Kernel:
         deviations = of_question * decay + of_source * source
         by_kernel = x * y * self.similarity(first, second) * deviations + self.publisher**2 * source
         is_users = source & (first["source"] == USERS_SOURCE)[:, None]
+        if not is_users.any():
+            return np.asarray(by_kernel)
         across_switches = USERS_CORRELATION * x * y * np.exp(-self.distance(first, second, switches=False))
         return np.asarray(np.where(is_users, np.maximum(by_kernel, across_switches), by_kernel))
 
@@ -364,9 +366,9 @@ def expected_step(question: Question, estimate: Estimate) -> ExpectedStep | None
         hardware.name in catalog.names("profiles") and catalog.load_profile(hardware.name) == hardware
     )
     timed, errors = timed_rows() if is_shipped else (rows_of([]), np.zeros(0))
-    source = "" if question.measured is None else USERS_SOURCE
+    source = ""
     if question.measured is not None:
-        run, error = _measured_row(question.measured)
+        source, (run, error) = USERS_SOURCE, _measured_row(question.measured)
         timed, errors = np.concatenate([run, timed]), np.concatenate([[error], errors])
     if not len(timed):
         ends = step_interval(question, layout, paper, INTERVAL_PROBABILITY)

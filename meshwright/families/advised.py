@@ -25,9 +25,13 @@ class AnyAdvised(PlanAnswer):
         alone (None if not priced), and the price with this and all earlier changes."""
         raise NotImplementedError
 
+    @property
+    def is_proved(self) -> bool:
+        return self.advice.certificate.gap <= PROVEN
+
     def remarks(self, *, interrupted: bool = False) -> Sequence[str]:
         """Warning below the answer if the best plan is not proved optimal."""
-        return [NOT_PROVED] if self.advice.certificate.gap > PROVEN and not interrupted else []
+        return [] if self.is_proved or interrupted else [NOT_PROVED]
 
     def gain(self, then: Any) -> str:
         """Change of the step time against today's, as text; if today's does not fit, "fits", or "less" if this one does

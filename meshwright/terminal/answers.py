@@ -79,6 +79,11 @@ class SavedAnswer(Answer):
         """Whether the priced layout fits in memory; if not, the command exits with code 1."""
         return True
 
+    @property
+    def is_proved(self) -> bool:
+        """Whether the best plan is proved, or no proof is claimed; if not, the command exits with code 3."""
+        return True
+
     def save(self, path: str | Path) -> None:
         """Write the answer to the file at `path`."""
         raise NotImplementedError

@@ -188,11 +188,8 @@ class Output:
             SystemExit: 130 where a search was `interrupted`, which says what the answer lacks; 1 where it does not fit;
                 3 where time ran out before the proof.
         """
-        from meshwright.render.words import NOT_PROVED
-
         self.show(answer)
-        remarks = answer.remarks(interrupted=bool(interrupted))
-        for remark in remarks:
+        for remark in answer.remarks(interrupted=bool(interrupted)):
             self.note(remark)
         if more and not self.json:
             self.note(f"more: {', '.join(more)}")
@@ -201,7 +198,7 @@ class Output:
             self.end_interrupted(interrupted)
         if not answer.fits:
             self.end_with_no()
-        if NOT_PROVED in remarks:
+        if not answer.is_proved:
             raise SystemExit(NothingPlacedError.exit_code)
 
     def wrote(self, out: Path | None, next_commands: str | Callable[[Path], str] = "") -> None:

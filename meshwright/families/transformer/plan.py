@@ -229,11 +229,10 @@ def facts_of_file(plan: Plan, estimate: Estimate) -> Iterator[Fact]:
 
 def _proof(optimum: Optimum, advice: Recommendation | None) -> str:
     """Words on the proof of the chosen layout."""
-    if not optimum.plain and (advice is None or advice.is_fastest):
-        return optimum_proof_words(optimum)
     certificate = optimum.result.certificate
     if advice is None or advice.is_fastest:
-        return proof_words(certificate, optimum.result.best.compared_seconds)
+        seconds = optimum.result.best.compared_seconds
+        return proof_words(certificate, seconds) if optimum.plain else optimum_proof_words(optimum)
     slower = 0.0 if advice.choice is None else advice.estimate.step_seconds / advice.choice.first_seconds - 1
     every = f"all {counted(certificate.layouts, 'layout')}"
     kind = _kind(advice.why, advice.certificate, advice.gain, slower, every)
@@ -483,6 +482,10 @@ class Planned(HoldsRequest, PlanAnswer):
         notes = [*filter(None, [proof * self.optimum.plain, near])]
         return optimum_table(self.optimum), *([""] if notes else []), *notes
 
+    @property
+    def is_proved(self) -> bool:
+        return self.optimum.gap <= PROVEN
+
     def remarks(self, *, interrupted: bool = False) -> list[str]:
         """Remarks below the answer: best of other precisions, sizes without an answer, missing exporter, layouts not
         proved."""
@@ -498,7 +501,7 @@ class Planned(HoldsRequest, PlanAnswer):
         compares = self.request.compares and not self.question.has_pools
         if interrupted:
             pass
-        elif self.optimum.gap > PROVEN:
+        elif not self.is_proved:
             remarks.append(NOT_PROVED)
         elif undecided := self.certificate.undecided:
             number = counted(undecided, "layout")
@@ -729,6 +732,10 @@ class Ranked(HoldsRequest, PlanAnswer):
         columns = answer_columns(self.ranking, self.top)
         return *head, "", table_of(columns, words=("layout",), names=("cluster",))
 
+    @property
+    def is_proved(self) -> bool:
+        return self.ranking.gap <= PROVEN
+
     def remarks(self, *, interrupted: bool = False) -> list[str]:
         """Remarks below the answer: effects left out, clusters without an answer, a missing proof."""
         remarks, left_out = [f"note: {note}" for note in self.notes], self.ranking.left_out
@@ -738,7 +745,7 @@ class Ranked(HoldsRequest, PlanAnswer):
         else:
             places = [(f"{counted(gpus, 'GPU')} of {cluster}", why) for cluster, gpus, why in left_out]
             remarks += [f"note: no answer on {place}: {why}" for place, why in places]
-        if self.ranking.gap > PROVEN and not interrupted:
+        if not self.is_proved and not interrupted:
             remarks.append(NOT_PROVED)
         return [*filter(None, [self.note]), *remarks]
 

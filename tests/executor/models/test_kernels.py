@@ -87,17 +87,22 @@ def tensors(
     return query.requires_grad_(), key.requires_grad_(), value.requires_grad_(), gradient
 
 
+def attends_as_written(sequence: WholeSequence, visibility: Visibility, length: int) -> None:
+    """Output and gradients of a sequence's attention are those of the dense mask."""
+    query, key, value, gradient = tensors(length)
+    out = sequence.attend(query, key, value, visibility)
+    expected = written_out(query, key, value, visibility)
+    assert torch.allclose(out, expected, atol=1e-5)
+    got = torch.autograd.grad(out, (query, key, value), gradient)
+    for one, other in zip(got, torch.autograd.grad(expected, (query, key, value), gradient), strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
 def test_torchs_kernel_gets_the_mask() -> None:
     """The same object for every visibility and length in turn, which keeps the last mask."""
     shared = WholeSequence()
     for visibility, length in product([*SIGHTS, *SIGHTS], (12, 12, 6)):
-        query, key, value, gradient = tensors(length)
-        out = shared.attend(query, key, value, visibility)
-        expected = written_out(query, key, value, visibility)
-        assert torch.allclose(out, expected, atol=1e-5)
-        got = torch.autograd.grad(out, (query, key, value), gradient)
-        for one, other in zip(got, torch.autograd.grad(expected, (query, key, value), gradient), strict=True):
-            assert torch.allclose(one, other, atol=1e-5)
+        attends_as_written(shared, visibility, length)
 
 
 def as_defined(
@@ -128,13 +133,7 @@ def test_flex_attention_gets_the_window_and_the_slopes(monkeypatch) -> None:
     """What a GPU's kernels are told, one after the other: output and gradients are those of the dense mask."""
     sequence = flexible(monkeypatch, as_defined)
     for visibility, length in product(SIGHTS[1:-1], (12, 150)):
-        query, key, value, gradient = tensors(length)
-        out = sequence.attend(query, key, value, visibility)
-        expected = written_out(query, key, value, visibility)
-        assert torch.allclose(out, expected, atol=1e-5)
-        got = torch.autograd.grad(out, (query, key, value), gradient)
-        for one, other in zip(got, torch.autograd.grad(expected, (query, key, value), gradient), strict=True):
-            assert torch.allclose(one, other, atol=1e-5)
+        attends_as_written(sequence, visibility, length)
 
 
 def test_a_mask_of_blocks_leaves_out_what_a_window_hides(monkeypatch) -> None:
